@@ -1,0 +1,53 @@
+"""The command line: one file per command, loaded only when it is the one that runs.
+
+A command returns nothing or an exit code. A mistake of the user's, in an option or in the work, is one line on
+standard error and exit code 2; Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from vitrail._version import __version__
+from vitrail.errors import VitrailError
+
+__all__ = ["COMMANDS", "app", "main"]
+
+app = App(
+    name="vitrail",
+    help="The workbench for the front end of Vision Transformers.",
+    version=__version__,
+    version_flags=["--version"],
+    help_format="plaintext",
+)
+
+COMMANDS = {
+    "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
+}
+for _name, _help in COMMANDS.items():
+    _function = _name.replace("-", "_")
+    app.command(f"vitrail.cli.{_function}:{_function}", name=_name, help=_help)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process with its code."""
+    try:
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        code = _complain(" ".join(str(error).split()).rstrip(".") + "; see vitrail --help")
+    except VitrailError as error:
+        code = _complain(str(error))
+    except BrokenPipeError:  # `vitrail … | head` is not an error
+        sys.stderr.close()
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(line: str) -> int:
+    sys.stderr.write(f"vitrail: {line}\n")
+    return 2

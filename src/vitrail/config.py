@@ -1,0 +1,374 @@
+"""What a model is, as a value: frozen, validated once, here, and the same in JSON.
+
+`ViTConfig` describes a Vision Transformer of one width. Its siblings describe the two shapes that are not: a pyramid
+of stages (`PyramidConfig`) and a mobile network with transformer blocks inside (`MobileConfig`). Everything else in
+vitrail is a function of one of these three.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from vitrail.codec import from_plain, to_plain
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Fit, Remainder, Size, fit
+from vitrail.parts import (
+    Adaptive,
+    AttentionKind,
+    AttentionPool,
+    ClsPool,
+    Embedding,
+    FullAttention,
+    Learned,
+    LinearAttention,
+    Mlp,
+    MlpKind,
+    NoPosition,
+    Patches,
+    Pool,
+    Position,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    SinCos1d,
+    SinCos2d,
+    SparseAttention,
+    WindowedAttention,
+)
+from vitrail.rules import as_size, at_least_zero, divided_by_heads, multiple, positive, rate
+
+__all__ = [
+    "Config",
+    "MobileConfig",
+    "MobileStage",
+    "PyramidConfig",
+    "PyramidStage",
+    "ViTConfig",
+    "config_from_json",
+]
+
+
+class _Value:
+    """What every config can do: become JSON, come back, and change a field."""
+
+    def to_json(self) -> str:
+        return json.dumps(to_plain(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return from_plain(_parse(text), cls)
+
+    def but(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again."""
+        fields = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        unknown = sorted(set(changes) - set(fields))
+        require(
+            not unknown,
+            f"{type(self).__name__} has no field {', '.join(unknown)}; its fields are {', '.join(fields)}",
+        )
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig(_Value):
+    """A Vision Transformer, from pixels to logits; the defaults are ViT-B/16 at 224 with 1,000 classes.
+
+    >>> ViTConfig().grid, ViTConfig().tokens
+    (Size(height=14, width=14), 197)
+    """
+
+    image: Size = Size(224, 224)
+    channels: int = 3
+    embedding: Embedding = Patches()
+    remainder: Remainder = "error"
+    prefix: Prefix = Prefix()
+    position: Position = Learned()
+    embedding_norm: bool = False
+    """Normalise the tokens before the first block, as CLIP does."""
+
+    width: int = 768
+    depth: int = 12
+    num_heads: int = 12
+    attention: AttentionKind = FullAttention()
+    qkv_bias: Literal["all", "no_key", "none"] = "all"
+    """A key's bias cannot change a softmax, so BEiT and DINOv3 leave it out ("no_key")."""
+    qk_norm: bool = False
+    mlp: MlpKind = Mlp()
+    layer_scale: float | None = None
+    norm_eps: float = 1e-6
+
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    """Stochastic depth: the rate of the last block; it grows linearly from 0 at the first."""
+
+    final_norm: Literal["tokens", "pooled", "none"] = "tokens"
+    pool: Pool = ClsPool()
+    classes: int = 1000
+    """Outputs of the head; 0 for none: the model then gives the pooled vector."""
+    head_bias: bool = True
+
+    def __post_init__(self) -> None:
+        as_size(self, "image")
+        for name in ("channels", "width", "depth", "num_heads"):
+            positive(name, getattr(self, name))
+        at_least_zero("classes", self.classes)
+        for name in ("dropout", "attention_dropout", "drop_path"):
+            rate(name, getattr(self, name))
+        divided_by_heads("width", self.width, "num_heads", self.num_heads)
+        _check_position(self)
+        _check_attention(self)
+        _check_pool(self)
+        self.fit(self.image)
+
+    @property
+    def patch(self) -> Size:
+        """The patch that the grid counts: for adaptive patches the finest."""
+        return self.embedding.patch
+
+    @property
+    def grid(self) -> Size:
+        return self.fit(self.image).grid
+
+    @property
+    def tokens(self) -> int:
+        """Prefix and patches; for adaptive patches, the most there can be."""
+        return self.prefix.count + self.grid.area
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads
+
+    def fit(self, image: Size) -> Fit:
+        """How an image of this size is cut."""
+        return self.embedding.fit(image, self.remainder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidStage:
+    """Blocks of one width at one level; the grid halves between stages."""
+
+    width: int
+    depth: int
+    num_heads: int
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "num_heads"):
+            positive(name, getattr(self, name))
+        divided_by_heads("width", self.width, "num_heads", self.num_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig(_Value):
+    """Stages of windowed attention with relative bias on ever coarser, wider grids, as Swin (arXiv 2103.14030)."""
+
+    image: Size = Size(224, 224)
+    channels: int = 3
+    patch: Size = Size(4, 4)
+    stages: tuple[PyramidStage, ...] = (
+        PyramidStage(width=96, depth=2, num_heads=3),
+        PyramidStage(width=192, depth=2, num_heads=6),
+        PyramidStage(width=384, depth=6, num_heads=12),
+        PyramidStage(width=768, depth=2, num_heads=24),
+    )
+    window: Size = Size(7, 7)
+    mlp_ratio: int = 4
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("image", "patch", "window"):
+            as_size(self, name)
+        for name in ("channels", "mlp_ratio"):
+            positive(name, getattr(self, name))
+        at_least_zero("classes", self.classes)
+        for name in ("dropout", "attention_dropout", "drop_path"):
+            rate(name, getattr(self, name))
+        require(len(self.stages) > 0, "a pyramid of 0 stages has nothing to run; give at least one PyramidStage")
+        self.grids  # noqa: B018 — computing them checks that every merge divides
+
+    @property
+    def grids(self) -> tuple[Size, ...]:
+        """The grid of every stage, finest first."""
+        coarsest = Size(*(side * 2 ** (len(self.stages) - 1) for side in self.patch))
+        fit(self.image, coarsest)
+        return tuple(
+            fit(self.image, Size(*(side * 2**level for side in self.patch))).grid for level in range(len(self.stages))
+        )
+
+    @property
+    def grid(self) -> Size:
+        return self.grids[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileStage:
+    """Inverted residuals of one width; with `transformer_depth`, a transformer over the feature map after them."""
+
+    width: int
+    depth: int = 1
+    stride: int = 1
+    transformer_width: int = 0
+    transformer_depth: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth"):
+            positive(name, getattr(self, name))
+        for name in ("transformer_width", "transformer_depth"):
+            at_least_zero(name, getattr(self, name))
+        require(
+            self.stride in (1, 2),
+            f"stride {self.stride} is not 1 or 2; a mobile stage keeps or halves the map",
+        )
+        require(
+            (self.transformer_width > 0) == (self.transformer_depth > 0),
+            f"transformer_width {self.transformer_width} with transformer_depth {self.transformer_depth}: "
+            "give both, or neither",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileConfig(_Value):
+    """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178)."""
+
+    image: Size = Size(256, 256)
+    channels: int = 3
+    stem_width: int = 16
+    stages: tuple[MobileStage, ...] = (
+        MobileStage(width=32),
+        MobileStage(width=64, depth=3, stride=2),
+        MobileStage(width=96, stride=2, transformer_width=144, transformer_depth=2),
+        MobileStage(width=128, stride=2, transformer_width=192, transformer_depth=4),
+        MobileStage(width=160, stride=2, transformer_width=240, transformer_depth=3),
+    )
+    expansion: int = 4
+    patch: Size = Size(2, 2)
+    """Pixels of the feature map that are kept apart: attention runs over each of the patch's places separately."""
+    num_heads: int = 4
+    mlp_ratio: int = 2
+    last_width: int = 640
+    norm_eps: float = 1e-5
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("image", "patch"):
+            as_size(self, name)
+        for name in ("channels", "stem_width", "expansion", "num_heads", "mlp_ratio", "last_width"):
+            positive(name, getattr(self, name))
+        at_least_zero("classes", self.classes)
+        require(
+            len(self.stages) > 0,
+            "a mobile model of 0 stages has nothing to run; give at least one MobileStage",
+        )
+        stride = 2
+        for stage in self.stages:
+            stride *= stage.stride
+            if stage.transformer_depth:
+                divided_by_heads("transformer_width", stage.transformer_width, "num_heads", self.num_heads)
+                fit(self.image, Size(stride * self.patch.height, stride * self.patch.width))
+        fit(self.image, Size(stride, stride))
+
+    @property
+    def grid(self) -> Size:
+        """The last feature map."""
+        stride = 2
+        for stage in self.stages:
+            stride *= stage.stride
+        return fit(self.image, Size(stride, stride)).grid
+
+
+Config = ViTConfig | PyramidConfig | MobileConfig
+
+
+def config_from_json(text: str) -> Config:
+    """Read any of the three, by its "kind"."""
+    return from_plain(_parse(text), Config)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise VitrailError(f"config is not JSON ({error}); write one with to_json()") from None
+
+
+# ── rules between parts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_position(config: ViTConfig) -> None:
+    position, kind = config.position, type(config.position).__name__
+    match position:
+        case SinCos1d():
+            multiple(kind, "width", config.width, 2)
+        case SinCos2d(layout=layout):
+            multiple(kind, "width", config.width, 4)
+            require(
+                layout != "big_vision" or config.width >= 8,
+                f"width {config.width} leaves the big_vision layout one frequency; use a width of 8 or more",
+            )
+        case Rotary():
+            multiple(kind, "head width", config.head_width, 4)
+        case RotaryMixed():
+            multiple(kind, "head width", config.head_width, 2)
+        case Learned() | RelativeBias() | NoPosition():
+            pass
+    require(
+        not (isinstance(position, RelativeBias) and position.prefix and config.prefix.count == 0),
+        "RelativeBias has prefix entries but the model has no prefix; use RelativeBias(prefix=False)",
+    )
+    if isinstance(config.embedding, Adaptive):
+        require(
+            not isinstance(position, RelativeBias | SinCos1d),
+            f"{kind} needs a regular grid, and adaptive patches have none; use Learned, SinCos2d or a rotary position",
+        )
+
+
+def _check_attention(config: ViTConfig) -> None:
+    attention, name = config.attention, type(config.attention).__name__
+    if isinstance(config.embedding, Adaptive):
+        require(
+            isinstance(attention, FullAttention | LinearAttention),
+            f"{name} needs a regular grid, and adaptive patches have none; use FullAttention or LinearAttention",
+        )
+    if isinstance(config.position, RelativeBias):
+        require(
+            isinstance(attention, FullAttention | WindowedAttention),
+            f"{name} forms no square score matrix for RelativeBias; use another position or FullAttention",
+        )
+        require(
+            not (isinstance(attention, WindowedAttention) and config.position.prefix),
+            "RelativeBias(prefix=True) is for full attention; use RelativeBias(prefix=False) with windows",
+        )
+    if isinstance(config.position, Rotary | RotaryMixed):
+        require(
+            not isinstance(attention, LinearAttention),
+            "rotary positions turn q and k, which LinearAttention needs positive; use an added position",
+        )
+    if isinstance(attention, LinearAttention | SparseAttention):
+        require(
+            config.attention_dropout == 0,
+            f"attention_dropout {config.attention_dropout} has no score matrix to drop from in {name}; use 0",
+        )
+
+
+def _check_pool(config: ViTConfig) -> None:
+    pool = config.pool
+    if isinstance(pool, ClsPool):
+        require(config.prefix.cls, "ClsPool needs a CLS token; use Prefix(cls=True) or MeanPool()")
+    if isinstance(pool, AttentionPool):
+        divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
+    require(
+        not config.prefix.distillation or isinstance(pool, ClsPool),
+        f"a distillation token is read beside CLS, not by {type(pool).__name__}; use ClsPool()",
+    )
+    require(
+        not (isinstance(pool, AttentionPool) and config.final_norm == "pooled"),
+        "AttentionPool reads normalised tokens; use final_norm 'tokens'",
+    )

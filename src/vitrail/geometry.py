@@ -1,0 +1,164 @@
+"""Sizes, grids, and what happens to an image that the patch does not divide.
+
+A grid is a `Size` and travels with its tokens: nothing here, or anywhere else, infers one from a token count.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vitrail.errors import VitrailError, require
+
+__all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count"]
+
+Remainder = Literal["error", "resize", "crop", "pad"]
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """A height and a width, in pixels or in patches: height first, always.
+
+    >>> Size(384, 640)
+    Size(height=384, width=640)
+    >>> str(Size.of("384x640")), Size.of(16)
+    ('384x640', Size(height=16, width=16))
+    """
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            require(
+                isinstance(value, int) and not isinstance(value, bool) and value > 0,
+                f"{name} {value!r} is not a positive whole number; write sizes as HEIGHTxWIDTH, like 384x640",
+            )
+
+    @classmethod
+    def of(cls, value: Size | int | str | tuple[int, int]) -> Size:
+        """Read `384x640`, `224` (a square), `(384, 640)` or a Size."""
+        if isinstance(value, Size):
+            return value
+        if isinstance(value, int):
+            return cls(value, value)
+        if isinstance(value, str):
+            match = re.fullmatch(r"\s*(\d{1,9})(?:\s*[x×]\s*(\d{1,9}))?\s*", value)
+            if match is None:
+                raise VitrailError(f"size {value!r} is not HEIGHTxWIDTH; write 384x640, or 224 for a square")
+            return cls(int(match[1]), int(match[2] or match[1]))
+        require(len(value) == 2, f"size {value!r} has {len(value)} numbers; give (height, width)")
+        return cls(*value)
+
+    @property
+    def area(self) -> int:
+        return self.height * self.width
+
+    def __iter__(self):
+        yield self.height
+        yield self.width
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How an image meets a patch: the size that is cut, the grid that results, and what that did to the pixels."""
+
+    image: Size
+    fitted: Size
+    grid: Size
+    remainder: Remainder
+
+    @property
+    def padded_pixels(self) -> int:
+        """Pixels added around the image; they are masked and change nothing."""
+        return self.fitted.area - self.image.area if self.remainder == "pad" else 0
+
+    @property
+    def cropped_pixels(self) -> int:
+        """Pixels of the image that no token sees."""
+        return self.image.area - self.fitted.area if self.remainder == "crop" else 0
+
+
+def fit(image: Size, patch: Size, *, stride: Size | None = None, remainder: Remainder = "error") -> Fit:
+    """Lay patches over an image, `stride` apart (by default edge to edge).
+
+    >>> fit(Size(224, 320), Size(16, 16)).grid
+    Size(height=14, width=20)
+    >>> fit(Size(225, 310), Size(16, 16), remainder="crop").fitted
+    Size(height=224, width=304)
+    """
+    stride = stride or patch
+    require(
+        remainder in get_args(Remainder),
+        f"remainder {remainder!r} is not one of {', '.join(get_args(Remainder))}; choose what happens at the edges",
+    )
+    fitted, grid = zip(
+        *(_fit_side(image, patch, *sides, remainder) for sides in zip(image, patch, stride, strict=True)),
+        strict=True,
+    )
+    return Fit(image=image, fitted=Size(*fitted), grid=Size(*grid), remainder=remainder)
+
+
+def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, remainder: Remainder) -> tuple[int, int]:
+    """(fitted length, patches) of one side; `image` and `patch` are for the message."""
+    extra = (length - window) % step if length >= window else None
+    if extra == 0:
+        return length, (length - window) // step + 1
+    below = length - extra if extra is not None else None
+    above = length - extra + step if extra is not None else window
+    if remainder == "pad":
+        fitted = above
+    elif below is None:
+        if remainder != "resize":
+            raise VitrailError(
+                f"patch {patch} is larger than image {image}; use a patch of at most {image}, a larger image, "
+                "or remainder 'pad' or 'resize'"
+            )
+        fitted = above
+    elif remainder == "crop":
+        fitted = below
+    elif remainder == "resize":
+        fitted = below if length - below <= above - length else above
+    else:
+        spacing = f"patch {patch}" if step == window else f"patch {patch} at stride {step}"
+        raise VitrailError(
+            f"image {image} is not divisible by {spacing} ({length} leaves {extra}); "
+            f"use {below} or {above}, or choose a remainder: resize, crop or pad"
+        )
+    return fitted, (fitted - window) // step + 1
+
+
+def token_count(grid: Size, prefix: int = 0) -> int:
+    """Patches plus prefix tokens.
+
+    >>> token_count(Size(14, 14), prefix=1)
+    197
+    """
+    return grid.area + prefix
+
+
+def attention_elements(tokens: int) -> int:
+    """Elements of one head's attention matrix.
+
+    >>> attention_elements(4096)
+    16777216
+    """
+    return tokens * tokens
+
+
+def position_id(row: int, column: int, grid: Size, prefix: int = 1) -> int:
+    """A patch's place in the sequence: the prefix first, then the grid row by row.
+
+    >>> position_id(0, 0, Size(14, 14)), position_id(13, 13, Size(14, 14))
+    (1, 196)
+    """
+    require(
+        0 <= row < grid.height and 0 <= column < grid.width,
+        f"patch ({row}, {column}) is outside the grid {grid}; rows are 0–{grid.height - 1}, columns 0–{grid.width - 1}",
+    )
+    return prefix + row * grid.width + column

@@ -1,0 +1,1 @@
+"""Image → tokens → vector → logits, one file per station."""

@@ -1,0 +1,370 @@
+"""The typed parts of a model's description: every alternative is a type of its own.
+
+Each part checks what it can see by itself; rules between parts are `vitrail.config`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Literal
+
+from vitrail.errors import require
+from vitrail.geometry import Fit, Remainder, Size, fit
+from vitrail.rules import as_size, at_least_zero, positive
+
+__all__ = [
+    "Activation",
+    "Adaptive",
+    "AttentionKind",
+    "AttentionPool",
+    "ClsPool",
+    "Convention",
+    "Embedding",
+    "FullAttention",
+    "Hierarchical",
+    "Learned",
+    "LinearAttention",
+    "MaxPool",
+    "MeanPool",
+    "Mlp",
+    "MlpKind",
+    "NoPosition",
+    "Patches",
+    "Pool",
+    "Position",
+    "Prefix",
+    "RelativeBias",
+    "Rotary",
+    "RotaryMixed",
+    "SinCos1d",
+    "SinCos2d",
+    "SparseAttention",
+    "Stem",
+    "SwiGLU",
+    "WindowedAttention",
+]
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision"]
+
+
+# ── image → tokens ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patches:
+    """Cut, flatten, project. A stride below the patch makes the patches overlap."""
+
+    patch: Size = Size(16, 16)
+    stride: Size | None = None
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        as_size(self, "patch")
+        as_size(self, "stride")
+        if self.stride is not None:
+            require(
+                self.stride.height <= self.patch.height and self.stride.width <= self.patch.width,
+                f"stride {self.stride} is larger than patch {self.patch} and would skip pixels; "
+                f"use a stride of at most {self.patch}",
+            )
+
+    def fit(self, image: Size, remainder: Remainder) -> Fit:
+        return fit(image, self.patch, stride=self.stride, remainder=remainder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stem:
+    """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU down to the patch, then 1×1.
+
+    After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881).
+    """
+
+    patch: Size = Size(16, 16)
+    widths: tuple[int, ...] = (48, 96, 192, 384)
+
+    def __post_init__(self) -> None:
+        as_size(self, "patch")
+        for width in self.widths:
+            positive("stem width", width)
+        stride = 2 ** len(self.widths)
+        require(
+            self.patch == Size(stride, stride),
+            f"a stem of {len(self.widths)} convolutions reduces by {stride}, not by patch {self.patch}; "
+            f"give {max(1, ceil(log2(max(self.patch))))} widths or patch {stride}",
+        )
+
+    def fit(self, image: Size, remainder: Remainder) -> Fit:
+        return fit(image, self.patch, remainder=remainder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical:
+    """A pyramid of token grids: patches of `finest`, then 2×2 merges, each level wider; the last feeds the encoder.
+
+    `widths` are those of the levels before the last, whose width is the model's: finest 4 with two widths gives
+    levels of 4, 8 and 16 pixels.
+    """
+
+    finest: Size = Size(4, 4)
+    widths: tuple[int, ...] = (96, 192)
+
+    def __post_init__(self) -> None:
+        as_size(self, "finest")
+        for width in self.widths:
+            positive("level width", width)
+
+    @property
+    def patch(self) -> Size:
+        return Size(*(side * 2 ** len(self.widths) for side in self.finest))
+
+    def fit(self, image: Size, remainder: Remainder) -> Fit:
+        return fit(image, self.patch, remainder=remainder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive:
+    """Small patches where the image is busy, large where it is flat: a quadtree over `patches`, finest first.
+
+    A cell splits when its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest.
+    `selector` says who scores: "detail" (a fixed measure of the pixels) or "learned" (a small network).
+    """
+
+    patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
+    threshold: float = 0.05
+    selector: Literal["detail", "learned"] = "detail"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patches", tuple(Size.of(patch) for patch in self.patches))
+        require(
+            len(self.patches) >= 2,
+            f"adaptive patches {[str(p) for p in self.patches]} give nothing to choose from; give two sizes or more",
+        )
+        for small, large in zip(self.patches, self.patches[1:], strict=False):
+            require(
+                large == Size(2 * small.height, 2 * small.width),
+                f"adaptive patch {large} does not double {small}; list sizes finest first, each twice the one before",
+            )
+        require(
+            self.threshold >= 0,
+            f"threshold {self.threshold} is below 0; 0 splits every cell, infinity none",
+        )
+        require(
+            self.selector in ("detail", "learned"),
+            f"selector {self.selector!r} is unknown; use 'detail' or 'learned'",
+        )
+
+    @property
+    def patch(self) -> Size:
+        """The finest patch: positions live on its grid."""
+        return self.patches[0]
+
+    def fit(self, image: Size, remainder: Remainder) -> Fit:
+        """Whole coarsest cells; the grid is the finest one."""
+        coarse = fit(image, self.patches[-1], remainder=remainder)
+        return Fit(
+            image=image,
+            fitted=coarse.fitted,
+            grid=fit(coarse.fitted, self.patch).grid,
+            remainder=remainder,
+        )
+
+
+Embedding = Patches | Stem | Hierarchical | Adaptive
+
+
+# ── prefix and pooling ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """Tokens that are not patches, before them, in this order: CLS, distillation, registers."""
+
+    cls: bool = True
+    distillation: bool = False
+    registers: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_zero("registers", self.registers)
+
+    @property
+    def count(self) -> int:
+        return self.cls + self.distillation + self.registers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClsPool:
+    """The CLS token; with a distillation token, both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPool:
+    """The mean of the patch tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPool:
+    """The maximum of the patch tokens, per channel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPool:
+    """One learned query attends to all tokens, then a residual MLP (multi-head attention pooling, as in SigLIP)."""
+
+    num_heads: int = 12
+    mlp_width: int = 3072
+    activation: Activation = "gelu_tanh"
+
+    def __post_init__(self) -> None:
+        positive("pool num_heads", self.num_heads)
+        positive("pool mlp_width", self.mlp_width)
+
+
+Pool = ClsPool | MeanPool | MaxPool | AttentionPool
+
+
+# ── positions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """A learned row per token, added once. `prefix` says which prefix tokens have rows of their own."""
+
+    prefix: Literal["all", "cls", "none"] = "all"
+    convention: Convention = "timm"
+
+    on_new_grid = "resampled: bicubic, by the named convention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinCos1d:
+    """Sine and cosine of the sequence index, added once; nothing learned."""
+
+    temperature: float = 10_000.0
+
+    on_new_grid = "recomputed: indices go on, rows and columns are not told apart"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinCos2d:
+    """Sine and cosine of row and column, half the width each, added once; prefix rows are zero.
+
+    Layouts of one idea: "interleaved" (sin, cos, sin, cos …; rows first), "timm" (all sines, then all cosines; rows
+    first), "mae" (the same, columns first), "big_vision" (as mae, its slowest wave at exactly the temperature).
+    """
+
+    layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"
+    temperature: float = 10_000.0
+
+    on_new_grid = "recomputed: exact, at the same spacing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBias:
+    """A learned bias per head and per (row, column) offset, added to the scores of every block.
+
+    `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
+    (to it, from it, with itself); without it, a prefix gets no bias.
+    """
+
+    shared: bool = False
+    prefix: bool = True
+
+    on_new_grid = "resampled: bicubic over offsets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """2D axial rotary positions: queries and keys turn by angles of row and column; nothing learned.
+
+    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis to −1 … 1, as DINOv3).
+    """
+
+    coordinates: Literal["index", "normalised"] = "index"
+    temperature: float = 100.0
+
+    on_new_grid = "recomputed: index extrapolates, normalised interpolates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryMixed:
+    """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298)."""
+
+    temperature: float = 10.0
+
+    on_new_grid = "recomputed: the learned frequencies extrapolate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPosition:
+    """No positions: the encoder is permutation-equivariant."""
+
+    on_new_grid = "nothing to do"
+
+
+Position = Learned | SinCos1d | SinCos2d | RelativeBias | Rotary | RotaryMixed | NoPosition
+
+
+# ── encoder ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullAttention:
+    """Every token attends to every token. `fused` uses PyTorch's kernel; otherwise softmax(QKᵀ/√d)V is explicit."""
+
+    fused: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedAttention:
+    """Patches attend within windows of the grid, and to the prefix; the prefix attends to all.
+
+    With `shift`, every other block moves its windows by half of their size, as Swin does.
+    """
+
+    window: Size = Size(7, 7)
+    shift: bool = True
+
+    def __post_init__(self) -> None:
+        as_size(self, "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseAttention:
+    """Criss-cross: a patch attends to its row, its column and the prefix; the prefix attends to all.
+
+    A patch of an h×w grid sees h + w − 1 patches, and any two patches are joined within two blocks.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention:
+    """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in tokens (arXiv 2006.16236)."""
+
+
+AttentionKind = FullAttention | WindowedAttention | SparseAttention | LinearAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """width → `width` of the MLP → width with an activation between."""
+
+    width: int = 3072
+    activation: Activation = "gelu"
+
+    def __post_init__(self) -> None:
+        positive("mlp_width", self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGLU:
+    """Two projections to `width`, one through SiLU and multiplied into the other, then back (arXiv 2002.05202)."""
+
+    width: int = 2048
+
+    def __post_init__(self) -> None:
+        positive("mlp_width", self.width)
+
+
+MlpKind = Mlp | SwiGLU

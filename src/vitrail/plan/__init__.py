@@ -1,0 +1,1 @@
+"""Config → numbers, before anything runs: no torch here, microseconds a question."""
