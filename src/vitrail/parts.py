@@ -45,7 +45,7 @@ __all__ = [
     "WindowedAttention",
 ]
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision"]
 
 
@@ -128,11 +128,12 @@ class Adaptive:
     """Small patches where the image is busy, large where it is flat: a quadtree over `patches`, finest first.
 
     A cell splits when its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest.
-    `selector` says who scores: "detail" (a fixed measure of the pixels) or "learned" (a small network).
+    `selector` says who scores: "detail" (the RMS deviation of the cell's pixels, in units of the image's) or
+    "learned" (a small network's probability).
     """
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
-    threshold: float = 0.05
+    threshold: float = 0.5
     selector: Literal["detail", "learned"] = "detail"
 
     def __post_init__(self) -> None:

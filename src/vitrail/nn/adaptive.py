@@ -1,0 +1,254 @@
+"""Content-adaptive patches: a quadtree gives small patches where the image is busy and large ones where it is flat.
+
+The image is cut into cells of the coarsest patch; a cell whose score reaches the threshold splits into four, down to
+the finest patch. Leaves are ordered row by row by their top left corner, so that a threshold of 0 gives exactly the
+finest regular grid and infinity exactly the coarsest. Every patch size has its own projection, and every pixel is
+projected once: the work is that of one regular grid, whatever the tree.
+
+Shapes: B images, C channels, H×W pixels, h×w cells of the finest grid, N tokens (of the image that has most), D width,
+n leaves of one level, P×Q the level's patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import require
+from vitrail.geometry import Size, fit
+from vitrail.nn.initialise import initialise
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import PatchEmbed
+
+__all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "to_dense", "tokens_saved"]
+
+
+class AdaptiveEmbed(nn.Module):
+    """Image → tokens of several patch sizes, finest first in `patches`, each twice the one before.
+
+    `selector` "detail" compares `detail_scores` with the threshold; "learned" compares a `Selector`'s probability.
+    The choice itself is a step and has no gradient, so the learned one is trained straight through: a token is
+    multiplied by 1 + (c − stopped c), where c is the probability of the choices that led to it. The value is the
+    token's own, to the bit, and the gradient raises the probability of leaves whose token the loss wants stronger.
+    """
+
+    def __init__(
+        self,
+        patches: Sequence[Size],
+        *,
+        channels: int,
+        width: int,
+        threshold: float = 0.5,
+        selector: Literal["detail", "learned"] = "detail",
+    ) -> None:
+        super().__init__()
+        self.patches = tuple(patches)
+        self.threshold = threshold
+        self.projections = nn.ModuleList(PatchEmbed(patch, width, channels=channels) for patch in self.patches)
+        self.selector = Selector(channels) if selector == "learned" else None
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true where a padded image's own cells are."""
+        grid = fit(Size(*image.shape[2:]), self.patches[0]).grid
+        scores = self.scores(image, inside)
+        leaves = _leaves(scores, self.threshold, _within(scores[-1], inside))
+        slots, counts = _slots(leaves, grid)
+
+        tokens, rectangles, places = [], [], []
+        for level, (leaf, projection) in enumerate(zip(leaves, self.projections, strict=True)):
+            assert isinstance(projection, PatchEmbed)
+            batch, row, column = leaf.nonzero(as_tuple=True)  # (n,) each
+            pixels = _cells(image, projection.patch)[batch, row, column].flatten(1)  # (n, C·P·Q)
+            tokens.append(F.linear(pixels, projection.weight.flatten(1), projection.bias))  # (n, D)
+            side = torch.full_like(row, 2**level)
+            rectangles.append(torch.stack([row * side, column * side, side, side], dim=1))  # (n, 4)
+            places.append((batch, slots[batch, row * side, column * side]))
+        if self.selector is not None:
+            chances = _chances(scores, leaves)
+            tokens = [t * (1 + (c - c.detach())).unsqueeze(1) for t, c in zip(tokens, chances, strict=True)]
+
+        batch, slot = (torch.cat(part) for part in zip(*places, strict=True))
+        size = (len(image), int(counts.max()))
+        sequence = tokens[0].new_zeros(*size, tokens[0].shape[1]).index_put((batch, slot), torch.cat(tokens))
+        # an empty place has a rectangle of one cell, so that whatever is averaged over it stays finite
+        corners = slots.new_tensor([0, 0, 1, 1]).repeat(*size, 1).index_put((batch, slot), torch.cat(rectangles))
+        return sequence, Layout(grid=grid, frame=grid, mask=_mask(counts, size[1]), rectangles=corners)
+
+    def scores(self, image: Tensor, inside: Tensor | None = None) -> list[Tensor]:
+        """What decides whether a cell splits: (B, rows, columns) for every patch size but the finest."""
+        if self.selector is None:
+            return detail_scores(image, self.patches, inside)
+        return [self.selector(image, fit(Size(*image.shape[2:]), patch).grid) for patch in self.patches[1:]]
+
+
+class Selector(nn.Module):
+    """A cell's pixels, averaged to 8×8, → the probability that it should split: two strided convolutions.
+
+    Strides equal kernels, so that a cell is judged by its own pixels only; all patch sizes share the weights.
+    """
+
+    side = 8
+
+    def __init__(self, channels: int, width: int = 16) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, kernel_size=4, stride=4)
+        self.conv2 = nn.Conv2d(width, 1, kernel_size=2, stride=2)
+        initialise(self.conv1.weight.data, followed_by="relu")
+        initialise(self.conv2.weight.data, followed_by="linear")
+        for conv in (self.conv1, self.conv2):
+            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+
+    def forward(self, image: Tensor, grid: Size) -> Tensor:
+        x = F.adaptive_avg_pool2d(image, (self.side * grid.height, self.side * grid.width))
+        x = F.relu(self.conv1(x))  # (B, 16, 2·rows, 2·columns)
+        return self.conv2(x).squeeze(1).sigmoid()  # (B, rows, columns)
+
+
+def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None = None) -> list[Tensor]:
+    """How busy each cell is: the RMS deviation of its pixels from their mean, in units of the whole image's.
+
+    One list entry, (B, rows, columns), per patch size but the finest. All channels count together. Adding a constant
+    per channel, or scaling the image, changes nothing: bytes, [0, 1] and normalised pixels split alike, and a
+    threshold of 0.5 means "half as varied as the image". A uniform image scores 0 everywhere.
+    """
+    pixels = image.to(torch.promote_types(image.dtype, torch.float32))
+    cells = _cells(pixels, patches[0])  # (B, h, w, C, P, Q)
+    mean, variance = cells.mean((-2, -1)), cells.var((-2, -1), correction=0)  # (B, h, w, C)
+    variances = []
+    for _ in patches[1:]:
+        mean, variance = _merge(mean, variance)
+        variances.append(variance.sum(-1))
+
+    weight = _within(variances[-1], inside).unsqueeze(-1).to(mean.dtype)
+    weight = weight / weight.sum((1, 2), keepdim=True)
+    centre = (weight * mean).sum((1, 2), keepdim=True)
+    whole = (weight * (variance + (mean - centre).square())).sum((1, 2, 3))  # (B,)
+    # rounding gives a uniform image a tiny variance: deviations below 100 ulp of the pixels count as none
+    ulp, tiny = torch.finfo(mean.dtype).eps, torch.finfo(mean.dtype).tiny
+    rounding = (100 * ulp) ** 2 * centre.square().sum((1, 2, 3))
+    whole = torch.maximum(whole, rounding).clamp_min(tiny)[:, None, None]
+    return [(variance / whole).sqrt() for variance in variances]
+
+
+def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
+    """Patch tokens (B, N, D), without the prefix → (B, D, h, w): each rectangle of the grid filled with its token."""
+    height, width = layout.grid
+    if layout.rectangles is None:
+        return tokens.mT.unflatten(2, (height, width))
+    batch, count = tokens.shape[:2]
+    numbers = torch.arange(1, count + 1, device=tokens.device).expand(batch, count)
+    if layout.mask is not None:
+        numbers = numbers * layout.mask
+    top, left, rows, columns = layout.rectangles.unbind(-1)  # (B, N) each
+    # each token's number is added from its corner on and taken away past its edges: running sums then fill rectangles
+    steps = numbers.new_zeros(batch, (height + 1) * (width + 1))
+    for row, column, number in (
+        (top, left, numbers),
+        (top + rows, left, -numbers),
+        (top, left + columns, -numbers),
+        (top + rows, left + columns, numbers),
+    ):
+        steps.scatter_add_(1, row * (width + 1) + column, number)
+    owner = steps.view(batch, height + 1, width + 1).cumsum(1).cumsum(2)[:, :height, :width]  # (B, h, w)
+    tokens = F.pad(tokens, (0, 0, 1, 0))  # cells of nobody, beyond a padded image's edge, become zeros
+    dense = tokens.gather(1, owner.flatten(1).unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, h·w, D)
+    return dense.mT.unflatten(2, (height, width))
+
+
+@dataclass(frozen=True)
+class TokensSaved:
+    """What adaptive patches kept of the finest regular grid."""
+
+    kept: tuple[int, ...]
+    """Patch tokens of every image."""
+    finest: int
+    """Patch tokens of the finest regular grid."""
+
+    @property
+    def share(self) -> float:
+        """The share of tokens saved over all images, 0 … 1."""
+        return 1 - sum(self.kept) / (len(self.kept) * self.finest)
+
+    def __str__(self) -> str:
+        kept = ", ".join(f"{count:,}" for count in self.kept)
+        return f"{kept} of {self.finest:,} tokens kept: {self.share:.1%} saved"
+
+
+def tokens_saved(layout: Layout) -> TokensSaved:
+    """Count a batch's patches against its finest grid."""
+    require(
+        layout.rectangles is not None,
+        f"a regular grid {layout.grid} saves no tokens; pass the layout that AdaptiveEmbed returned",
+    )
+    assert layout.rectangles is not None
+    batch, most = layout.rectangles.shape[:2]
+    kept = [most] * batch if layout.mask is None else layout.mask.sum(1).tolist()
+    return TokensSaved(kept=tuple(kept), finest=layout.grid.area)
+
+
+# ── the tree ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _within(coarsest: Tensor, inside: Tensor | None) -> Tensor:
+    """(B, rows, columns) of the coarsest cells: true where the image, which sits top left, reaches into the cell."""
+    if inside is None:
+        return torch.ones_like(coarsest, dtype=torch.bool)
+    return inside[:, :: inside.shape[1] // coarsest.shape[1], :: inside.shape[2] // coarsest.shape[2]]
+
+
+def _leaves(scores: list[Tensor], threshold: float, active: Tensor) -> list[Tensor]:
+    """Per patch size, finest first: (B, rows, columns), true where a cell of that size is a leaf."""
+    leaves = []
+    for score in reversed(scores):
+        split = active & (score >= threshold)
+        leaves.append(active & ~split)
+        active = _double(split)
+    return [active, *reversed(leaves)]
+
+
+def _chances(scores: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+    """Per patch size, finest first: (n,) probabilities of the choices that led to each leaf, in the leaves' order."""
+    reached = torch.ones_like(scores[-1])
+    chances = []
+    for score, leaf in zip(reversed(scores), reversed(leaves[1:]), strict=True):
+        chances.append((reached * (1 - score))[leaf])
+        reached = _double(reached * score)
+    return [reached[leaves[0]], *reversed(chances)]
+
+
+def _slots(leaves: list[Tensor], grid: Size) -> tuple[Tensor, Tensor]:
+    """(B, h, w): the place in the sequence of the leaf whose top left cell this is; and (B,) leaves per image."""
+    corners = torch.zeros(len(leaves[0]), *grid, dtype=torch.long, device=leaves[0].device)
+    for level, leaf in enumerate(leaves):
+        corners[:, :: 2**level, :: 2**level] += leaf
+    order = corners.flatten(1).cumsum(1)
+    return order.sub(1).view_as(corners), order[:, -1]
+
+
+def _mask(counts: Tensor, most: int) -> Tensor | None:
+    """(B, N), true where a token is real; None where all are."""
+    mask = torch.arange(most, device=counts.device) < counts.unsqueeze(1)
+    return None if bool(mask.all()) else mask
+
+
+def _cells(image: Tensor, patch: Size) -> Tensor:
+    """(B, C, H, W) → (B, rows, columns, C, P, Q), a view."""
+    rows, columns = image.shape[2] // patch.height, image.shape[3] // patch.width
+    cells = image.unflatten(3, (columns, patch.width)).unflatten(2, (rows, patch.height))
+    return cells.permute(0, 2, 4, 1, 3, 5)
+
+
+def _merge(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Statistics of cells (B, rows, columns, C) → of the cells twice as large: variance within, plus between."""
+    mean, variance = (x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)) for x in (mean, variance))
+    return mean.mean((2, 4)), variance.mean((2, 4)) + mean.var((2, 4), correction=0)
+
+
+def _double(x: Tensor) -> Tensor:
+    """(B, rows, columns) → (B, 2·rows, 2·columns), every cell four times."""
+    return x.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
