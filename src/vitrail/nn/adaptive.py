@@ -54,7 +54,7 @@ class AdaptiveEmbed(nn.Module):
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true where a padded image's own cells are."""
-        grid = fit(Size(*image.shape[2:]), self.patches[0]).grid
+        grid = fit(fit(Size(*image.shape[2:]), self.patches[-1]).fitted, self.patches[0]).grid
         scores = self.scores(image, inside)
         leaves = _leaves(scores, self.threshold, _within(scores[-1], inside))
         slots, counts = _slots(leaves, grid)
@@ -142,8 +142,8 @@ def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
         return tokens.mT.unflatten(2, (height, width))
     batch, count = tokens.shape[:2]
     numbers = torch.arange(1, count + 1, device=tokens.device).expand(batch, count)
-    if layout.mask is not None:
-        numbers = numbers * layout.mask
+    if layout.patch_mask is not None:
+        numbers = numbers * layout.patch_mask
     top, left, rows, columns = layout.rectangles.unbind(-1)  # (B, N) each
     # each token's number is added from its corner on and taken away past its edges: running sums then fill rectangles
     steps = numbers.new_zeros(batch, (height + 1) * (width + 1))
@@ -187,7 +187,7 @@ def tokens_saved(layout: Layout) -> TokensSaved:
     )
     assert layout.rectangles is not None
     batch, most = layout.rectangles.shape[:2]
-    kept = [most] * batch if layout.mask is None else layout.mask.sum(1).tolist()
+    kept = [most] * batch if layout.patch_mask is None else layout.patch_mask.sum(1).tolist()
     return TokensSaved(kept=tuple(kept), finest=layout.grid.area)
 
 
