@@ -1,0 +1,128 @@
+"""Multi-head self-attention from scratch: project to q, k, v; mix; project out. Which tokens mix is a kind of its own.
+
+Shapes: B images, T tokens, D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail import parts
+from vitrail.nn.layout import Layout
+from vitrail.nn.linear_attention import LinearMix
+from vitrail.nn.mlp import linear
+from vitrail.nn.relative import RelativeTable
+from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
+from vitrail.nn.sparse_attention import SparseMix
+from vitrail.nn.windowed_attention import WindowedMix
+
+__all__ = ["Attention", "FullMix", "Mix", "build_mix", "softmax_attention", "within"]
+
+
+class Mix(Protocol):
+    """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float
+    ) -> Tensor: ...
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """softmax(QKᵀ/√d + bias)V, every step in the open: what the fused kernel computes."""
+    scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT  # (B, h, T, T)
+    if bias is not None:
+        scores = scores + bias if bias.is_floating_point() else scores.masked_fill(~bias, -math.inf)
+    return F.dropout(scores.softmax(dim=-1), dropout) @ v
+
+
+class FullMix:
+    """Every token attends to every real token."""
+
+    def __init__(self, *, fused: bool) -> None:
+        self.fused = fused
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+        if layout.mask is not None:
+            keys = layout.mask[:, None, None, :]
+            bias = keys if bias is None else bias.masked_fill(~keys, -math.inf)
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        return softmax_attention(q, k, v, bias, dropout)
+
+
+def build_mix(kind: parts.AttentionKind, *, shifted: bool) -> Mix:
+    match kind:
+        case parts.FullAttention():
+            return FullMix(fused=kind.fused)
+        case parts.WindowedAttention():
+            return WindowedMix(kind.window, shifted=shifted and kind.shift)
+        case parts.SparseAttention():
+            return SparseMix()
+        case parts.LinearAttention():
+            return LinearMix()
+
+
+class Attention(nn.Module):
+    """(B, T, D) → (B, T, D). A position that acts inside attention is this block's own, or the model's (`shared`)."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        mix: Mix,
+        qkv_bias: str = "all",
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        position: RelativeTable | MixedRotation | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.dropout, self.attention_dropout = num_heads, dropout, attention_dropout
+        self.qkv = linear(width, 3 * width, bias=qkv_bias == "all")
+        no_key = qkv_bias == "no_key"
+        self.q_bias = nn.Parameter(torch.zeros(width)) if no_key else None
+        self.v_bias = nn.Parameter(torch.zeros(width)) if no_key else None
+        self.q_norm = nn.LayerNorm(width // num_heads, eps=norm_eps) if qk_norm else None
+        self.k_norm = nn.LayerNorm(width // num_heads, eps=norm_eps) if qk_norm else None
+        self.position = position
+        self.mix = mix
+        self.out = linear(width, width)
+
+    def forward(self, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None) -> Tensor:
+        q, k, v = self.heads(x)
+        position = within(self.position, layout, q) if self.position is not None else shared
+        bias = None
+        if isinstance(position, Rotation):
+            q, k = position.turn(q), position.turn(k)
+        elif isinstance(position, Tensor):
+            bias = position
+        mixed = self.mix(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
+        x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
+        return F.dropout(x, self.dropout, self.training)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → q, k, v, each (B, h, T, d)."""
+        bias = self.qkv.bias
+        if self.q_bias is not None and self.v_bias is not None:
+            bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+        qkv = F.linear(x, self.qkv.weight, bias)
+        q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+
+def within(position: nn.Module | None, layout: Layout, like: Tensor) -> Rotation | Tensor | None:
+    """What a position module contributes inside attention: a rotation, a bias, or nothing."""
+    if isinstance(position, RelativeTable):
+        return position.bias(layout)
+    if isinstance(position, AxialRotation | MixedRotation):
+        return position.rotation(layout, like)
+    return None

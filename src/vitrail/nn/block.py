@@ -1,0 +1,55 @@
+"""A pre-norm residual block: attention, then MLP, each scaled and dropped as the config says.
+
+Shapes: B images, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Attention
+from vitrail.nn.layout import Layout
+from vitrail.nn.rotary import Rotation
+
+__all__ = ["Block", "drop_path"]
+
+
+class Block(nn.Module):
+    """x + attention(norm1(x)), then x + mlp(norm2(x))."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        attention: Attention,
+        mlp: nn.Module,
+        norm_eps: float = 1e-6,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attention = attention
+        self.scale1 = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = mlp
+        self.scale2 = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.drop_path = drop_path
+
+    def forward(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None = None) -> Tensor:
+        x = self._add(x, self.attention(self.norm1(x), layout, position), self.scale1)
+        return self._add(x, self.mlp(self.norm2(x)), self.scale2)
+
+    def _add(self, x: Tensor, branch: Tensor, scale: Tensor | None) -> Tensor:
+        if scale is not None:
+            branch = branch * scale
+        return x + (drop_path(branch, self.drop_path) if self.training else branch)
+
+
+def drop_path(branch: Tensor, rate: float) -> Tensor:
+    """Stochastic depth: drop the branch for whole images, and scale the rest so that the mean stays."""
+    if rate == 0:
+        return branch
+    keep = branch.new_empty(branch.shape[0], 1, 1).bernoulli_(1 - rate)
+    return branch * (keep / (1 - rate))

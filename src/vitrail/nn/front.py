@@ -1,0 +1,137 @@
+"""The front end: image → the sequence that an encoder reads.
+
+Shapes: B images, C channels, H×W pixels, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from vitrail import parts
+from vitrail.config import ViTConfig
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.adaptive import AdaptiveEmbed
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
+from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
+from vitrail.nn.prefix import Prefix
+from vitrail.nn.pyramid import PyramidEmbed
+from vitrail.nn.relative import RelativeTable
+from vitrail.nn.remainder import fit_pixels, inside_of
+from vitrail.nn.rotary import AxialRotation
+
+__all__ = ["VisionFrontEnd"]
+
+
+class VisionFrontEnd(nn.Module):
+    """Patches, prefix and positions: (B, C, H, W) → (B, T, D). A ViT is this with an encoder behind it.
+
+    >>> import torch
+    >>> VisionFrontEnd(ViTConfig())(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 197, 768])
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = build_embedding(config)
+        self.prefix = Prefix(config.prefix, config.width)
+        self.position = build_position(config)
+
+    def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
+        tokens, _ = self.embed(image, sizes)
+        return tokens
+
+    def embed(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
+        """The sequence and where its tokens lie. `sizes`: of each image in a batch that `pad_batch` made."""
+        tokens, layout = self.embedding(*self._fit(image, sizes))
+        if self.config.remainder == "pad":
+            layout = replace(layout, frame=self.config.grid)
+        tokens, layout = self.prefix(tokens, layout)
+        if isinstance(self.position, LearnedTable | SinCos1dTable | SinCos2dTable):
+            tokens = self.position(tokens, layout)
+        return tokens, layout
+
+    def _fit(self, image: Tensor, sizes: Sequence[Size] | None) -> tuple[Tensor, Tensor | None]:
+        """The pixels as the patches need them and, for padded images, which cells of the grid are inside each."""
+        config = self.config
+        if isinstance(self.embedding, BytePatchEmbed):
+            self._check_bytes(image, sizes)
+            return image, None
+        require(
+            image.ndim == 4 and image.shape[1] == config.channels,
+            f"image has shape {tuple(image.shape)}; give (batch, {config.channels}, height, width)",
+        )
+        size = Size(*image.shape[2:])
+        fit = config.fit(size)
+        if config.remainder != "pad":
+            require(sizes is None, f"sizes are for remainder 'pad', and this model's is {config.remainder!r}")
+            return fit_pixels(image, fit), None
+        require(
+            fit.grid.height <= config.grid.height and fit.grid.width <= config.grid.width,
+            f"image {size} is larger than the model's canvas {config.image}; use a config with a larger image",
+        )
+        if sizes is None:
+            return fit_pixels(image, fit), None
+        require(
+            len(sizes) == image.shape[0] and all(a.height <= size.height and a.width <= size.width for a in sizes),
+            f"{len(sizes)} sizes for {image.shape[0]} images of {size}; give each image's own size, at most {size}",
+        )
+        image = image.where(inside_of(sizes, size, image.device)[:, None], 0)
+        grids = [config.fit(each).grid for each in sizes]
+        return fit_pixels(image, fit), inside_of(grids, fit.grid, image.device)
+
+    def _check_bytes(self, image: Tensor, sizes: Sequence[Size] | None) -> None:
+        channels = self.config.channels
+        require(
+            image.ndim == 4 and image.shape[-1] == channels,
+            f"image has shape {tuple(image.shape)}; give uint8 (batch, height, width, {channels})",
+        )
+        require(sizes is None, "a padded batch needs float pixels; normalise and pad the images first")
+
+
+def build_embedding(config: ViTConfig) -> nn.Module:
+    width, channels = config.width, config.channels
+    match config.embedding:
+        case parts.Patches() as spec:
+            return PatchEmbed(spec.patch, width, channels=channels, stride=spec.stride, bias=spec.bias)
+        case parts.Stem() as spec:
+            return ConvStem(spec.widths, width, channels=channels)
+        case parts.Hierarchical() as spec:
+            return PyramidEmbed(spec, width, channels=channels)
+        case parts.Adaptive() as spec:
+            return AdaptiveEmbed(
+                spec.patches, channels=channels, width=width, threshold=spec.threshold, selector=spec.selector
+            )
+
+
+def build_position(config: ViTConfig) -> nn.Module | None:
+    """The model's own position module; None where each block has its own, or there is none."""
+    grid, width, prefix = config.grid, config.width, config.prefix
+    match config.position:
+        case parts.Learned() as spec:
+            rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[spec.prefix]
+            return LearnedTable(grid, width, prefix_rows=rows, convention=spec.convention)
+        case parts.SinCos1d() as spec:
+            return SinCos1dTable(grid, width, spec, prefix=prefix.count)
+        case parts.SinCos2d() as spec:
+            return SinCos2dTable(grid, width, spec)
+        case parts.Rotary() as spec:
+            return AxialRotation(config.head_width, spec)
+        case parts.RelativeBias(shared=True) as spec:
+            return build_relative(config, spec)
+        case parts.RelativeBias() | parts.RotaryMixed() | parts.NoPosition():
+            return None
+
+
+def build_relative(config: ViTConfig, spec: parts.RelativeBias) -> RelativeTable:
+    """A table over the offsets of the grid, or of the window where there are windows."""
+    grid, windowed = config.grid, isinstance(config.attention, parts.WindowedAttention)
+    if isinstance(config.attention, parts.WindowedAttention):
+        window = config.attention.window
+        grid = Size(min(window.height, grid.height), min(window.width, grid.width))
+    return RelativeTable(grid, config.num_heads, prefix=spec.prefix, windowed=windowed)

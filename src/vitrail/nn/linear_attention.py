@@ -1,0 +1,29 @@
+"""Attention in linear time: a kernel in place of the softmax, so that keys and values are summed up once.
+
+Shapes: B images, h heads, T tokens, d values per head.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.nn.layout import Layout
+
+__all__ = ["LinearMix", "feature_map"]
+
+
+def feature_map(x: Tensor) -> Tensor:
+    """φ = elu + 1: positive, as a similarity must be."""
+    return F.elu(x) + 1
+
+
+class LinearMix:
+    """φ(Q)(φ(K)ᵀV), divided by φ(Q)·Σφ(K)."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+        q, k = feature_map(q), feature_map(k)
+        if layout.mask is not None:
+            k = k * layout.mask[:, None, :, None]
+        total = k.sum(dim=2, keepdim=True).mT  # (B, h, d, 1)
+        return q @ (k.mT @ v) / (q @ total)

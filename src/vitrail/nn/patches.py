@@ -1,0 +1,160 @@
+"""Image → patch tokens: cut, flatten, project; and the same from a decoder's bytes, with no float image between.
+
+Shapes: B images, C channels, H×W pixels, P×Q patch, h×w grid, N = h·w patches, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import require
+from vitrail.geometry import Size, fit
+from vitrail.nn.initialise import initialise
+from vitrail.nn.layout import Layout
+
+__all__ = [
+    "BytePatchEmbed",
+    "ConvStem",
+    "PatchEmbed",
+    "cut_patches",
+    "embed_by_convolution",
+    "embed_by_matmul",
+    "embed_by_unfold",
+]
+
+
+def cut_patches(image: Tensor, patch: Size, stride: Size | None = None) -> Tensor:
+    """(B, C, H, W) → (B, N, C·P·Q): every patch flattened, row by row over the grid."""
+    stride = stride or patch
+    windows = image.unfold(2, patch.height, stride.height).unfold(3, patch.width, stride.width)  # (B, C, h, w, P, Q)
+    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+def embed_by_matmul(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
+    """The definition: patches @ W + b. (B, C, H, W) → (B, N, D); the weight is (D, C, P, Q)."""
+    tokens = cut_patches(image, Size(*weight.shape[2:]), stride) @ weight.flatten(1).T
+    return tokens if bias is None else tokens + bias
+
+
+def embed_by_unfold(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
+    """The same by im2col and a linear layer."""
+    columns = F.unfold(image, tuple(weight.shape[2:]), stride=tuple(stride or weight.shape[2:]))  # (B, C·P·Q, N)
+    return F.linear(columns.mT, weight.flatten(1), bias)
+
+
+def embed_by_convolution(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
+    """The same by a strided convolution."""
+    grid = F.conv2d(image, weight, bias, stride=tuple(stride or weight.shape[2:]))  # (B, D, h, w)
+    return grid.flatten(2).mT
+
+
+class PatchEmbed(nn.Module):
+    """Cut, flatten, project. A stride below the patch makes the patches overlap.
+
+    >>> tokens, layout = PatchEmbed(Size(16, 16), width=768)(torch.zeros(2, 3, 224, 320))
+    >>> tokens.shape, layout.grid
+    (torch.Size([2, 280, 768]), Size(height=14, width=20))
+    """
+
+    def __init__(
+        self, patch: Size, width: int, *, channels: int = 3, stride: Size | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.patch, self.stride = patch, stride
+        self.weight = nn.Parameter(torch.empty(width, channels, *patch))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        initialise(self.weight.data, followed_by="linear")
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        grid = fit(Size(*image.shape[2:]), self.patch, stride=self.stride).grid
+        tokens = embed_by_convolution(image, self.weight, self.bias, self.stride)
+        return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
+
+    def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> BytePatchEmbed:
+        """The same projection for bytes: `(x / 255 − mean) / std` is folded into weight and bias."""
+        return BytePatchEmbed(self, mean, std)
+
+
+class BytePatchEmbed(nn.Module):
+    """uint8 (B, H, W, C), as decoders give it, → tokens; equal to normalise-then-embed, with half the work.
+
+    Normalising is linear per channel: W·((x/255 − mean)/std) + b = W'·x + b' with W' = W / (255·std) and
+    b' = b − Σ W·mean/std. Patches are gathered in the decoder's own order, so the weight is kept in that order.
+    """
+
+    CHUNK_BYTES = 1 << 20
+    """Float patches gathered at a time: they stay in a core's cache between the gather and the product."""
+
+    def __init__(self, embed: PatchEmbed, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        channels = embed.weight.shape[1]
+        require(
+            len(mean) == channels and len(std) == channels,
+            f"mean has {len(mean)} and std {len(std)} values for {channels} channels; give one per channel",
+        )
+        require(all(value > 0 for value in std), f"std {tuple(std)} has a value of 0 or below; give positive ones")
+        require(embed.stride in (None, embed.patch), "overlapping patches cannot be cut from bytes; normalise first")
+        self.patch = embed.patch
+        weight = embed.weight.detach().double()
+        shift = torch.tensor(mean, dtype=torch.float64, device=weight.device).view(1, -1, 1, 1)
+        scale = torch.tensor(std, dtype=torch.float64, device=weight.device).view(1, -1, 1, 1)
+        bias = -(weight * shift / scale).sum(dim=(1, 2, 3))
+        if embed.bias is not None:
+            bias = bias + embed.bias.detach().double()
+        folded = (weight / (255 * scale)).permute(0, 2, 3, 1).flatten(1)  # (D, P·Q·C)
+        self.weight = nn.Parameter(folded.to(embed.weight.dtype).contiguous(), requires_grad=False)
+        self.bias = nn.Parameter(bias.to(embed.weight.dtype), requires_grad=False)
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        require(
+            image.dtype == torch.uint8 and image.ndim == 4,
+            f"image is {image.dtype} with {image.ndim} dimensions; give uint8 (batch, height, width, channel)",
+        )
+        grid = fit(Size(*image.shape[1:3]), self.patch).grid
+        batch, values = image.shape[0], self.weight.shape[1]
+        windows = image.view(batch, grid.height, self.patch.height, grid.width, -1).transpose(2, 3)  # (B, h, w, P, Q·C)
+        chunk = max(1, self.CHUNK_BYTES // (grid.area * values * self.weight.element_size()))
+        tokens = torch.cat(
+            [
+                F.linear(part.to(self.weight.dtype).view(-1, grid.area, values), self.weight, self.bias)
+                for part in windows.split(chunk)
+            ]
+        )
+        return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
+
+
+class ConvStem(nn.Module):
+    """3×3 stride-2 convolutions with batch norm and ReLU, halving the image at each, then 1×1 to the width."""
+
+    def __init__(self, widths: Sequence[int], width: int, *, channels: int = 3) -> None:
+        super().__init__()
+        self.patch = Size(2 ** len(widths), 2 ** len(widths))
+        pairs = zip((channels, *widths), widths, strict=False)
+        self.layers = nn.ModuleList(_ConvNormRelu(before, after) for before, after in pairs)
+        self.projection = nn.Conv2d(widths[-1], width, 1)
+        initialise(self.projection.weight.data, followed_by="linear")
+        nn.init.zeros_(self.projection.bias)  # type: ignore[arg-type]
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        grid = fit(Size(*image.shape[2:]), self.patch).grid
+        for layer in self.layers:
+            image = layer(image)
+            if inside is not None:  # a padded image must see the same zeros beyond its edge as it sees alone
+                image = image * F.interpolate(inside[:, None].to(image.dtype), size=image.shape[2:])
+        tokens = self.projection(image).flatten(2).mT  # (B, D, h, w) → (B, N, D)
+        return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
+
+
+class _ConvNormRelu(nn.Module):
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(after)
+        initialise(self.conv.weight.data, followed_by="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)))

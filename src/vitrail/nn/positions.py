@@ -1,0 +1,148 @@
+"""Positions that are added to the tokens: learned tables and sines.
+
+Every position module is called with (tokens, layout) and gives the tokens; what it contributes inside attention comes
+from `nn.rotary` and `nn.relative`. Fixed tables are buffers outside the state dict: they are a function of the config.
+
+Shapes: B images, T tokens of which N patches, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.geometry import Size
+from vitrail.nn.initialise import initialise_table
+from vitrail.nn.layout import Layout
+from vitrail.nn.resample import resample_grid
+from vitrail.parts import Convention, SinCos1d, SinCos2d
+
+__all__ = ["LearnedTable", "SinCos1dTable", "SinCos2dTable", "place", "sincos_1d", "sincos_2d", "sinusoidal_2d"]
+
+
+def sinusoidal_2d(grid_h: int, grid_w: int, dim: int) -> Tensor:
+    """The fixed 2D table, (grid_h · grid_w, dim): half of a row's values are of its row, half of its column, sine and
+    cosine by turns; every row has norm √(dim/2).
+
+    >>> sinusoidal_2d(14, 20, 768).norm(dim=1).round(decimals=4).unique()
+    tensor([19.5959])
+    """
+    return sincos_2d(Size(grid_h, grid_w), dim, SinCos2d())
+
+
+def sincos_2d(grid: Size, width: int, spec: SinCos2d) -> Tensor:
+    """(N, D) in any of the layouts that `SinCos2d` names; computed in float64."""
+    waves = width // 4
+    last = waves - 1 if spec.layout == "big_vision" else waves
+    frequency = spec.temperature ** -(torch.arange(waves, dtype=torch.float64) / last)
+    rows, columns = (
+        torch.arange(side, dtype=torch.float64)[:, None] * frequency for side in (grid.height, grid.width)
+    )  # (h, D/4), (w, D/4)
+    if spec.layout == "interleaved":
+        halves = [torch.stack([axis.sin(), axis.cos()], dim=-1).flatten(1) for axis in (rows, columns)]
+    else:
+        halves = [torch.cat([axis.sin(), axis.cos()], dim=-1) for axis in (rows, columns)]
+    row_part = halves[0][:, None].expand(*grid, -1)
+    column_part = halves[1][None].expand(*grid, -1)
+    ordered = (column_part, row_part) if spec.layout in ("mae", "big_vision") else (row_part, column_part)
+    return torch.cat(ordered, dim=-1).flatten(0, 1).to(torch.get_default_dtype())
+
+
+def sincos_1d(count: int, width: int, spec: SinCos1d) -> Tensor:
+    """(count, D): sine and cosine, by turns, of the index alone ("Attention Is All You Need")."""
+    frequency = spec.temperature ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.arange(count, dtype=torch.float64)[:, None] * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(torch.get_default_dtype())
+
+
+def place(table: Tensor, layout: Layout) -> Tensor:
+    """A table on the layout's frame, (frame.area, D) → its patches' rows, (N, D) or (B, N, D).
+
+    A padded image takes the top-left part. An adaptive patch takes the mean of the cells that it covers.
+    """
+    if layout.rectangles is not None:
+        return _mean_over(layout.rectangles, table, layout.frame)
+    if layout.frame != layout.grid:
+        table = table.view(*layout.frame, -1)[: layout.grid.height, : layout.grid.width].flatten(0, 1)
+    return table
+
+
+def _mean_over(rectangles: Tensor, table: Tensor, frame: Size) -> Tensor:
+    """Rectangles are cells doubled some times, so the means are a pyramid's, and each token picks from one level."""
+    image = table.T.reshape(1, -1, *frame)
+    levels, offsets, widths = [], [], []
+    while True:
+        offsets.append(sum(level.shape[0] for level in levels))
+        widths.append(image.shape[3])
+        levels.append(image.flatten(2)[0].T)
+        if image.shape[2] % 2 or image.shape[3] % 2:
+            break
+        image = F.avg_pool2d(image, 2)
+    top, left, height, _ = rectangles.unbind(-1)
+    level = height.double().log2().round().long()
+    shift = 2**level
+    offset, width = (rectangles.new_tensor(values)[level] for values in (offsets, widths))
+    return torch.cat(levels)[offset + top // shift * width + left // shift]
+
+
+class LearnedTable(nn.Module):
+    """A learned row per token; on another grid the patches' rows are resampled, the prefix's kept."""
+
+    def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention) -> None:
+        super().__init__()
+        self.grid, self.prefix_rows, self.convention = grid, prefix_rows, convention
+        self.table = nn.Parameter(torch.empty(prefix_rows + grid.area, width))
+        initialise_table(self.table.data)
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        if layout.prefix == self.prefix_rows and layout.grid == self.grid and layout.rectangles is None:
+            return tokens + self.table
+        prefix, patches = self.table.split([self.prefix_rows, self.grid.area])
+        rows = place(resample_grid(patches, old=self.grid, new=layout.frame, convention=self.convention), layout)
+        return _add(tokens, layout, prefix, rows)
+
+
+class SinCos2dTable(nn.Module):
+    """Fixed 2D sines, recomputed for another grid; the prefix's rows are zero."""
+
+    table: Tensor
+
+    def __init__(self, grid: Size, width: int, spec: SinCos2d) -> None:
+        super().__init__()
+        self.grid, self.width, self.spec = grid, width, spec
+        self.register_buffer("table", sincos_2d(grid, width, spec), persistent=False)
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        table = self.table
+        if layout.frame != self.grid:
+            table = sincos_2d(layout.frame, self.width, self.spec).to(table)
+        return _add(tokens, layout, table[:0], place(table, layout))
+
+
+class SinCos1dTable(nn.Module):
+    """Fixed sines of the index in the sequence, prefix included, recomputed for another count."""
+
+    table: Tensor
+
+    def __init__(self, grid: Size, width: int, spec: SinCos1d, *, prefix: int) -> None:
+        super().__init__()
+        self.grid, self.width, self.spec = grid, width, spec
+        self.register_buffer("table", sincos_1d(prefix + grid.area, width, spec), persistent=False)
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        table = self.table
+        if layout.frame != self.grid:
+            table = sincos_1d(layout.prefix + layout.frame.area, self.width, self.spec).to(table)
+        if layout.frame == layout.grid:
+            return tokens + table
+        prefix, rows = table.split([layout.prefix, layout.frame.area])
+        return _add(tokens, layout, prefix, place(rows, layout))
+
+
+def _add(tokens: Tensor, layout: Layout, prefix: Tensor, rows: Tensor) -> Tensor:
+    """Add the patches' rows, and those of as many leading prefix tokens as have one."""
+    before, patches = tokens.split([layout.prefix, tokens.shape[1] - layout.prefix], dim=1)
+    if prefix.shape[0]:
+        before = before + F.pad(prefix, (0, 0, 0, layout.prefix - prefix.shape[0]))
+    return torch.cat([before, patches + rows], dim=1)

@@ -1,0 +1,72 @@
+"""Relative positions: a learned bias per head for every (row, column) offset between two patches of a grid.
+
+Shapes: h heads, T tokens, of which N patches; an r×c grid has (2r − 1)·(2c − 1) offsets.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.geometry import Size
+from vitrail.nn.initialise import initialise_table
+from vitrail.nn.layout import Layout
+from vitrail.nn.resample import resample_grid
+
+__all__ = ["RelativeTable", "offset_index", "offsets_of"]
+
+
+def offsets_of(grid: Size) -> Size:
+    """How many row and column offsets a grid has."""
+    return Size(2 * grid.height - 1, 2 * grid.width - 1)
+
+
+def offset_index(grid: Size, frame: Size) -> Tensor:
+    """(N, N): for query and key patches of `grid`, the row of their offset in a table made for `frame`."""
+    rows, columns = torch.arange(grid.height), torch.arange(grid.width)
+    row = (rows[:, None] - rows + frame.height - 1) * (2 * frame.width - 1)  # (r, r)
+    column = columns[:, None] - columns + frame.width - 1  # (c, c)
+    return (row[:, None, :, None] + column[None, :, None, :]).reshape(grid.area, grid.area)
+
+
+class RelativeTable(nn.Module):
+    """The bias of a grid's (or a window's) patches: one table for a block, or shared by all.
+
+    With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix.
+    """
+
+    index: Tensor
+
+    def __init__(self, grid: Size, num_heads: int, *, prefix: bool = False, windowed: bool = False) -> None:
+        super().__init__()
+        self.grid, self.windowed = grid, windowed
+        self.table = nn.Parameter(torch.empty(offsets_of(grid).area + 3 * prefix, num_heads))
+        initialise_table(self.table.data)
+        self.register_buffer("index", offset_index(grid, grid), persistent=False)
+
+    def bias(self, layout: Layout) -> Tensor:
+        """(h, T, T); for windows (h, m, m), whatever the grid that they are laid over."""
+        if self.windowed:
+            window = Size(min(self.grid.height, layout.frame.height), min(self.grid.width, layout.frame.width))
+            layout = Layout(grid=window, frame=self.grid)
+        table, index, frame = self.table, self.index, layout.frame
+        old, new = offsets_of(self.grid), offsets_of(frame)
+        offsets, prefix_entries = table.split([old.area, table.shape[0] - old.area])
+        offsets = resample_grid(offsets, old=old, new=new)
+        if layout.grid != self.grid:
+            index = offset_index(layout.grid, frame).to(index.device)
+        bias = offsets.T[:, index]  # (h, N, N)
+        if not layout.prefix:
+            return bias
+        return _frame_with_prefix(bias, prefix_entries, layout.prefix)
+
+
+def _frame_with_prefix(bias: Tensor, entries: Tensor, prefix: int) -> Tensor:
+    """Put the prefix's rows and columns around the patches' bias: zero where it has no entries."""
+    heads, patches, _ = bias.shape
+    if entries.shape[0] == 0:
+        entries = bias.new_zeros(3, heads)
+    from_prefix, to_prefix, among_prefix = entries.T[:, :, None, None].unbind(1)  # (h, 1, 1) each
+    left = torch.cat([among_prefix.expand(-1, prefix, prefix), to_prefix.expand(-1, patches, prefix)], dim=1)
+    right = torch.cat([from_prefix.expand(-1, prefix, patches), bias], dim=1)
+    return torch.cat([left, right], dim=2)

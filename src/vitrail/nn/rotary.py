@@ -1,0 +1,93 @@
+"""Rotary positions: queries and keys of patches turn by angles of their row and column; prefix tokens do not turn.
+
+Shapes: B images, T tokens of which N patches, h heads, d = 2·k values per head in k pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.nn.layout import Layout
+from vitrail.parts import Rotary
+
+__all__ = ["AxialRotation", "MixedRotation", "Rotation"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Cosine and sine per token and value, (T, d) or broadcastable to (B, h, T, d)."""
+
+    cos: Tensor
+    sin: Tensor
+    halves: bool
+    """A value's partner is half a head away; otherwise it is its neighbour."""
+
+    def turn(self, x: Tensor) -> Tensor:
+        """(B, h, T, d) → the same, every pair turned."""
+        if self.halves:
+            first, second = x.chunk(2, dim=-1)
+            partner = torch.cat([-second, first], dim=-1)
+        else:
+            first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+            partner = torch.stack([-second, first], dim=-1).flatten(-2)
+        return x * self.cos + partner * self.sin
+
+    @classmethod
+    def of(cls, angles: Tensor, *, prefix: int, halves: bool, dtype: torch.dtype) -> Rotation:
+        """From (…, N, k) angles; a prefix token's angles are zero."""
+        angles = F.pad(angles, (0, 0, prefix, 0))
+        angles = torch.cat([angles, angles], dim=-1) if halves else angles.repeat_interleave(2, dim=-1)
+        return cls(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype), halves=halves)
+
+
+class AxialRotation(nn.Module):
+    """Half of the pairs turn with the row, half with the column, at fixed frequencies; nothing learned.
+
+    "index" turns by the patch's index with neighbouring pairs (RoPE-ViT, EVA-02); "normalised" by its place between
+    −1 and 1 on each axis, times 2π, with pairs half a head apart (DINOv3).
+    """
+
+    def __init__(self, head_width: int, spec: Rotary) -> None:
+        super().__init__()
+        self.head_width, self.spec = head_width, spec
+
+    def rotation(self, layout: Layout, like: Tensor) -> Rotation:
+        waves = self.head_width // 4
+        frequency = self.spec.temperature ** -(torch.arange(waves, device=like.device, dtype=torch.float32) / waves)
+        place = layout.centres(like.device)  # (N, 2) or (B, N, 2)
+        normalised = self.spec.coordinates == "normalised"
+        if normalised:
+            place = 2 * (place + 0.5) / place.new_tensor(tuple(layout.frame)) - 1
+            frequency = 2 * math.pi * frequency
+        angles = (place[..., None] * frequency).flatten(-2)  # (…, N, 2, k/2) → (…, N, k)
+        if angles.ndim == 3:
+            angles = angles[:, None]  # (B, 1, N, k): the same for every head
+        return Rotation.of(angles, prefix=layout.prefix, halves=normalised, dtype=like.dtype)
+
+
+class MixedRotation(nn.Module):
+    """Every pair of every head turns along a learned direction of the plane (RoPE-Mixed); one module per block."""
+
+    def __init__(self, num_heads: int, head_width: int, temperature: float) -> None:
+        super().__init__()
+        waves = -(-head_width // 4)
+        magnitude = temperature ** -(torch.arange(waves) * 4 / head_width)
+        angle = torch.rand(num_heads, 1) * 2 * math.pi
+        directions = torch.cat([angle.expand(-1, waves), (angle + math.pi / 2).expand(-1, waves)], dim=1)
+        length = torch.cat([magnitude, magnitude])
+        frequencies = torch.stack([length * directions.sin(), length * directions.cos()])  # rows, columns
+        self.frequencies = nn.Parameter(frequencies[..., : head_width // 2].contiguous())  # (2, h, k)
+
+    def rotation(self, layout: Layout, like: Tensor) -> Rotation:
+        place = layout.centres(like.device)
+        if place.ndim == 3:
+            place = place[:, None]  # (B, 1, N, 2)
+        rows, columns = place.unsqueeze(-1).unbind(-2)  # (…, N, 1)
+        along_rows, along_columns = self.frequencies.float()[:, :, None]  # (h, 1, k)
+        angles = rows * along_rows + columns * along_columns  # (…, h, N, k)
+        return Rotation.of(angles, prefix=layout.prefix, halves=False, dtype=like.dtype)

@@ -1,0 +1,120 @@
+"""The Vision Transformer: image → tokens → vector → logits.
+
+Shapes: B images, C channels, H×W pixels, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from vitrail import parts
+from vitrail.config import ViTConfig
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.attention import Attention, build_mix, within
+from vitrail.nn.block import Block
+from vitrail.nn.front import VisionFrontEnd, build_relative
+from vitrail.nn.layout import Layout
+from vitrail.nn.mlp import build_mlp, linear
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.pool import build_pool
+from vitrail.nn.relative import RelativeTable
+from vitrail.nn.rotary import MixedRotation
+
+__all__ = ["ViT"]
+
+
+class ViT(VisionFrontEnd):
+    """A front end, `depth` blocks, a norm, a pool and a head, all as the config says.
+
+    >>> import torch
+    >>> ViT(ViTConfig(width=192, depth=2, num_heads=3))(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1000])
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        width, eps = config.width, config.norm_eps
+        self.embedding_norm = nn.LayerNorm(width, eps=eps) if config.embedding_norm else None
+        self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
+        self.norm = nn.LayerNorm(width, eps=eps) if config.final_norm != "none" else None
+        self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps)
+        self.head = _build_head(config)
+        self.distillation_head = _build_head(config) if config.prefix.distillation else None
+
+    def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
+        """(B, C, H, W) → logits (B, classes), or the vector (B, D) of a model without a head."""
+        return self.classify(self.vector(image, sizes))
+
+    def vector(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
+        """(B, C, H, W) → the pooled vector (B, D); (B, 2, D) with a distillation token."""
+        x, layout = self.features(image, sizes)
+        x = self.pool(x, layout)
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
+
+    def features(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
+        """(B, C, H, W) → the encoder's tokens (B, T, D), normalised if `final_norm` is "tokens", and their layout."""
+        x, layout = self.embed(image, sizes)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        position = within(self.position, layout, x)
+        for block in self.blocks:
+            x = block(x, layout, position)
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x, layout
+
+    def classify(self, vector: Tensor) -> Tensor:
+        """The pooled vector → logits; a distilled model gives the mean of its two heads'."""
+        if self.head is None:
+            return vector
+        if self.distillation_head is None:
+            return self.head(vector)
+        cls, distillation = vector.unbind(1)
+        return (self.head(cls) + self.distillation_head(distillation)) / 2
+
+    def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> ViT:
+        """A model that takes uint8 (B, H, W, C) with `(x/255 − mean)/std` folded in; the other weights are shared."""
+        require(
+            isinstance(self.embedding, PatchEmbed) and self.config.remainder == "error",
+            f"{type(self.config.embedding).__name__} with remainder {self.config.remainder!r} cannot take bytes; "
+            "use non-overlapping Patches with remainder 'error', or normalise first",
+        )
+        model = copy.copy(self)
+        model._modules = dict(self._modules)
+        model.embedding = self.embedding.from_bytes(mean, std)  # type: ignore[operator]
+        return model
+
+
+def _build_block(config: ViTConfig, index: int) -> Block:
+    width, num_heads = config.width, config.num_heads
+    position: RelativeTable | MixedRotation | None = None
+    match config.position:
+        case parts.RelativeBias(shared=False) as spec:
+            position = build_relative(config, spec)
+        case parts.RotaryMixed() as spec:
+            position = MixedRotation(num_heads, config.head_width, spec.temperature)
+    attention = Attention(
+        width,
+        num_heads,
+        mix=build_mix(config.attention, shifted=index % 2 == 1),
+        qkv_bias=config.qkv_bias,
+        qk_norm=config.qk_norm,
+        norm_eps=config.norm_eps,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        position=position,
+    )
+    return Block(
+        width,
+        attention=attention,
+        mlp=build_mlp(config.mlp, width, dropout=config.dropout),
+        norm_eps=config.norm_eps,
+        layer_scale=config.layer_scale,
+        drop_path=config.drop_path * index / max(1, config.depth - 1),
+    )
+
+
+def _build_head(config: ViTConfig) -> nn.Linear | None:
+    return linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
