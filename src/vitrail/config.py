@@ -10,6 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from itertools import accumulate
+from math import lcm
+from operator import mul
 from typing import Any, Literal, Self
 
 from vitrail.codec import from_plain, to_plain
@@ -192,16 +195,21 @@ class PyramidConfig(_Value):
         for name in ("dropout", "attention_dropout", "drop_path"):
             rate(name, getattr(self, name))
         require(len(self.stages) > 0, "a pyramid of 0 stages has nothing to run; give at least one PyramidStage")
-        self.grids  # noqa: B018 — computing them checks that every merge divides
+        self.check(self.image)
+
+    def check(self, image: Size) -> None:
+        """Refuse an image that some stage's patch does not divide."""
+        _check_sides("a pyramid", image, self.patches[-1])
+
+    @property
+    def patches(self) -> tuple[Size, ...]:
+        """Pixels of every stage's patch, finest first."""
+        return tuple(Size(*(side * 2**level for side in self.patch)) for level in range(len(self.stages)))
 
     @property
     def grids(self) -> tuple[Size, ...]:
         """The grid of every stage, finest first."""
-        coarsest = Size(*(side * 2 ** (len(self.stages) - 1) for side in self.patch))
-        fit(self.image, coarsest)
-        return tuple(
-            fit(self.image, Size(*(side * 2**level for side in self.patch))).grid for level in range(len(self.stages))
-        )
+        return tuple(fit(self.image, patch).grid for patch in self.patches)
 
     @property
     def grid(self) -> Size:
@@ -267,21 +275,28 @@ class MobileConfig(_Value):
             len(self.stages) > 0,
             "a mobile model of 0 stages has nothing to run; give at least one MobileStage",
         )
-        stride = 2
         for stage in self.stages:
-            stride *= stage.stride
             if stage.transformer_depth:
                 divided_by_heads("transformer_width", stage.transformer_width, "num_heads", self.num_heads)
-                fit(self.image, Size(stride * self.patch.height, stride * self.patch.width))
-        fit(self.image, Size(stride, stride))
+        self.check(self.image)
+
+    def check(self, image: Size) -> None:
+        """Refuse an image of which some stage's map is not whole, or not whole patches where a transformer needs them."""
+        rows = columns = self.strides[-1]
+        for stage, stride in zip(self.stages, self.strides, strict=True):
+            if stage.transformer_depth:
+                rows, columns = lcm(rows, stride * self.patch.height), lcm(columns, stride * self.patch.width)
+        _check_sides("this mobile model", image, Size(rows, columns))
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Pixels of the image per pixel of every stage's map."""
+        return tuple(accumulate((stage.stride for stage in self.stages), mul, initial=2))[1:]
 
     @property
     def grid(self) -> Size:
         """The last feature map."""
-        stride = 2
-        for stage in self.stages:
-            stride *= stage.stride
-        return fit(self.image, Size(stride, stride)).grid
+        return fit(self.image, Size(self.strides[-1], self.strides[-1])).grid
 
 
 Config = ViTConfig | PyramidConfig | MobileConfig
@@ -300,6 +315,11 @@ def _parse(text: str) -> Any:
 
 
 # ── rules between parts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_sides(kind: str, image: Size, unit: Size) -> None:
+    multiple(kind, "image height", image.height, unit.height)
+    multiple(kind, "image width", image.width, unit.width)
 
 
 def _check_position(config: ViTConfig) -> None:
