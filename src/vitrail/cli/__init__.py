@@ -25,6 +25,7 @@ app = App(
 )
 
 COMMANDS = {
+    "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }
 for _name, _help in COMMANDS.items():

@@ -1,0 +1,113 @@
+"""Numbers as people read them, tables on a terminal, and values as JSON.
+
+Rounding happens here and nowhere else: JSON keeps exact integers. rich is imported by the functions that draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from vitrail.geometry import Size
+
+__all__ = ["bytes_text", "count_text", "number_text", "plain", "show", "table", "write_csv", "write_json"]
+
+
+def bytes_text(count: int) -> str:
+    """
+    >>> bytes_text(7_644_748_083), bytes_text(1023)
+    ('7.12 GiB', '1,023 B')
+    """
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= size:
+            return f"{_three(count / size)} {unit}"
+    return f"{count:,} B"
+
+
+def count_text(count: float, unit: str = "") -> str:
+    """
+    >>> count_text(86_567_656), count_text(35_127_656_448, "FLOP")
+    ('86.6 M', '35.1 GFLOP')
+    """
+    for letter, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= size:
+            return f"{_three(count / size)} {letter}{unit}"
+    return f"{_three(count)} {unit}".rstrip()
+
+
+def number_text(value: float | Fraction) -> str:
+    """A whole number with separators, anything else to three digits."""
+    return f"{int(value):,}" if value == int(value) else _three(float(value))
+
+
+def _three(value: float) -> str:
+    """Three significant digits, never in exponent form."""
+    magnitude = abs(value)
+    if magnitude >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}" if magnitude >= 1 else f"{value:.3g}"
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, sizes and fractions as JSON values: a size is an object, a whole fraction an integer."""
+    if isinstance(value, Size):
+        return {"height": value.height, "width": value.width}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value
+
+
+def write_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, caption: str = ""
+) -> Any:
+    """A rich table: the first `left` columns are words, the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    drawn = Table(
+        title=title,
+        caption=caption or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        header_style="dim",
+        pad_edge=False,
+        show_header=any(columns),
+    )
+    for index, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if index < left else "right", no_wrap=index >= left)
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
+
+
+def show(*parts: Any) -> None:
+    """Draw tables and lines of text, which may have rich's markup, on standard output."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    for part in parts:
+        console.print(part)
