@@ -281,7 +281,7 @@ class MobileConfig(_Value):
         self.check(self.image)
 
     def check(self, image: Size) -> None:
-        """Refuse an image of which some stage's map is not whole, or not whole patches where a transformer needs them."""
+        """Refuse an image whose map is, at some stage, not whole, or for a transformer not of whole patches."""
         rows = columns = self.strides[-1]
         for stage, stride in zip(self.stages, self.strides, strict=True):
             if stage.transformer_depth:

@@ -1,0 +1,175 @@
+"""MobileViT (arXiv 2110.02178): a small convolutional network with transformers over its coarser feature maps.
+
+Shapes: B images, C channels, H×W pixels, h×w a stage's feature map, c its width, D a transformer's width,
+p×q the patch, N = (h/p)·(w/q) patches, E the last width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import MobileConfig, MobileStage
+from vitrail.geometry import Size, fit
+from vitrail.nn.attention import Attention, FullMix
+from vitrail.nn.block import Block
+from vitrail.nn.initialise import initialise
+from vitrail.nn.layout import Layout
+from vitrail.nn.mlp import FeedForward, linear
+
+__all__ = ["MobileViT"]
+
+
+class MobileViT(nn.Module):
+    """A stem, stages of inverted residuals with transformers between, a last 1×1 convolution, the mean, a head.
+
+    >>> MobileViT(MobileConfig(image="64x128"))(torch.zeros(1, 3, 64, 128)).shape
+    torch.Size([1, 1000])
+    """
+
+    def __init__(self, config: MobileConfig) -> None:
+        super().__init__()
+        self.config = config
+        widths = (config.stem_width, *(stage.width for stage in config.stages))
+        self.stem = ConvNorm(config.channels, config.stem_width, kernel=3, stride=2)
+        self.stages = nn.ModuleList(
+            Stage(before, stage, config) for before, stage in zip(widths, config.stages, strict=False)
+        )
+        self.last = ConvNorm(widths[-1], config.last_width)
+        self.head = linear(config.last_width, config.classes) if config.classes else None
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, C, H, W) → logits (B, classes), or the vector (B, E) of a model without a head."""
+        vector = self.vector(image)
+        return vector if self.head is None else self.head(vector)
+
+    def vector(self, image: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, E)."""
+        return self.features(image)[0].mean(dim=1)
+
+    def features(self, image: Tensor) -> tuple[Tensor, Layout]:
+        """(B, C, H, W) → the last map as tokens (B, h·w, E), and where they lie."""
+        x = self.last(self.levels(image)[-1])
+        grid = Size(*x.shape[2:])
+        return x.flatten(2).mT, Layout(grid=grid, frame=grid)
+
+    def levels(self, image: Tensor) -> list[Tensor]:
+        """(B, C, H, W) → the feature map (B, c, h, w) of every stage, finest first."""
+        self.config.check(Size(*image.shape[2:]))
+        x, maps = self.stem(image), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class Stage(nn.Module):
+    """Inverted residuals, the first of which may halve the map; then, if the stage has one, a transformer."""
+
+    def __init__(self, before: int, stage: MobileStage, config: MobileConfig) -> None:
+        super().__init__()
+        self.residuals = nn.ModuleList(
+            InvertedResidual(
+                stage.width if index else before,
+                stage.width,
+                expansion=config.expansion,
+                stride=1 if index else stage.stride,
+            )
+            for index in range(stage.depth)
+        )
+        self.transformer = (
+            MapTransformer(
+                stage.width,
+                stage.transformer_width,
+                depth=stage.transformer_depth,
+                patch=config.patch,
+                num_heads=config.num_heads,
+                mlp_width=config.mlp_ratio * stage.transformer_width,
+                norm_eps=config.norm_eps,
+            )
+            if stage.transformer_depth
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for residual in self.residuals:
+            x = residual(x)
+        return x if self.transformer is None else self.transformer(x)
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, batch norm and, unless told otherwise, SiLU."""
+
+    def __init__(
+        self, before: int, after: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, activation: bool = True
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
+        self.norm = nn.BatchNorm2d(after)
+        self.activation = activation
+        initialise(self.conv.weight.data, followed_by="relu" if activation else "linear")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x))
+        return F.silu(x) if self.activation else x
+
+
+class InvertedResidual(nn.Module):
+    """1×1 out, 3×3 per channel, 1×1 back without activation; added to its input where the shapes agree."""
+
+    def __init__(self, before: int, after: int, *, expansion: int, stride: int) -> None:
+        super().__init__()
+        inner = expansion * before
+        self.expand = ConvNorm(before, inner)
+        self.depthwise = ConvNorm(inner, inner, kernel=3, stride=stride, groups=inner)
+        self.project = ConvNorm(inner, after, activation=False)
+        self.residual = before == after and stride == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.project(self.depthwise(self.expand(x)))
+        return x + branch if self.residual else branch
+
+
+class MapTransformer(nn.Module):
+    """A transformer over a feature map: each of a patch's places attends to the same place of every patch."""
+
+    def __init__(
+        self, map_width: int, width: int, *, depth: int, patch: Size, num_heads: int, mlp_width: int, norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.local = ConvNorm(map_width, map_width, kernel=3)
+        self.into = nn.Conv2d(map_width, width, 1, bias=False)
+        initialise(self.into.weight.data, followed_by="linear")
+        self.blocks = nn.ModuleList(
+            Block(
+                width,
+                attention=Attention(width, num_heads, mix=FullMix(fused=True)),
+                mlp=FeedForward(width, mlp_width, activation="silu"),
+                norm_eps=norm_eps,
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.back = ConvNorm(width, map_width)
+        self.fuse = ConvNorm(2 * map_width, map_width, kernel=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = fit(Size(*x.shape[2:]), self.patch).grid
+        layout = Layout(grid=grid, frame=grid)
+        tokens = self._unfold(self.into(self.local(x)), grid)
+        for block in self.blocks:
+            tokens = block(tokens, layout)
+        branch = self.back(self._fold(self.norm(tokens), grid))
+        return self.fuse(torch.cat([x, branch], dim=1))
+
+    def _unfold(self, x: Tensor, grid: Size) -> Tensor:
+        """(B, D, h, w) → (B·p·q, N, D): the patch's places join the batch."""
+        x = x.unflatten(3, (grid.width, self.patch.width)).unflatten(2, (grid.height, self.patch.height))
+        return x.permute(0, 3, 5, 2, 4, 1).flatten(3, 4).flatten(0, 2)
+
+    def _fold(self, x: Tensor, grid: Size) -> Tensor:
+        """(B·p·q, N, D) → (B, D, h, w)."""
+        x = x.unflatten(1, tuple(grid)).unflatten(0, (-1, *self.patch))  # (B, p, q, h/p, w/q, D)
+        return x.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)
