@@ -1,0 +1,236 @@
+"""Known models as data: `preset("B/16")`, `preset("dinov2-S/14-reg4", image=Size(224, 448))`.
+
+Sizes and details are those of the papers and of the released weights; tests compare every parameter count with
+timm's or transformers'.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, NamedTuple
+
+from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import (
+    AttentionPool,
+    Learned,
+    MeanPool,
+    Mlp,
+    Patches,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    SinCos2d,
+    SwiGLU,
+)
+
+__all__ = ["PRESETS", "preset"]
+
+
+class Shape(NamedTuple):
+    width: int
+    depth: int
+    num_heads: int
+    mlp_width: int
+
+
+SHAPES = {
+    "Ti": Shape(192, 12, 3, 768),
+    "S": Shape(384, 12, 6, 1536),
+    "B": Shape(768, 12, 12, 3072),
+    "L": Shape(1024, 24, 16, 4096),
+    "H": Shape(1280, 32, 16, 5120),
+    "g": Shape(1408, 40, 16, 6144),
+    "G": Shape(1664, 48, 16, 8192),
+    "So400m": Shape(1152, 27, 16, 4304),
+    "giant-opt": Shape(1536, 40, 16, 6144),
+}
+"""Ti … L: arXiv 2010.11929 and 2106.10270; g, G: 2106.04560; So400m: 2305.13035; giant-opt: 2502.14786."""
+
+
+def _shape(name: str) -> dict[str, Any]:
+    width, depth, num_heads, mlp_width = SHAPES[name]
+    return {"width": width, "depth": depth, "num_heads": num_heads, "mlp": Mlp(width=mlp_width)}
+
+
+def _vit(shape: str, patch: int, **changes: Any) -> ViTConfig:
+    return ViTConfig(**{"embedding": Patches(patch=Size.of(patch)), **_shape(shape), **changes})
+
+
+def _distilled(shape: str) -> ViTConfig:
+    return _vit(shape, 16, prefix=Prefix(distillation=True))
+
+
+def _dinov2(shape: str, *, registers: int = 0) -> ViTConfig:
+    giant: dict[str, Any] = {"width": 1536, "depth": 40, "num_heads": 24, "mlp": SwiGLU(width=4096)}
+    return ViTConfig(
+        **(giant if shape == "g" else _shape(shape)),
+        image=Size(518, 518),
+        embedding=Patches(patch=Size(14, 14)),
+        prefix=Prefix(registers=registers),
+        position=Learned(prefix="cls", convention="dinov2"),
+        layer_scale=1e-5,
+        classes=0,
+    )
+
+
+def _dinov3(width: int, depth: int, num_heads: int, mlp: Mlp | SwiGLU, **changes: Any) -> ViTConfig:
+    return ViTConfig(
+        **{
+            "prefix": Prefix(registers=4),
+            "position": Rotary(coordinates="normalised", temperature=100.0),
+            "qkv_bias": "no_key",
+            "layer_scale": 1.0,
+            "norm_eps": 1e-5,
+            "classes": 0,
+            **changes,
+        },
+        width=width,
+        depth=depth,
+        num_heads=num_heads,
+        mlp=mlp,
+    )
+
+
+def _clip(shape: str, patch: int, projection: int, *, image: int = 224) -> ViTConfig:
+    """The vision tower with its projection as the head."""
+    return _vit(
+        shape,
+        patch,
+        image=Size.of(image),
+        embedding=Patches(patch=Size.of(patch), bias=False),
+        position=Learned(convention="huggingface"),
+        embedding_norm=True,
+        mlp=Mlp(width=SHAPES[shape].mlp_width, activation="quick_gelu"),
+        norm_eps=1e-5,
+        classes=projection,
+        head_bias=False,
+    )
+
+
+def _siglip(shape: str, patch: int, image: int) -> ViTConfig:
+    size = SHAPES[shape]
+    return _vit(
+        shape,
+        patch,
+        image=Size.of(image),
+        prefix=Prefix(cls=False),
+        position=Learned(convention="huggingface"),
+        mlp=Mlp(width=size.mlp_width, activation="gelu_tanh"),
+        pool=AttentionPool(num_heads=size.num_heads, mlp_width=size.mlp_width),
+        classes=0,
+    )
+
+
+def _beit(shape: str, scale: float) -> ViTConfig:
+    return _vit(
+        shape,
+        16,
+        position=RelativeBias(),
+        qkv_bias="no_key",
+        layer_scale=scale,
+        final_norm="pooled",
+        pool=MeanPool(),
+    )
+
+
+def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
+    stages = (
+        PyramidStage(width=width * 2**level, depth=depth, num_heads=num_heads * 2**level)
+        for level, depth in enumerate(depths)
+    )
+    return PyramidConfig(stages=tuple(stages))
+
+
+def _mobilevit(stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], **changes: Any) -> MobileConfig:
+    depths, conv = (2, 4, 3), (1, 3)
+    stages = [
+        MobileStage(width=width, depth=depth, stride=level + 1)
+        for level, (width, depth) in enumerate(zip(widths, conv, strict=False))
+    ]
+    stages += [
+        MobileStage(width=width, stride=2, transformer_width=inner, transformer_depth=depth)
+        for width, inner, depth in zip(widths[2:], transformer, depths, strict=True)
+    ]
+    return MobileConfig(stem_width=stem, stages=tuple(stages), **changes)
+
+
+PRESETS: dict[str, Config] = {
+    **{
+        f"{shape}/{patch}": _vit(shape, patch)
+        for shape, patches in {
+            "Ti": (16,),
+            "S": (8, 16, 32),
+            "B": (8, 16, 32),
+            "L": (14, 16, 32),
+            "H": (14,),
+            "g": (14,),
+            "G": (14,),
+        }.items()
+        for patch in patches
+    },
+    **{f"deit-{shape}/16": _vit(shape, 16) for shape in ("Ti", "S", "B")},
+    **{f"deit-{shape}/16-distilled": _distilled(shape) for shape in ("Ti", "S", "B")},
+    **{f"dino-{shape}/{patch}": _vit(shape, patch, classes=0) for shape in ("S", "B") for patch in (16, 8)},
+    **{f"dinov2-{shape}/14": _dinov2(shape) for shape in ("S", "B", "L", "g")},
+    **{f"dinov2-{shape}/14-reg4": _dinov2(shape, registers=4) for shape in ("S", "B", "L", "g")},
+    "dinov3-S/16": _dinov3(384, 12, 6, Mlp(width=1536)),
+    "dinov3-S+/16": _dinov3(384, 12, 6, SwiGLU(width=1536)),
+    "dinov3-B/16": _dinov3(768, 12, 12, Mlp(width=3072)),
+    "dinov3-L/16": _dinov3(1024, 24, 16, Mlp(width=4096)),
+    "dinov3-H+/16": _dinov3(1280, 32, 20, SwiGLU(width=5120)),
+    "dinov3-7B/16": _dinov3(4096, 40, 32, SwiGLU(width=8192), qkv_bias="none"),
+    "clip-B/32": _clip("B", 32, 512),
+    "clip-B/16": _clip("B", 16, 512),
+    "clip-L/14": _clip("L", 14, 768),
+    "clip-L/14-336": _clip("L", 14, 768, image=336),
+    "siglip-B/16": _siglip("B", 16, 224),
+    "siglip-L/16": _siglip("L", 16, 256),
+    "siglip-So400m/14": _siglip("So400m", 14, 378),
+    "siglip2-B/16": _siglip("B", 16, 224),
+    "siglip2-L/16": _siglip("L", 16, 256),
+    "siglip2-So400m/16": _siglip("So400m", 16, 256),
+    "siglip2-giant-opt/16": _siglip("giant-opt", 16, 256),
+    **{
+        f"mae-{name}": _vit(shape, patch, position=SinCos2d(layout="mae"), classes=0)
+        for name, shape, patch in (("B/16", "B", 16), ("L/16", "L", 16), ("H/14", "H", 14))
+    },
+    "beit-B/16": _beit("B", 0.1),
+    "beit-L/16": _beit("L", 1e-5),
+    **{
+        f"flexivit-{shape}/16": _vit(shape, 16, image=Size(240, 240), position=Learned(prefix="none"))
+        for shape in ("S", "B", "L")
+    },
+    "cifar": ViTConfig(
+        image=Size(32, 32),
+        embedding=Patches(patch=Size(4, 4)),
+        width=128,
+        depth=6,
+        num_heads=4,
+        mlp=Mlp(width=512),
+        classes=10,
+    ),
+    "swin-T": _swin(96, (2, 2, 6, 2), 3),
+    "swin-S": _swin(96, (2, 2, 18, 2), 3),
+    "swin-B": _swin(128, (2, 2, 18, 2), 4),
+    "mobilevit-XXS": _mobilevit(16, (16, 24, 48, 64, 80), (64, 80, 96), expansion=2, last_width=320),
+    "mobilevit-XS": _mobilevit(16, (32, 48, 64, 80, 96), (96, 120, 144), last_width=384),
+    "mobilevit-S": _mobilevit(16, (32, 64, 96, 128, 160), (144, 192, 240), last_width=640),
+}
+
+
+def preset(name: str, **changes: Any) -> Config:
+    """A preset by name, in any case, with some fields changed: `preset("b/16", classes=10)`.
+
+    >>> preset("b/16").grid
+    Size(height=14, width=14)
+    """
+    exact = PRESETS.get(name)
+    if exact is None:
+        alike = [known for known in PRESETS if known.lower() == name.strip().lower()]
+        if len(alike) != 1:  # g/14 and G/14 differ by case alone
+            near = alike or difflib.get_close_matches(name, PRESETS, n=4, cutoff=0.4) or ["B/16", "S/16", "dinov2-S/14"]
+            raise VitrailError(f"model {name!r} is not a preset; try {', '.join(near)}")
+        exact = PRESETS[alike[0]]
+    return exact.but(**changes) if changes else exact
