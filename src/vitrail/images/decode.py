@@ -1,0 +1,211 @@
+"""Bytes → pixels, whatever the bytes: uint8, height × width × channel, upright, or an `ImageError` in one line.
+
+What is decided here, once, for every face of vitrail:
+
+    formats      JPEG, PNG, WebP, GIF, BMP, TIFF, PNM; recognised by content, not by name
+    size         at most `max_pixels`, known from the header before anything is decoded
+    orientation  EXIF 1–8 is applied
+    depth        16-bit and float images are scaled to 8 bits, not clipped (see `_to_bytes`)
+    alpha        composited on `background`, white unless said
+    animation    the first frame; of a file with pages, the first
+    colour       CMYK, Lab and palettes become RGB; embedded profiles are not applied
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+
+__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "peek"]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+MAX_PIXELS = 2**26
+"""8192 × 8192: below the point where Pillow starts to warn of decompression bombs."""
+
+WHITE = (255, 255, 255)
+ORIENTATION = 0x0112
+
+Pixels = NDArray[np.uint8]
+"""(height, width, channel)"""
+
+# What Pillow's decoders raise on damaged input: they parse untrusted bytes, and each plugin has its own way to fail.
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    AttributeError,
+    MemoryError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+_QUIET = threading.Lock()
+
+
+class ImageError(VitrailError):
+    """A file that gives no picture: the message names it, says why, and what to do."""
+
+
+def decode(
+    source: str | Path | bytes,
+    *,
+    channels: Literal[1, 3] = 3,
+    background: tuple[int, int, int] = WHITE,
+    max_pixels: int = MAX_PIXELS,
+) -> Pixels:
+    """The picture in a file or in bytes, as uint8 of (height, width, channels)."""
+    require(channels in (1, 3), f"channels {channels} is not 1 or 3; decode to 3 and choose")
+    with _opened(source, max_pixels) as (image, name):
+        try:
+            # TIFF alone warns of its tags while it loads; the others decode side by side in threads
+            with _without_warnings() if image.format == "TIFF" else nullcontext():
+                image.load()
+            pixels = _to_bytes(image, background, channels)
+            orientation = _orientation(image)
+        except _DAMAGE as error:
+            raise ImageError(f"{name}: damaged {image.format} ({_reason(error)}); replace or remove it") from error
+    return _upright(pixels, orientation)
+
+
+def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:
+    """The upright size, from the header alone."""
+    with _opened(source, max_pixels) as (image, _):
+        size = Size(image.height, image.width)
+        return Size(size.width, size.height) if _orientation(image) >= 5 else size
+
+
+@contextmanager
+def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image.Image, str]]:
+    name, data = _read(source)
+    try:
+        with _without_warnings():
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise ImageError(f"{name}: not a readable image; use one of {', '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"{name}: more than {max_pixels:,} pixels; tile it, or shrink it first") from None
+    except _DAMAGE as error:
+        raise ImageError(f"{name}: damaged header ({_reason(error)}); replace or remove it") from error
+    with image:
+        if min(image.size) < 1:
+            raise ImageError(f"{name}: {image.height}x{image.width} has no pixels; replace or remove it")
+        if image.width * image.height > max_pixels:
+            raise ImageError(
+                f"{name}: {image.height}x{image.width} is {image.width * image.height:,} pixels, "
+                f"more than the cap of {max_pixels:,}; tile it, shrink it, or raise max_pixels"
+            )
+        yield image, name
+
+
+def _read(source: str | Path | bytes) -> tuple[str, bytes]:
+    if isinstance(source, bytes):
+        name, data = "image", source
+    else:
+        name = str(source)
+        try:
+            if not stat.S_ISREG(Path(source).stat().st_mode):  # a pipe or a device would never end
+                raise ImageError(f"{name}: not a file; give an image")
+            data = Path(source).read_bytes()
+        except OSError as error:
+            raise ImageError(f"{name}: cannot be read ({error.strerror}); check the path") from None
+    if not data:
+        raise ImageError(f"{name}: empty, 0 bytes; replace or remove it")
+    return name, data
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Pillow warns of what we check ourselves. The filters are global, so one thread at a time."""
+    with _QUIET, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:120] if text else type(error).__name__
+
+
+# ── orientation ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF's orientation, 1 to 8; 1 where there is none or it cannot be read."""
+    try:
+        with _without_warnings():
+            # the base class's: PNG's own would decode the whole image to look for a late chunk
+            value = Image.Image.getexif(image).get(ORIENTATION, 1)
+    except _DAMAGE:
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _upright(pixels: Pixels, orientation: int) -> Pixels:
+    if orientation >= 5:  # stored on its side
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+# ── depth and colour ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _to_bytes(image: Image.Image, background: tuple[int, int, int], channels: int) -> Pixels:
+    """Eight bits a channel. Wide integers and floats are scaled by the range that they are in:
+
+    16-bit: 0 … 65535. Float: 0 … 1, else 0 … 255, else 0 … 65535, else its own lowest … highest; NaN is black.
+    32-bit integers as floats, but never as 0 … 1.
+    """
+    if image.mode.startswith("I;16"):
+        return _spread(_scaled(np.asarray(image), 65535.0), channels)
+    if image.mode in ("I", "F"):
+        return _spread(_by_range(image), channels)
+    if image.mode in ("P", "PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (*background, 255)), image)
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _by_range(image: Image.Image) -> NDArray[np.uint8]:
+    values = np.asarray(image, dtype=np.float64)
+    finite = values[np.isfinite(values)]
+    lowest, highest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    values = np.nan_to_num(values, nan=min(lowest, 0.0), posinf=highest, neginf=lowest)
+    if image.format == "PPM":  # Pillow has scaled it to 16 bits
+        return _scaled(values, 65535.0)
+    if lowest >= 0:
+        for top in (1.0, 255.0, 65535.0)[image.mode == "I" :]:
+            if highest <= top:
+                return _scaled(values, top)
+    return _scaled(values - lowest, max(highest - lowest, 1.0))
+
+
+def _scaled(values: NDArray, top: float) -> NDArray[np.uint8]:
+    return np.rint(values * (255.0 / top)).clip(0, 255).astype(np.uint8)
+
+
+def _spread(gray: NDArray[np.uint8], channels: int) -> Pixels:
+    return np.repeat(gray[:, :, None], channels, axis=2)
