@@ -12,6 +12,7 @@ from vitrail.geometry import Size
 from vitrail.nn.adaptive import AdaptiveEmbed, detail_scores, to_dense, tokens_saved
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
+from vitrail.parts import Adaptive
 
 SIZES = {
     "8/16/32": (Size(8, 8), Size(16, 16), Size(32, 32)),
@@ -35,7 +36,8 @@ def embed(
     patches, *, threshold=0.5, selector: Literal["detail", "learned"] = "detail", channels=3, width=5
 ) -> AdaptiveEmbed:
     torch.manual_seed(1)
-    return AdaptiveEmbed(patches, channels=channels, width=width, threshold=threshold, selector=selector).double()
+    spec = Adaptive(patches=patches, threshold=threshold, selector=selector)
+    return AdaptiveEmbed(spec, width, channels=channels).double()
 
 
 def projection(model: AdaptiveEmbed, level: int) -> PatchEmbed:
@@ -186,7 +188,7 @@ def test_uniform_image_has_no_detail(value):
     image = torch.full((1, 3, 64, 96), value)
     for score in detail_scores(image, SIZES["8/16/32"]):
         assert score.max() < 0.05
-    _, layout = AdaptiveEmbed(SIZES["8/16/32"], channels=3, width=2)(image)
+    _, layout = AdaptiveEmbed(Adaptive(), 2)(image)
     assert tokens_saved(layout).kept == (6,)
 
 
@@ -228,7 +230,7 @@ def test_learned_selector_changes_no_token_of_the_tree_it_chose():
 
 def test_a_trained_selector_learns_to_split_where_it_pays():
     torch.manual_seed(0)
-    model = AdaptiveEmbed(SIZES["4/8/16"][:2], channels=1, width=3, selector="learned")
+    model = embed(SIZES["4/8/16"][:2], channels=1, width=3, selector="learned").float()
     image = busy_image(64, 96, channels=1, dtype=torch.float32)
     assert model.selector is not None
     optimizer = torch.optim.Adam(model.selector.parameters(), lr=0.02)
@@ -256,6 +258,6 @@ def test_saved_tokens_are_counted_per_image():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_tokens_have_the_image_dtype(dtype):
-    model = AdaptiveEmbed(SIZES["4/8/16"], channels=4, width=6, selector="learned").to(dtype)
+    model = embed(SIZES["4/8/16"], channels=4, width=6, selector="learned").to(dtype)
     tokens, _ = model(busy_image(32, 48, channels=4, dtype=dtype))
     assert tokens.dtype == dtype

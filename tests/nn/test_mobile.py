@@ -66,8 +66,10 @@ def pair(variant: str) -> tuple[torch.nn.Module, MobileViT]:
     torch.manual_seed(0)
     theirs, ours = timm.create_model(variant).eval(), MobileViT(VARIANTS[variant]).eval()
     state = theirs.state_dict()
-    for name, value in state.items():
-        if value.is_floating_point() and value.ndim == 1:  # norms and biases start at 0 and 1, which would hide a swap
+    for name, value in state.items():  # as initialised, norms hide a swap and linear layers are too faint to matter
+        if value.ndim > 1:
+            state[name] = torch.randn_like(value) * (2 / value[0].numel()) ** 0.5
+        elif value.is_floating_point():
             noise = torch.rand_like(value)
             state[name] = noise + 0.5 if name.endswith(("weight", "var")) else noise - 0.5
     theirs.load_state_dict(state)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail import parts
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.initialise import initialise
@@ -29,28 +29,19 @@ __all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "to_dens
 
 
 class AdaptiveEmbed(nn.Module):
-    """Image → tokens of several patch sizes, finest first in `patches`, each twice the one before.
+    """Image → tokens of several patch sizes.
 
-    `selector` "detail" compares `detail_scores` with the threshold; "learned" compares a `Selector`'s probability.
+    The spec's selector "detail" compares `detail_scores` with the threshold, "learned" a `Selector`'s probability.
     The choice itself is a step and has no gradient, so the learned one is trained straight through: a token is
     multiplied by 1 + (c − stopped c), where c is the probability of the choices that led to it. The value is the
     token's own, to the bit, and the gradient raises the probability of leaves whose token the loss wants stronger.
     """
 
-    def __init__(
-        self,
-        patches: Sequence[Size],
-        *,
-        channels: int,
-        width: int,
-        threshold: float = 0.5,
-        selector: Literal["detail", "learned"] = "detail",
-    ) -> None:
+    def __init__(self, spec: parts.Adaptive, width: int, *, channels: int = 3) -> None:
         super().__init__()
-        self.patches = tuple(patches)
-        self.threshold = threshold
-        self.projections = nn.ModuleList(PatchEmbed(patch, width, channels=channels) for patch in self.patches)
-        self.selector = Selector(channels) if selector == "learned" else None
+        self.patches, self.threshold = spec.patches, spec.threshold
+        self.projections = nn.ModuleList(PatchEmbed(patch, width, channels=channels) for patch in spec.patches)
+        self.selector = Selector(channels) if spec.selector == "learned" else None
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true where a padded image's own cells are."""
