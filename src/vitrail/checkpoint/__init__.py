@@ -1,0 +1,1 @@
+"""Weights → weights: read any dialect, change grid, patch or prefix, and write back."""

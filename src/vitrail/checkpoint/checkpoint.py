@@ -1,0 +1,114 @@
+"""A trained model as a value: what it is, its weights, what it expects of its pixels, and how all that is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.config import Config
+from vitrail.errors import VitrailError
+from vitrail.nn.build import build
+from vitrail.nn.mobile import MobileViT
+from vitrail.nn.positions import SinCos1dTable, SinCos2dTable, sincos_1d, sincos_2d
+from vitrail.nn.pyramid import PyramidViT
+from vitrail.nn.relative import RelativeTable, offset_index
+from vitrail.nn.vit import ViT
+
+__all__ = ["Checkpoint", "Evidence"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """How a checkpoint's config is known, in words."""
+
+    config: str
+    """What says the parts that shapes do not show: a config beside the weights, metadata, or a known preset."""
+    grid: str
+    """What says how the positions are laid out."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know: tensors without a place, values that are not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Weights under vitrail's own names, with the config that they fit; surgery gives new ones.
+
+    Tensors may be mapped from their file: they are read when they are used, and must not be written to.
+    """
+
+    config: Config
+    tensors: Mapping[str, Tensor]
+    preprocessing: Preprocessing
+    dialect: str = "vitrail"
+    family: str = "vit"
+    """Which of the dialect's tables of names the file followed."""
+    evidence: Evidence = Evidence(config="made here", grid="made here")
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same dialect."""
+
+    def model(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> ViT | PyramidViT | MobileViT:
+        """The model in eval mode with these weights, every tensor accounted for."""
+        with torch.device("meta"):
+            model = build(self.config)
+        expected = model.state_dict()
+        missing, unknown = sorted(expected.keys() - self.tensors.keys()), sorted(self.tensors.keys() - expected.keys())
+        if missing or unknown:
+            raise VitrailError(
+                f"the weights do not fit the config: missing {_few(missing)}, without a place {_few(unknown)}; "
+                "adapt the checkpoint to the config"
+            )
+        for name, tensor in self.tensors.items():
+            if tensor.shape != expected[name].shape:
+                raise VitrailError(
+                    f"{name} has shape {tuple(tensor.shape)} where the config has {tuple(expected[name].shape)}; "
+                    "adapt the checkpoint to the config"
+                )
+        dtype = dtype or _dtype(self.tensors)
+        # assigned, not copied into: fresh weights are never made; copied once, so that training leaves these alone
+        own = {
+            name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
+            for name, tensor in self.tensors.items()
+        }
+        model.load_state_dict(own, strict=True, assign=True)
+        _compute_buffers(model, device, dtype)
+        return model.eval()
+
+    def but(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype: torch.dtype) -> None:
+    """Fixed tables are a function of the config and not in the state dict: replace the meta ones by their values."""
+    for module in model.modules():
+        match module:
+            case SinCos2dTable():
+                module.table = sincos_2d(module.grid, module.width, module.spec).to(device, dtype)
+            case SinCos1dTable():
+                module.table = sincos_1d(module.table.shape[0], module.width, module.spec).to(device, dtype)
+            case RelativeTable():
+                module.index = offset_index(module.grid, module.grid).to(device)
+    assert not any(buffer.is_meta for buffer in model.buffers())
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The type of most weights: files mix, for instance half precision with norms in float32."""
+    sizes: dict[torch.dtype, int] = {}
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
+    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "nothing"
