@@ -80,7 +80,7 @@ def _read(data: Any, expected: Any, path: str) -> Any:
 def _read_union(data: Any, options: tuple[Any, ...], path: str) -> Any:
     if data is None and NoneType in options:
         return None
-    parts = {kind_of(option): option for option in options if dataclasses.is_dataclass(option) and option is not Size}
+    parts: dict[Any, Any] = {kind_of(option): option for option in options if dataclasses.is_dataclass(option) and option is not Size}
     if parts and isinstance(data, dict):
         kind = data.get("kind")
         require(kind in parts, f"{path}.kind is {kind!r}; it must be one of {', '.join(parts)}")

@@ -104,9 +104,7 @@ def build_embedding(config: ViTConfig) -> nn.Module:
         case parts.Hierarchical() as spec:
             return PyramidEmbed(spec, width, channels=channels)
         case parts.Adaptive() as spec:
-            return AdaptiveEmbed(
-                spec.patches, channels=channels, width=width, threshold=spec.threshold, selector=spec.selector
-            )
+            return AdaptiveEmbed(spec, width, channels=channels)
 
 
 def build_position(config: ViTConfig) -> nn.Module | None:

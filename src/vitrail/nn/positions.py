@@ -91,7 +91,8 @@ class LearnedTable(nn.Module):
 
     def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention) -> None:
         super().__init__()
-        self.grid, self.prefix_rows, self.convention = grid, prefix_rows, convention
+        self.grid, self.prefix_rows = grid, prefix_rows
+        self.convention: Convention = convention
         self.table = nn.Parameter(torch.empty(prefix_rows + grid.area, width))
         initialise_table(self.table.data)
 

@@ -1,0 +1,188 @@
+"""Every preset has exactly as many parameters as the peer's model of that name, built on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from peers import timm, transformers
+from vitrail.config import PyramidConfig
+from vitrail.errors import VitrailError
+from vitrail.nn.build import build
+from vitrail.presets import PRESETS, preset
+
+GOOGLE = {
+    "Ti/16": 5_717_416,
+    "S/16": 22_050_664,
+    "B/16": 86_567_656,
+    "B/32": 88_224_232,
+    "L/16": 304_326_632,
+    "H/14": 632_045_800,
+}
+"""With 1,000 classes, from the tests of Google's vision_transformer."""
+
+TIMM_SHAPES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant", "G": "gigantic"}
+
+
+def of_timm(name: str, **options: object) -> Callable[[], int]:
+    return lambda: count(timm.create_model(name, **options))
+
+
+def of_transformers(model: str, config: str, **options: object) -> Callable[[], int]:
+    def build_and_count() -> int:
+        module = getattr(transformers, model)(getattr(transformers, config)(**options))
+        masks = sum(p.numel() for name, p in module.named_parameters() if name.endswith("mask_token"))
+        return count(module) - masks  # what masked training hides patches with is not part of the encoder
+
+    return build_and_count
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def dinov2(width: int, depth: int, heads: int, *, registers: bool, swiglu: bool = False) -> Callable[[], int]:
+    model = "Dinov2WithRegisters" if registers else "Dinov2"
+    return of_transformers(
+        f"{model}Model",
+        f"{model}Config",
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        image_size=518,
+        patch_size=14,
+        use_swiglu_ffn=swiglu,
+    )
+
+
+def dinov3(width: int, depth: int, heads: int, mlp: int, gated: bool = False, bias: bool = True) -> Callable[[], int]:
+    return of_transformers(
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        intermediate_size=mlp,
+        use_gated_mlp=gated,
+        num_register_tokens=4,
+        query_bias=bias,
+        value_bias=bias,
+    )
+
+
+def clip(width: int, depth: int, heads: int, patch: int, projection: int, image: int = 224) -> Callable[[], int]:
+    return of_transformers(
+        "CLIPVisionModelWithProjection",
+        "CLIPVisionConfig",
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        patch_size=patch,
+        image_size=image,
+        projection_dim=projection,
+    )
+
+
+def mae(width: int, depth: int, heads: int, patch: int) -> Callable[[], int]:
+    return of_transformers(
+        "ViTMAEModel",
+        "ViTMAEConfig",
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        patch_size=patch,
+    )
+
+
+PEERS: dict[str, Callable[[], int]] = {
+    **{
+        f"{shape}/{patch}": of_timm(f"vit_{name}_patch{patch}_224", num_classes=1000)
+        for shape, name in TIMM_SHAPES.items()
+        for patch in (8, 14, 16, 32)
+        if f"{shape}/{patch}" in PRESETS
+    },
+    **{f"deit-{s}/16": of_timm(f"deit_{TIMM_SHAPES[s]}_patch16_224") for s in ("Ti", "S", "B")},
+    **{f"deit-{s}/16-distilled": of_timm(f"deit_{TIMM_SHAPES[s]}_distilled_patch16_224") for s in ("Ti", "S", "B")},
+    **{
+        f"dino-{s}/{patch}": of_timm(f"vit_{TIMM_SHAPES[s]}_patch{patch}_224", num_classes=0)
+        for s in ("S", "B")
+        for patch in (16, 8)
+    },
+    **{
+        f"dinov2-{s}/14{'-reg4' if registers else ''}": dinov2(*shape, registers=registers, swiglu=s == "g")
+        for s, shape in {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "g": (1536, 40, 24)}.items()
+        for registers in (False, True)
+    },
+    "dinov3-S/16": dinov3(384, 12, 6, 1536),
+    "dinov3-S+/16": dinov3(384, 12, 6, 1536, gated=True),
+    "dinov3-B/16": dinov3(768, 12, 12, 3072),
+    "dinov3-L/16": dinov3(1024, 24, 16, 4096),
+    "dinov3-H+/16": dinov3(1280, 32, 20, 5120, gated=True),
+    "dinov3-7B/16": dinov3(4096, 40, 32, 8192, gated=True, bias=False),
+    "clip-B/32": clip(768, 12, 12, 32, 512),
+    "clip-B/16": clip(768, 12, 12, 16, 512),
+    "clip-L/14": clip(1024, 24, 16, 14, 768),
+    "clip-L/14-336": clip(1024, 24, 16, 14, 768, image=336),
+    "siglip-B/16": of_timm("vit_base_patch16_siglip_224", num_classes=0),
+    "siglip-L/16": of_timm("vit_large_patch16_siglip_256", num_classes=0),
+    "siglip-So400m/14": of_timm("vit_so400m_patch14_siglip_378", num_classes=0),
+    "siglip2-B/16": of_timm("vit_base_patch16_siglip_224", num_classes=0),
+    "siglip2-L/16": of_timm("vit_large_patch16_siglip_256", num_classes=0),
+    "siglip2-So400m/16": of_timm("vit_so400m_patch16_siglip_256", num_classes=0),
+    "siglip2-giant-opt/16": of_timm("vit_giantopt_patch16_siglip_256", num_classes=0),
+    "mae-B/16": mae(768, 12, 12, 16),
+    "mae-L/16": mae(1024, 24, 16, 16),
+    "mae-H/14": mae(1280, 32, 16, 14),
+    "beit-B/16": of_timm("beit_base_patch16_224"),
+    "beit-L/16": of_timm("beit_large_patch16_224"),
+    **{f"flexivit-{s}/16": of_timm(f"flexivit_{TIMM_SHAPES[s]}") for s in ("S", "B", "L")},
+    "swin-T": of_timm("swin_tiny_patch4_window7_224"),
+    "swin-S": of_timm("swin_small_patch4_window7_224"),
+    "swin-B": of_timm("swin_base_patch4_window7_224"),
+    "mobilevit-XXS": of_timm("mobilevit_xxs"),
+    "mobilevit-XS": of_timm("mobilevit_xs"),
+    "mobilevit-S": of_timm("mobilevit_s"),
+}
+
+
+def test_every_preset_but_our_own_has_a_peer():
+    assert set(PRESETS) - set(PEERS) == {"cifar"}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_preset_has_as_many_parameters_as_its_peer(name: str):
+    with torch.device("meta"):
+        assert count(build(PRESETS[name])) == PEERS[name]()
+
+
+@pytest.mark.parametrize(("name", "parameters"), GOOGLE.items())
+def test_a_preset_has_as_many_parameters_as_google_states(name: str, parameters: int):
+    with torch.device("meta"):
+        assert count(build(PRESETS[name])) == parameters
+
+
+def test_the_cifar_setting_makes_65_tokens_of_width_128():
+    config = preset("cifar")
+    assert not isinstance(config, PyramidConfig)
+    with torch.device("meta"):
+        tokens, _ = build(config).features(torch.empty(2, 3, 32, 32))  # type: ignore[union-attr]
+    assert tokens.shape == (2, 65, 128)
+
+
+def test_a_preset_is_found_in_any_case_where_case_does_not_tell_two_apart():
+    assert preset("dinov2-s/14-REG4") is PRESETS["dinov2-S/14-reg4"]
+    assert preset("g/14") != preset("G/14")
+
+
+def test_an_unknown_preset_names_its_neighbours():
+    with pytest.raises(VitrailError, match=r"model 'B/17' is not a preset; try .*B/16"):
+        preset("B/17")
+
+
+def test_an_unknown_field_is_named_with_the_fields_there_are():
+    with pytest.raises(VitrailError, match=r"has no field heads; its fields are .*num_heads"):
+        preset("B/16", heads=3)
