@@ -46,13 +46,16 @@ RESULTS = (
     Result("Ti/16", 72.2, "ImageNet-1k", 224, _DEIT),
     Result("S/16", 79.8, "ImageNet-1k", 224, _DEIT),
     Result("B/16", 81.8, "ImageNet-1k", 224, _DEIT),
+    Result("deit-Ti/16", 72.2, "ImageNet-1k", 224, _DEIT),
+    Result("deit-S/16", 79.8, "ImageNet-1k", 224, _DEIT),
+    Result("deit-B/16", 81.8, "ImageNet-1k", 224, _DEIT),
     Result("dinov2-S/14", 81.1, "LVD-142M", 224, _DINOV2),
     Result("dinov2-B/14", 84.5, "LVD-142M", 224, _DINOV2),
     Result("dinov2-L/14", 86.3, "LVD-142M", 224, _DINOV2),
     Result("dinov2-g/14", 86.5, "LVD-142M", 224, _DINOV2),
-    Result("flexivit-S", 82.58, "ImageNet-1k, distilled", 240, _FLEXI),
-    Result("flexivit-B", 84.68, "ImageNet-1k, distilled", 240, _FLEXI),
-    Result("flexivit-L", 85.65, "ImageNet-1k, distilled", 240, _FLEXI),
+    Result("flexivit-S/16", 82.58, "ImageNet-1k, distilled", 240, _FLEXI),
+    Result("flexivit-B/16", 84.68, "ImageNet-1k, distilled", 240, _FLEXI),
+    Result("flexivit-L/16", 85.65, "ImageNet-1k, distilled", 240, _FLEXI),
     Result("ViT-Lite, 3.7 M", 91.38, "none", 32, _CCT, "CIFAR-10"),
     Result("CCT, 0.28 M", 89.17, "none", 32, _CCT, "CIFAR-10"),
 )
@@ -67,7 +70,7 @@ FOLKLORE = Folklore(
 
 def results(model: str) -> tuple[Result, ...]:
     """Everything published here about a model, by its preset name."""
-    return tuple(result for result in RESULTS if result.model.casefold() == model.casefold())
+    return tuple(result for result in RESULTS if result.model == model)
 
 
 def best(model: str, dataset: str = "ImageNet-1k") -> Result | None:

@@ -1,0 +1,206 @@
+"""What a set of images is like, where it matters to patches: sizes, shapes, and detail at each patch's scale.
+
+Two shares say how much of a picture lies below a patch's size, each between 0 and 1:
+
+    within         of the pixels' variance, what remains inside patches once their means are taken away
+    above Nyquist  of the spectrum's power, what no grid of one value per patch could represent
+
+A token is more than a mean, so neither is lost: it is what a token's content, rather than the grid, must carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.images.decode import MAX_PIXELS, ImageError, Pixels, decode
+from vitrail.parts import Adaptive
+
+__all__ = [
+    "ADAPTIVE",
+    "PATCHES",
+    "SIDES",
+    "Detail",
+    "Survey",
+    "above_nyquist_share",
+    "adaptive_token_count",
+    "fill",
+    "lost_by_resizing",
+    "survey",
+    "within_patch_share",
+]
+
+PATCHES = tuple(Size(side, side) for side in (4, 8, 14, 16, 32))
+SIDES = (224, 384, 512, 768, 1024)
+"""Sides of square model inputs that are considered."""
+
+ADAPTIVE = Adaptive(threshold=0.5)
+"""Cells half as varied as the whole image split."""
+
+Gray = NDArray[np.float64]
+"""(height, width), 0 … 255"""
+
+
+# ── one image ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fill(pixels: Pixels, target: Size) -> Pixels:
+    """The largest centred part with the target's shape, resized to it: cropped first, so thin images stay cheap."""
+    height, width = pixels.shape[:2]
+    scale = min(height / target.height, width / target.width)
+    crop_height, crop_width = target.height * scale, target.width * scale
+    top, left = (height - crop_height) / 2, (width - crop_width) / 2
+    picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])
+    box = (left, top, left + crop_width, top + crop_height)
+    resized = np.asarray(picture.resize((target.width, target.height), Image.Resampling.BICUBIC, box=box))
+    return resized.reshape(*target, pixels.shape[2])
+
+
+def luma(pixels: Pixels) -> Gray:
+    weights = (0.299, 0.587, 0.114) if pixels.shape[2] == 3 else (1.0,)
+    return pixels.astype(np.float64) @ np.array(weights)
+
+
+def within_patch_share(gray: Gray, patch: Size) -> float:
+    """Of the variance of all whole patches' pixels, the share inside patches; 0 for a uniform image."""
+    rows, columns = gray.shape[0] // patch.height, gray.shape[1] // patch.width
+    require(
+        rows > 0 and columns > 0, f"image {gray.shape[0]}x{gray.shape[1]} holds no patch {patch}; use a smaller one"
+    )
+    cells = gray[: rows * patch.height, : columns * patch.width].reshape(rows, patch.height, columns, patch.width)
+    total = cells.var()
+    return float(cells.var(axis=(1, 3)).mean() / total) if total > 0 else 0.0
+
+
+def above_nyquist_share(gray: Gray, patch: Size) -> float:
+    """Of the spectrum's power without its mean, the share at frequencies above half a cycle per patch, either way."""
+    window = np.outer(np.hanning(gray.shape[0] + 2)[1:-1], np.hanning(gray.shape[1] + 2)[1:-1])
+    mean = (gray * window).sum() / window.sum()
+    power = np.abs(np.fft.fft2((gray - mean) * window)) ** 2
+    rows, columns = (np.abs(np.fft.fftfreq(side)) for side in gray.shape)
+    below = np.outer(rows <= 0.5 / patch.height, columns <= 0.5 / patch.width)
+    total = power.sum()
+    return float(power[~below].sum() / total) if total > 1e-9 * gray.size else 0.0
+
+
+def lost_by_resizing(pixels: Pixels, target: Size) -> float:
+    """Of the variance of what `fill` keeps, the share that goes when it is made smaller; 0 when it isn't."""
+    height, width = pixels.shape[:2]
+    scale = min(height / target.height, width / target.width)
+    before = luma(fill(pixels, Size(round(target.height * scale), round(target.width * scale)))).var()
+    if scale <= 1 or before == 0:
+        return 0.0
+    return float(np.clip(1 - luma(fill(pixels, target)).var() / before, 0, 1))
+
+
+def adaptive_token_count(pixels: Pixels, spec: Adaptive) -> int:
+    """Tokens that adaptive patches with the "detail" selector would make of an image that its cells divide.
+
+    The same tree as `vitrail.nn.adaptive` grows: a cell splits when the RMS deviation of its pixels, all channels
+    together, reaches the threshold in units of the whole image's.
+    """
+    coarse = spec.patches[-1]
+    require(
+        pixels.shape[0] % coarse.height == 0 and pixels.shape[1] % coarse.width == 0,
+        f"image {pixels.shape[0]}x{pixels.shape[1]} is not divisible by {coarse}; fill a size that is",
+    )
+    values = pixels.astype(np.float64)
+    whole = values.var(axis=(0, 1)).sum()
+    active = np.ones((pixels.shape[0] // coarse.height, pixels.shape[1] // coarse.width), bool)
+    count = 0
+    for patch in reversed(spec.patches[1:]):
+        rows, columns = active.shape
+        cells = values.reshape(rows, patch.height, columns, patch.width, -1)
+        score = np.sqrt(cells.var(axis=(1, 3)).sum(-1) / max(whole, np.finfo(np.float64).tiny))
+        split = active & (score >= spec.threshold)
+        count += int((active & ~split).sum())
+        active = split.repeat(2, axis=0).repeat(2, axis=1)
+    return count + int(active.sum())
+
+
+# ── a set of images ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """Medians over the images, at one patch size and the survey's model input."""
+
+    patch: Size
+    within_share: float
+    above_nyquist_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """A set of images in numbers."""
+
+    images: int
+    failed: tuple[tuple[str, str], ...]
+    """Path and reason of every file that gave no picture."""
+    smallest: Size
+    median: Size
+    largest: Size
+    """By area."""
+    aspect_low: float
+    aspect_median: float
+    aspect_high: float
+    """Width over height: the 10th, 50th and 90th percentile."""
+    image: Size
+    """The model input at which detail was measured."""
+    details: tuple[Detail, ...]
+    lost_by_resizing: dict[int, float]
+    """Median share of variance lost on the way to a square input of each side."""
+    adaptive_tokens: int | None
+    """Mean tokens of adaptive patches at that input; None where its cells don't divide it."""
+
+
+def survey(
+    paths: Iterable[Path], *, image: Size, adaptive: Adaptive = ADAPTIVE, max_pixels: int = MAX_PIXELS
+) -> Survey:
+    """Decode and measure every image; files that give none are listed, and the rest goes on."""
+    patches = [patch for patch in PATCHES if patch.height <= image.height and patch.width <= image.width]
+    divides = all(side % cell == 0 for side, cell in zip(image, adaptive.patches[-1], strict=True))
+    sizes: list[Size] = []
+    failed: list[tuple[str, str]] = []
+    within, above, lost, tokens = [], [], [], []
+    for path in paths:
+        try:
+            pixels = decode(path, max_pixels=max_pixels)
+        except ImageError as error:
+            failed.append((str(path), str(error).removeprefix(f"{path}: ")))
+            continue
+        sizes.append(Size(*pixels.shape[:2]))
+        seen = fill(pixels, image)
+        gray = luma(seen)
+        within.append([within_patch_share(gray, patch) for patch in patches])
+        above.append([above_nyquist_share(gray, patch) for patch in patches])
+        lost.append([lost_by_resizing(pixels, Size(side, side)) for side in SIDES])
+        if divides:
+            tokens.append(adaptive_token_count(seen, adaptive))
+    require(len(sizes) > 0, f"none of {len(failed)} images could be read ({failed[0][1] if failed else 'none given'})")
+    by_area = sorted(sizes, key=lambda size: (size.area, size))
+    aspects = np.quantile([size.width / size.height for size in sizes], (0.1, 0.5, 0.9))
+    return Survey(
+        images=len(sizes),
+        failed=tuple(failed),
+        smallest=by_area[0],
+        median=by_area[len(by_area) // 2],
+        largest=by_area[-1],
+        aspect_low=float(aspects[0]),
+        aspect_median=float(aspects[1]),
+        aspect_high=float(aspects[2]),
+        image=image,
+        details=tuple(
+            Detail(patch=patch, within_share=float(inside), above_nyquist_share=float(beyond))
+            for patch, inside, beyond in zip(patches, np.median(within, 0), np.median(above, 0), strict=True)
+        ),
+        lost_by_resizing=dict(zip(SIDES, map(float, np.median(lost, 0)), strict=True)),
+        adaptive_tokens=round(float(np.mean(tokens))) if tokens else None,
+    )
