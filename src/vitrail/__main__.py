@@ -1,0 +1,7 @@
+"""python -m vitrail."""
+
+from vitrail.cli import main
+
+__all__ = []
+
+main()

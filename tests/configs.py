@@ -1,0 +1,98 @@
+"""Random valid configs, for tests that state laws over all of them."""
+
+from __future__ import annotations
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from vitrail import parts
+from vitrail.config import Config, MobileConfig, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+
+__all__ = ["any_configs", "vit_configs"]
+
+_patches = st.builds(Size, st.sampled_from([2, 4, 6]), st.sampled_from([2, 4, 8]))
+_embeddings = st.one_of(
+    st.builds(parts.Patches, patch=_patches, bias=st.booleans()),
+    st.just(parts.Patches(patch=Size(8, 8), stride=Size(4, 4))),
+    st.just(parts.Stem(patch=Size(4, 4), widths=(5, 7))),
+    st.just(parts.Hierarchical(finest=Size(2, 2), widths=(6, 10))),
+    st.builds(
+        parts.Adaptive,
+        patches=st.just((Size(2, 2), Size(4, 4), Size(8, 8))),
+        threshold=st.sampled_from([0.0, 0.5, float("inf")]),
+        selector=st.sampled_from(["detail", "learned"]),
+    ),
+)
+_positions = st.one_of(
+    st.builds(
+        parts.Learned,
+        prefix=st.sampled_from(["all", "cls", "none"]),
+        convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision"]),
+    ),
+    st.just(parts.SinCos1d()),
+    st.builds(parts.SinCos2d, layout=st.sampled_from(["interleaved", "timm", "mae", "big_vision"])),
+    st.builds(parts.RelativeBias, shared=st.booleans(), prefix=st.booleans()),
+    st.builds(parts.Rotary, coordinates=st.sampled_from(["index", "normalised"])),
+    st.just(parts.RotaryMixed()),
+    st.just(parts.NoPosition()),
+)
+_attentions = st.one_of(
+    st.builds(parts.FullAttention, fused=st.booleans()),
+    st.builds(parts.WindowedAttention, window=st.just(Size(3, 2)), shift=st.booleans()),
+    st.just(parts.SparseAttention()),
+    st.just(parts.LinearAttention()),
+)
+_mlps = st.one_of(
+    st.builds(parts.Mlp, width=st.just(40), activation=st.sampled_from(["gelu", "gelu_tanh", "quick_gelu"])),
+    st.just(parts.SwiGLU(width=36)),
+)
+_pools = st.one_of(
+    st.just(parts.ClsPool()),
+    st.just(parts.MeanPool()),
+    st.just(parts.MaxPool()),
+    st.just(parts.AttentionPool(num_heads=2, mlp_width=20)),
+)
+
+
+@st.composite
+def vit_configs(draw: st.DrawFn) -> ViTConfig:
+    """A small ViTConfig that breaks no rule; what breaks one is drawn again."""
+    rates = st.sampled_from([0.0, 0.1])
+    try:
+        return ViTConfig(
+            image=Size(24, 32),
+            channels=draw(st.sampled_from([1, 3, 4])),
+            embedding=draw(_embeddings),
+            remainder=draw(st.sampled_from(["resize", "crop", "pad"])),
+            prefix=draw(st.builds(parts.Prefix, cls=st.booleans(), registers=st.integers(0, 2))),
+            position=draw(_positions),
+            embedding_norm=draw(st.booleans()),
+            width=24,
+            depth=2,
+            num_heads=3,
+            attention=draw(_attentions),
+            qkv_bias=draw(st.sampled_from(["all", "no_key", "none"])),
+            qk_norm=draw(st.booleans()),
+            mlp=draw(_mlps),
+            layer_scale=draw(st.sampled_from([None, 0.1])),
+            norm_eps=draw(st.sampled_from([1e-6, 1e-5])),
+            dropout=draw(rates),
+            attention_dropout=draw(rates),
+            drop_path=draw(rates),
+            final_norm=draw(st.sampled_from(["tokens", "pooled", "none"])),
+            pool=draw(_pools),
+            classes=draw(st.sampled_from([0, 7])),
+            head_bias=draw(st.booleans()),
+        )
+    except VitrailError:
+        assume(False)
+        raise
+
+
+any_configs: st.SearchStrategy[Config] = st.one_of(
+    vit_configs(),
+    st.just(MobileConfig(image=Size(64, 128))),
+    st.just(PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=12, depth=2, num_heads=3),))),
+)

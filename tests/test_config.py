@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from configs import any_configs
+from vitrail import parts
+from vitrail.config import Config, MobileConfig, ViTConfig, config_from_json
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.presets import PRESETS
+
+
+@given(any_configs)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.filter_too_much])
+def test_a_config_comes_back_from_its_json(config: Config):
+    assert config_from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_comes_back_from_its_json(name: str):
+    config = PRESETS[name]
+    assert type(config).from_json(config.to_json()) == config
+
+
+def test_the_defaults_are_vit_b_16():
+    assert ViTConfig() == PRESETS["B/16"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 770}, "width 770 is not divisible by num_heads 12; try 768 or 780"),
+        ({"depth": 0}, "depth 0 is not a positive whole number; give 1 or more"),
+        ({"classes": -1}, "classes -1 is not a whole number of 0 or more; use 0 for none"),
+        ({"dropout": 1.0}, "dropout 1.0 is outside 0 ≤ rate < 1; use 0 for none"),
+        ({"image": Size(8, 8)}, "patch 16x16 is larger than image 8x8"),
+        ({"image": Size(230, 224)}, "image 230x224 is not divisible by patch 16x16 (230 leaves 6); use 224 or 240"),
+        ({"prefix": parts.Prefix(cls=False)}, "ClsPool needs a CLS token; use Prefix(cls=True) or MeanPool()"),
+        ({"pool": parts.AttentionPool(num_heads=7)}, "width 768 is not divisible by pool num_heads 7; try 763 or 770"),
+        ({"position": parts.Rotary(), "num_heads": 128}, "head width 6 is not a multiple of 4, which Rotary needs"),
+        ({"position": parts.SinCos2d(), "width": 6, "num_heads": 1}, "width 6 is not a multiple of 4"),
+        (
+            {"attention": parts.LinearAttention(), "position": parts.RelativeBias()},
+            "LinearAttention forms no square score matrix for RelativeBias",
+        ),
+        (
+            {"embedding": parts.Adaptive(), "attention": parts.WindowedAttention()},
+            "WindowedAttention needs a regular grid, and adaptive patches have none",
+        ),
+        ({"prefix": parts.Prefix(distillation=True), "pool": parts.MeanPool()}, "use ClsPool()"),
+        ({"attention_dropout": 0.1, "attention": parts.SparseAttention()}, "use 0"),
+    ],
+)
+def test_a_broken_rule_gives_the_value_the_rule_and_the_remedy(changes: dict, message: str):
+    with pytest.raises(VitrailError) as error:
+        ViTConfig(**changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: parts.Patches(patch=Size(16, 16), stride=Size(17, 8)), "stride 17x8 is larger than patch 16x16"),
+        (lambda: parts.Stem(patch=Size(16, 16), widths=(8, 16)), "reduces by 4, not by patch 16x16; give 4 widths"),
+        (lambda: parts.Adaptive(patches=(Size(8, 8), Size(24, 24))), "24x24 does not double 8x8"),
+        (lambda: parts.Adaptive(patches=(Size(8, 8),)), "give two sizes or more"),
+        (lambda: parts.Adaptive(threshold=-1.0), "threshold -1.0 is below 0"),
+        (lambda: parts.Prefix(registers=-1), "registers -1 is not a whole number of 0 or more"),
+        (lambda: parts.Mlp(width=0), "mlp_width 0 is not a positive whole number"),
+        (lambda: MobileConfig(num_heads=5), "transformer_width 144 is not divisible by num_heads 5"),
+    ],
+)
+def test_a_part_checks_itself(make, message: str):
+    with pytest.raises(VitrailError) as error:
+        make()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda data: data.update(kind="resnet"), "config.kind is 'resnet'; it must be one of"),
+        (lambda data: data.update(heads=3), "config has unknown key heads; it takes image, channels"),
+        (lambda data: data.update(width="wide"), "config.width is 'wide'; it must be int"),
+        (lambda data: data.update(width=True), "config.width is True; it must be int"),
+        (lambda data: data["position"].update(kind="magic"), "config.position.kind is 'magic'; it must be one of"),
+        (lambda data: data["embedding"].update(patch=1.5), "config.embedding.patch is 1.5; write a size as '384x640'"),
+        (lambda data: data.update(prefix=3), "config.prefix is 3; it must be an object"),
+    ],
+)
+def test_json_that_is_not_a_config_is_refused_with_its_place(edit, message: str):
+    data = json.loads(ViTConfig().to_json())
+    edit(data)
+    with pytest.raises(VitrailError) as error:
+        config_from_json(json.dumps(data))
+    assert message in str(error.value)
+
+
+def test_text_that_is_not_json_is_refused():
+    with pytest.raises(VitrailError, match="config is not JSON"):
+        config_from_json("{")
+
+
+def test_a_position_says_what_it_does_on_a_new_grid():
+    for kind in (
+        parts.Learned,
+        parts.SinCos1d,
+        parts.SinCos2d,
+        parts.RelativeBias,
+        parts.Rotary,
+        parts.RotaryMixed,
+        parts.NoPosition,
+    ):
+        assert kind().on_new_grid

@@ -1,0 +1,73 @@
+"""The package as a newcomer meets it: names on demand, no torch until it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitrail
+
+SOURCE = Path(vitrail.__file__).parent
+
+
+def test_every_public_name_loads():
+    for name in vitrail.__all__:
+        assert getattr(vitrail, name) is not None
+    assert set(dir(vitrail)) == set(vitrail.__all__)
+
+
+def test_type_checkers_see_the_names_that_load_on_demand():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen | {"__version__"} == set(vitrail.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        vitrail.nothing  # noqa: B018
+
+
+def test_every_module_names_what_it_offers():
+    for path in SOURCE.rglob("*.py"):
+        if path.name in ("__init__.py", "_version.py") and path.parent != SOURCE / "cli":
+            continue
+        tree = ast.parse(path.read_text())
+        (names,) = [
+            ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__"
+        ]
+        defined = {
+            name
+            for node in tree.body
+            for name in (
+                [node.name]
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+                else [getattr(target, "id", "") for target in node.targets]
+                if isinstance(node, ast.Assign)
+                else [getattr(node.target, "id", "")]
+                if isinstance(node, ast.AnnAssign)
+                else [alias.asname or alias.name for alias in node.names]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        assert set(names) <= defined, path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import vitrail",
+        "import vitrail; vitrail.preset('B/16').to_json(); vitrail.synthesize_image(0)",
+        "from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+    ],
+)
+def test_what_needs_no_torch_imports_none(code: str):
+    check = "\nimport sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code + check], check=True, capture_output=True)
