@@ -1,0 +1,71 @@
+"""A config and a workload → one step on a tape: forward and, in training, the loss and its backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.plan import cost
+from vitrail.plan.meter import Meter, Number
+from vitrail.plan.ops import cross_entropy
+from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.workload import Workload
+
+__all__ = ["Step", "run_step"]
+
+SIZES = {"fp32": 4, "amp-bf16": 4, "amp-fp16": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step left behind: the tape, and the peak of each phase without what the device holds throughout."""
+
+    tape: Tape
+    phase_peaks: dict[str, Number]
+    phase_bytes: dict[str, dict[str, Number]]
+    """By component, at each phase's peak."""
+    after: dict[str, Number]
+    """By component, when backward has ended."""
+
+
+def run_step(config: Config, workload: Workload, meter: Meter | None = None, numbers: object = None) -> Step:
+    """Walk through one step. `numbers` replaces the config's sizes, for a sweep."""
+    meter = meter or Meter()
+    train = workload.train
+    tape = Tape(
+        meter,
+        train=train,
+        amp=workload.precision.startswith("amp"),
+        size=SIZES[workload.precision],
+        kernel=workload.attention,
+        checkpointing=workload.checkpointing,
+        has_grads=workload.accumulate > 1,
+    )
+    model, n = _model(config, workload)
+    n = numbers or n
+    peaks: dict[str, Number] = {}
+    at_peak: dict[str, dict[str, Number]] = {}
+
+    def end(phase: str) -> None:
+        peaks[phase], at_peak[phase] = meter.peak, meter.at_peak
+        meter.restart()
+
+    images = tape.new(n.batch * n.channels * n.pixels, tape.size, "input")
+    labels = tape.new(n.batch, 8, "input") if train else None
+    logits = model(tape, config, n, images)
+    loss = cross_entropy(tape, logits) if train else logits
+    tape.end_autocast()
+    end("forward")
+    if train:
+        tape.backward(loss)
+        end("backward")
+    after = meter.state()
+    del images, labels, logits, loss
+    return Step(tape, peaks, at_peak, after)
+
+
+def _model(config: Config, workload: Workload):
+    if isinstance(config, ViTConfig):
+        return cost.vit, cost.numbers(config, workload)
+    raise VitrailError(f"{type(config).__name__} is not planned yet; give a ViTConfig")

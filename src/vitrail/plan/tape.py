@@ -1,0 +1,305 @@
+"""A model run on tensors that have a size and no content: what it allocates, saves and frees, and when.
+
+`vitrail.plan.cost` spells every module as `vitrail.nn` does, with the operations of `vitrail.plan.ops`. Python's own
+reference counts free the storages, as they do in PyTorch, so that lifetimes need no rules of their own. Sizes are
+whole numbers, or NumPy arrays of them: then one run answers for all configs of one structure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from vitrail.plan.meter import Meter, Number, Storage
+
+__all__ = ["Tape", "Tensor", "module"]
+
+
+def module(function: Callable) -> Callable:
+    """A function that keeps its arguments alive until it returns, as calling an nn.Module does."""
+
+    @wraps(function)
+    def call(*args):
+        return function(*args)
+
+    return call
+
+
+class Tensor:
+    """So many elements of a storage (None for a parameter, counted once and for all), and the node that made them."""
+
+    __slots__ = ("count", "node", "size", "slot", "storage")
+
+    def __init__(self, storage: Storage | None, count: Number, size: int, node: Any = None, slot: int = 0) -> None:
+        self.storage, self.count, self.size, self.node, self.slot = storage, count, size, node, slot
+
+
+class Node:
+    """An operation as autograd remembers it: where its gradients go, what it saved, how it runs backward."""
+
+    __slots__ = ("backward", "edges", "frame", "grads", "saved")
+
+    def __init__(self, edges: tuple, saved: Any, backward: Callable, frame: _Frame | None) -> None:
+        self.edges, self.saved, self.backward, self.frame = edges, saved, backward, frame
+        self.grads: dict[int, Tensor] = {}
+
+
+class Leaf:
+    """A parameter, to autograd: it keeps the gradient that reaches it."""
+
+    __slots__ = ("grad",)
+
+    def __init__(self) -> None:
+        self.grad: Tensor | None = None
+
+
+class _Frame:
+    """A checkpointed call: how to run it again, and what that saved."""
+
+    __slots__ = ("again", "expected", "recomputed")
+
+    def __init__(self, again: Callable[[], Tensor]) -> None:
+        self.again, self.expected = again, 0
+        self.recomputed: list | None = None
+
+
+class _Enough(Exception):
+    """All that backward needs has been recomputed: PyTorch stops there, and so does the tape."""
+
+
+class Tape:
+    """A run's settings, its counters, and what autograd remembers."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        *,
+        train: bool = False,
+        amp: bool = False,
+        size: int = 4,
+        kernel: str = "flash",
+        checkpointing: bool = False,
+        has_grads: bool = False,
+    ) -> None:
+        self.meter, self.train, self.amp, self.kernel = meter, train, amp, kernel
+        self.checkpointing, self.has_grads = checkpointing, has_grads
+        self.size = size
+        """Bytes of an element of a parameter."""
+        self.compute = 2 if amp else size
+        """Bytes of an element that a matrix product reads or writes."""
+        self.paths: dict[str, None] = {}
+        """Modules, in the order in which they are first used."""
+        self.params: dict[str, Number] = defaultdict(int)
+        self.tensors: dict[str, int] = defaultdict(int)
+        """Parameters as PyTorch counts them: tensors."""
+        self.flops: dict[str, Number] = defaultdict(int)
+        self.backward_flops: dict[str, Number] = defaultdict(int)
+        self.saved_bytes: dict[str, Number] = defaultdict(int)
+        self.buffer_bytes: Number = 0
+        self.repeats: dict[str, tuple[Number, list[str]]] = {}
+        """Paths that stand for so many more like them, and those paths."""
+        self._component = "activations"
+        self._running_back = False
+        self._nodes: list[Node | Callable[[], None]] = []
+        self._leaves: dict[tuple[str, str], Leaf] = {}
+        self._casts: dict[tuple[str, str], Tensor] = {}
+        self._past_casts: list[tuple[dict[tuple[str, str], Tensor], Number]] = []
+        self._frame: _Frame | None = None
+
+    # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def parameter(self, path: str, count: Number, name: str = "weight") -> Tensor:
+        """A learned tensor of the module at `path`."""
+        leaf = self._leaves.get((path, name))
+        if leaf is None:
+            leaf = self._leaves[path, name] = Leaf()
+            self.paths[path] = None
+            self.params[path] += count
+            self.tensors[path] += 1
+        return Tensor(None, count, self.size, leaf if self.train else None)
+
+    def weight(self, path: str, count: Number, name: str = "weight") -> Tensor:
+        """A learned tensor as a matrix product takes it: under autocast a copy, kept until autocast ends."""
+        parameter = self.parameter(path, count, name)
+        if not self.amp:
+            return parameter
+        cast = self._casts.get((path, name))
+        if cast is None:
+            cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
+        return cast
+
+    def buffer(self, count: Number, size: int | None = None) -> Tensor:
+        """A fixed tensor that the model owns."""
+        self.buffer_bytes += count * (size or self.size)
+        return Tensor(None, count, size or self.size)
+
+    # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def new(self, count: Number, size: int, component: str | None = None) -> Tensor:
+        return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
+
+    def save(self, path: str, *tensors: Tensor) -> Any:
+        """Keep tensors for backward. Inputs are saved before the result is made, outputs after, as in PyTorch."""
+        if not self.train:
+            return None
+        storages = [tensor.storage for tensor in tensors]
+        frame = self._frame
+        if frame is None:
+            for storage in storages:
+                if storage is not None and not storage.saved:
+                    storage.saved = True
+                    self.saved_bytes[path] += storage.size
+            return storages
+        if frame.recomputed is None:
+            frame.expected += 1
+            return frame.expected - 1
+        frame.recomputed.append(storages)
+        if len(frame.recomputed) == frame.expected:
+            raise _Enough
+        return None
+
+    def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable) -> Tensor:
+        """Remember how `out` was made. `backward` takes its gradient and gives one per input; it refers to no tensor,
+        which would live too long."""
+        if self.train:
+            edges = tuple((None, 0) if tensor is None else (tensor.node, tensor.slot) for tensor in inputs)
+            if any(target is not None for target, _ in edges):
+                out.node = Node(edges, saved, backward, None if saved is None else self._frame)
+                if self._frame is None or self._frame.recomputed is None:
+                    self._nodes.append(out.node)
+        return out
+
+    def cast(self, x: Tensor, size: int, component: str | None = None) -> Tensor:
+        """The same elements of another size."""
+        if x.size == size:
+            return x
+        count, old = x.count, x.size
+        return self.record(self.new(count, size, component), (x,), None, lambda grad: (self.new(count, old),))
+
+    def tally(self, path: str, flops: Number) -> None:
+        """Count floating-point operations of the module at `path`."""
+        self.paths[path] = None
+        (self.backward_flops if self._running_back else self.flops)[path] += flops
+
+    def total(self, rows: dict[str, Number]) -> Number:
+        """A sum over all modules, those included that others stand for."""
+        total: Number = 0
+        for path, value in rows.items():
+            times: Number = 1
+            for template, (more, _) in self.repeats.items():
+                if path.startswith(template) and path[len(template) : len(template) + 1] in ("", "."):
+                    times = times + more
+            total = total + value * times
+        return total
+
+    # ── many blocks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def repeat(
+        self,
+        name: str,
+        block: Callable[[Tensor, int], Tensor],
+        x: Tensor,
+        groups: list[tuple[int, ...]],
+        count: Number | None = None,
+    ) -> Tensor:
+        """Run like groups of blocks, numbered; `count` says how many there are where it is an array.
+
+        Every group changes the live bytes alike, forward and backward, so that peaks are in the first or the last:
+        those between are skipped, and accounted for.
+        """
+        done, last = 0, len(groups) - 1
+        while done <= last:
+            before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
+            for number in groups[done]:
+                x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
+            times: Number = 0
+            if x.size == size and done < last - 1:
+                times = last - 1 - done if count is None else count - done - 2
+                self.meter.extrapolate(before, times)
+                for i, number in enumerate(groups[done]):
+                    like = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
+                    self.repeats[f"{name}.{number}"] = times, like
+                done = last - 1
+            self._past_casts.append((self._casts, times))
+            self._casts = outer
+            if isinstance(times, int) and times == 0:
+                done += 1
+                continue
+            marks: list[dict] = []
+            self._nodes.append(lambda times=times, marks=marks: self.meter.extrapolate(marks[0], times))
+            x = self.repeat(name, block, x, groups[last:])
+            self._nodes.append(lambda marks=marks: marks.append(self.meter.state()))
+            break
+        return x
+
+    def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
+        """Run a block and keep its input alone; backward runs it again."""
+        self._frame = _Frame(lambda: block(x, number))
+        out = block(x, number)
+        self._frame = None
+        return out
+
+    def end_autocast(self) -> None:
+        """Forget the casts of the weights; those that backward needs live on."""
+        for casts, times in [*self._past_casts, (self._casts, 0)]:
+            before = self.meter.state()
+            casts.clear()
+            self.meter.extrapolate(before, times)
+        self._past_casts = []
+
+    # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def backward(self, loss: Tensor) -> None:
+        """Walk back: gradients are made, what was saved dies."""
+        self._component, self._running_back = "temporary", True
+        root = self.new(1, loss.size)  # autograd's caller holds it to the end
+        self._deliver(loss.node, loss.slot, root)
+        while self._nodes:
+            node = self._nodes.pop()
+            if not isinstance(node, Node):
+                node()
+            elif node.grads:
+                self._run(node)
+
+    def _run(self, node: Node) -> None:
+        grads, node.grads = node.grads, {}
+        if node.frame is not None:
+            if node.frame.recomputed is None:
+                self._recompute(node.frame)
+            assert node.frame.recomputed is not None
+            node.frame.recomputed[node.saved], node.saved = None, node.frame.recomputed[node.saved]
+        outputs = list(node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads))
+        grads.clear()
+        node.saved = node.frame = None
+        outputs.reverse()
+        for target, slot in node.edges:
+            self._deliver(target, slot, outputs.pop())
+
+    def _deliver(self, target: Node | Leaf | None, slot: int, grad: Tensor | None) -> None:
+        if target is None or grad is None:
+            return
+        if isinstance(target, Leaf):
+            if not self.has_grads:  # otherwise it is added to the gradient that is there
+                assert target.grad is None and grad.storage is not None
+                target.grad = grad
+                self.meter.move(grad.storage, "gradients")
+            return
+        present = target.grads.pop(slot, None)
+        if present is not None:
+            grad = self._sum(present, grad)
+        target.grads[slot] = grad
+
+    def _sum(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.new(first.count, first.size)
+
+    def _recompute(self, frame: _Frame) -> None:
+        outer, self._casts = self._casts, {}
+        component, self._component = self._component, "activations"
+        self._frame, frame.recomputed = frame, []
+        try:
+            frame.again()
+        except _Enough:
+            pass
+        self._frame, self._component, self._casts = None, component, outer
