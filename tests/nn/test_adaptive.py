@@ -7,12 +7,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import AdaptiveEmbed, detail_scores, to_dense, tokens_saved
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
-from vitrail.parts import Adaptive
+from vitrail.nn.remainder import pad_batch
+from vitrail.nn.vit import ViT
+from vitrail.parts import Adaptive, Hierarchical, Mlp
 
 SIZES = {
     "8/16/32": (Size(8, 8), Size(16, 16), Size(32, 32)),
@@ -171,6 +174,21 @@ def test_cells_outside_a_padded_image_become_no_tokens(selector):
     dense = to_dense(padded, large)
     torch.testing.assert_close(dense[:, :, :8, :12], to_dense(alone, small), rtol=0, atol=1e-12)
     assert not dense[:, :, 8:].any()
+
+
+@pytest.mark.parametrize("embedding", [Adaptive(patches=(Size(4, 4), Size(8, 8))), Hierarchical(widths=(8,))])
+def test_a_padded_batch_gives_every_image_what_it_gives_alone(embedding):
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image=Size(48, 64), embedding=embedding, width=12, depth=2, num_heads=3, mlp=Mlp(width=24), remainder="pad"
+    )
+    model = ViT(config).eval().double()
+    images = [busy_image(43, 30)[0], busy_image(20, 50)[1]]
+    batch, sizes = pad_batch(images)
+    with torch.no_grad():
+        together = model(batch, sizes)
+        for image, logits in zip(images, together, strict=True):
+            torch.testing.assert_close(model(image[None])[0], logits, rtol=0, atol=1e-12)
 
 
 def test_bytes_unit_range_and_normalised_pixels_split_alike():
