@@ -251,8 +251,9 @@ class SinCos1d:
 class SinCos2d:
     """Sine and cosine of row and column, half the width each, added once; prefix rows are zero.
 
-    Layouts of one idea: "interleaved" (sin, cos, sin, cos …; rows first), "timm" (all sines, then all cosines; rows
-    first), "mae" (the same, columns first), "big_vision" (as mae, its slowest wave at exactly the temperature).
+    Layouts of one idea: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of row and
+    column, then cosines), "mae" (the column's sines, its cosines, then the row's), "big_vision" (as mae, with the
+    slowest wave at exactly the temperature).
     """
 
     layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"

@@ -120,11 +120,15 @@ class BytePatchEmbed(nn.Module):
         chunk = max(1, self.CHUNK_BYTES // (grid.area * values * self.weight.element_size()))
         tokens = torch.cat(
             [
-                F.linear(part.to(self.weight.dtype).view(-1, grid.area, values), self.weight, self.bias)
+                F.linear(self._gather(part).view(-1, grid.area, values), self.weight, self.bias)
                 for part in windows.split(chunk)
             ]
         )
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
+
+    def _gather(self, windows: Tensor) -> Tensor:
+        """Cut and convert in one pass over the bytes."""
+        return windows.to(self.weight.dtype, memory_format=torch.contiguous_format)
 
 
 class ConvStem(nn.Module):

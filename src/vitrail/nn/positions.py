@@ -39,14 +39,14 @@ def sincos_2d(grid: Size, width: int, spec: SinCos2d) -> Tensor:
     rows, columns = (
         torch.arange(side, dtype=torch.float64)[:, None] * frequency for side in (grid.height, grid.width)
     )  # (h, D/4), (w, D/4)
+    row, column = rows[:, None].expand(*grid, -1), columns[None].expand(*grid, -1)  # (h, w, D/4) each
     if spec.layout == "interleaved":
-        halves = [torch.stack([axis.sin(), axis.cos()], dim=-1).flatten(1) for axis in (rows, columns)]
+        waves_of = [torch.stack([axis.sin(), axis.cos()], dim=-1).flatten(2) for axis in (row, column)]
+    elif spec.layout == "timm":
+        waves_of = [row.sin(), column.sin(), row.cos(), column.cos()]
     else:
-        halves = [torch.cat([axis.sin(), axis.cos()], dim=-1) for axis in (rows, columns)]
-    row_part = halves[0][:, None].expand(*grid, -1)
-    column_part = halves[1][None].expand(*grid, -1)
-    ordered = (column_part, row_part) if spec.layout in ("mae", "big_vision") else (row_part, column_part)
-    return torch.cat(ordered, dim=-1).flatten(0, 1).to(torch.get_default_dtype())
+        waves_of = [column.sin(), column.cos(), row.sin(), row.cos()]
+    return torch.cat(waves_of, dim=-1).flatten(0, 1).to(torch.get_default_dtype())
 
 
 def sincos_1d(count: int, width: int, spec: SinCos1d) -> Tensor:
