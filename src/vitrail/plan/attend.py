@@ -44,11 +44,11 @@ def sdpa(
     out = t.new(heads * queries * head_width, size)
     if flash:
         statistics = t.new(heads * queries, 4, "attention_maps")
-        seeds = t.new(3, 8)
+        seed, offset = t.new(2, 8), t.new(1, 8)
     else:
         statistics = t.new(heads * -(-queries // 32) * 32 if t.train else 0, 4, "attention_maps")
-        seeds = t.new(2, 8)
-    saved = t.save(path, q, k, v, out, statistics, seeds)
+        seed, offset = t.new(1, 8), t.new(1, 8)
+    saved = t.save(path, q, k, v, out, statistics, seed, offset)
     counts = [heads * length * head_width for length in (queries, keys, keys)]
 
     def backward(grad: Tensor):

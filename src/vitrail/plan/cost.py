@@ -67,12 +67,10 @@ def vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def features(t, c, n, image):
-    x = embed(t, c, n, image)
-
     def one(x, i):
         return block(t, c, n, x, f"blocks.{i}")
 
-    x = t.repeat("blocks", one, x, [(i,) for i in range(c.depth)])
+    x = t.repeat("blocks", one, embed(t, c, n, image), [(i,) for i in range(c.depth)])
     return ops.layer_norm(t, "norm", x, n.width)
 
 

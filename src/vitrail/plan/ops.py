@@ -41,7 +41,9 @@ def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, *, bias: b
     def backward(grad: Tensor):
         t.tally(path, flops * (1 + wanted))
         before = t.new(rows * width, size) if wanted else None
-        return before, t.new(width * out, size), t.new(out, size) if bias else None
+        weights = t.new(width * out, size)
+        t.forget_recomputed()
+        return before, weights, t.new(out, size) if bias else None
 
     return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
 

@@ -60,8 +60,9 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
     if train:
         tape.backward(loss)
         end("backward")
+    del logits, loss
     after = meter.state()
-    del images, labels, logits, loss
+    del images, labels
     return Step(tape, peaks, at_peak, after)
 
 

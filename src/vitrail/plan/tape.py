@@ -107,6 +107,7 @@ class Tape:
         self._casts: dict[tuple[str, str], Tensor] = {}
         self._past_casts: list[tuple[dict[tuple[str, str], Tensor], Number]] = []
         self._frame: _Frame | None = None
+        self._unpacked: list | None = None
 
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,7 +210,7 @@ class Tape:
         Every group changes the live bytes alike, forward and backward, so that peaks are in the first or the last:
         those between are skipped, and accounted for.
         """
-        done, last = 0, len(groups) - 1
+        done, last, marks = 0, len(groups) - 1, []
         while done <= last:
             before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
             for number in groups[done]:
@@ -219,19 +220,14 @@ class Tape:
                 times = last - 1 - done if count is None else count - done - 2
                 self.meter.extrapolate(before, times)
                 for i, number in enumerate(groups[done]):
-                    like = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
-                    self.repeats[f"{name}.{number}"] = times, like
+                    others = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
+                    self.repeats[f"{name}.{number}"] = times, others
+                self._nodes.append(lambda times=times: self.meter.extrapolate(marks[0], times))
                 done = last - 1
             self._past_casts.append((self._casts, times))
             self._casts = outer
-            if isinstance(times, int) and times == 0:
-                done += 1
-                continue
-            marks: list[dict] = []
-            self._nodes.append(lambda times=times, marks=marks: self.meter.extrapolate(marks[0], times))
-            x = self.repeat(name, block, x, groups[last:])
-            self._nodes.append(lambda marks=marks: marks.append(self.meter.state()))
-            break
+            done += 1
+        self._nodes.append(lambda: marks.append(self.meter.state()))
         return x
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
@@ -269,13 +265,18 @@ class Tape:
             if node.frame.recomputed is None:
                 self._recompute(node.frame)
             assert node.frame.recomputed is not None
-            node.frame.recomputed[node.saved], node.saved = None, node.frame.recomputed[node.saved]
+            self._unpacked = node.frame.recomputed[node.saved]
+            node.frame.recomputed[node.saved] = None
         outputs = list(node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads))
         grads.clear()
-        node.saved = node.frame = None
+        self._unpacked = node.saved = node.frame = None
         outputs.reverse()
         for target, slot in node.edges:
             self._deliver(target, slot, outputs.pop())
+
+    def forget_recomputed(self) -> None:
+        """Within a backward: what checkpointing recomputed is no longer needed, while what was saved stays."""
+        self._unpacked = None
 
     def _deliver(self, target: Node | Leaf | None, slot: int, grad: Tensor | None) -> None:
         if target is None or grad is None:
