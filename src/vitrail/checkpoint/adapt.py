@@ -1,0 +1,184 @@
+"""(checkpoint, target) → checkpoint and report: weights carried to another image, patch, prefix, pool or head.
+
+The old and the new model are built without weights, and every tensor of the new one is asked for by its module: the
+grid that a table was trained on is the module's own, never a count's square root. Tensors that need nothing are the
+same objects as before.
+
+Shapes: D width, C channels, P×Q patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.checkpoint.caveats import caveats
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.projection import Projection, ProjectionLoss, change_channels, predicted_loss, resize_projection
+from vitrail.checkpoint.report import Change, Report, Status, TableChange
+from vitrail.checkpoint.resample import Method
+from vitrail.checkpoint.tables import Carried, carry_learned, carry_relative, prefix_rows
+from vitrail.checkpoint.target import change_preprocessing, check_target, find_target
+from vitrail.config import Config
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.positions import LearnedTable
+from vitrail.nn.prefix import Prefix
+from vitrail.nn.relative import RelativeTable
+
+__all__ = ["adapt"]
+
+HEADS = ("head", "distillation_head")
+
+
+def adapt(
+    checkpoint: Checkpoint,
+    target: Config | Mapping[str, Any],
+    *,
+    method: Method | None = None,
+    projection: Projection = "pinv",
+    seed: int = 0,
+) -> tuple[Checkpoint, Report]:
+    """Carry a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
+
+    `method` resamples the positions: by default the convention that the checkpoint carries. A new head is zero (as in
+    arXiv 2010.11929, section 3.2); new tokens are drawn from a normal of deviation 0.02 with `seed`.
+    """
+    source = checkpoint.config
+    target = find_target(source, target, method=method) if isinstance(target, Mapping) else target
+    check_target(source, target)
+    surgery = _Surgery(checkpoint, target, method=method, projection=projection, seed=seed)
+    tensors = surgery.operate()
+    report = Report(
+        source=source,
+        target=target,
+        changes=tuple(surgery.changes),
+        tables=tuple(surgery.tables),
+        projection=surgery.loss,
+        filters=surgery.filters,
+        notes=caveats(checkpoint, target, surgery.changes, surgery.loss),
+    )
+    if target == source:
+        return checkpoint, report
+    adapted = replace(
+        checkpoint,
+        config=target,
+        tensors=tensors,
+        preprocessing=change_preprocessing(checkpoint.preprocessing, target),
+        evidence=replace(checkpoint.evidence, grid=f"adapted to {target.grid} from {source.grid}"),
+    )
+    return adapted, report
+
+
+class _Surgery:
+    """One operation: goes through the new model's tensors and notes what became of each."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, target: Config, *, method: Method | None, projection: Projection, seed: int
+    ) -> None:
+        self.before = checkpoint.tensors
+        self.method: Method | None = method
+        self.projection: Projection = projection
+        self.rows = (prefix_rows(checkpoint.config), prefix_rows(target))
+        self.generator = torch.Generator().manual_seed(seed)
+        with torch.device("meta"):
+            old, new = build(checkpoint.config), build(target)
+        self.old_modules, self.new_modules = dict(old.named_modules()), dict(new.named_modules())
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in new.state_dict().items()}
+        self.changes: list[Change] = []
+        self.tables: list[TableChange] = []
+        self.loss: ProjectionLoss | None = None
+        self.filters: tuple[Tensor, Tensor] | None = None
+
+    def operate(self) -> dict[str, Tensor]:
+        tensors = {name: self._tensor(name, shape) for name, shape in self.shapes.items()}
+        for name, tensor in self.before.items():
+            if name not in tensors:
+                self._note(name, "unused", tensor, None)
+        return tensors
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        owner, _, leaf = name.rpartition(".")
+        tensor, old, new = self.before.get(name), self.old_modules.get(owner), self.new_modules[owner]
+        if tensor is None:
+            return self._fresh(name, shape)
+        if isinstance(new, Prefix):
+            return self._prefix(name, leaf, tensor, shape)
+        if isinstance(new, LearnedTable) and isinstance(old, LearnedTable):
+            return self._carried(
+                name, tensor, carry_learned(name, tensor, old, new, rows=self.rows, method=self.method)
+            )
+        if isinstance(new, RelativeTable) and isinstance(old, RelativeTable):
+            return self._carried(name, tensor, carry_relative(name, tensor, old, new, method=self.method))
+        if tuple(tensor.shape) == shape:
+            return self._note(name, "kept", tensor, tensor)
+        if isinstance(new, PatchEmbed | nn.Conv2d) and tensor.ndim == 4:
+            return self._convolution(name, tensor, shape)
+        if owner in HEADS:
+            return self._fresh(name, shape, tensor, f"{tensor.shape[0]} classes become {shape[0]}")
+        raise VitrailError(
+            f"{name} has shape {tuple(tensor.shape)} and the target needs {shape}; "
+            "adapt changes image, patch, channels, prefix, pool, classes and convention"
+        )
+
+    def _carried(self, name: str, before: Tensor, carried: Carried) -> Tensor:
+        if carried.figures is not None:
+            self.tables.append(carried.figures)
+        return self._note(name, "resampled" if carried.note else "kept", before, carried.table, carried.note)
+
+    def _prefix(self, name: str, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """(1, tokens, D): they stay, new ones come behind. A token whose position row goes takes the row with it."""
+        count = min(tokens.shape[1], shape[1])
+        kept, notes = tokens[:, :count], []
+        names = [f"registers.{index}" for index in range(count)] if leaf == "registers" else [leaf]
+        orphans = [token in self.rows[0] and token not in self.rows[1] for token in names]
+        if any(orphans):
+            table = self.before["position.table"]
+            kept = kept.clone()
+            for index in (index for index, orphan in enumerate(orphans) if orphan):
+                kept[:, index] += table[self.rows[0].index(names[index])]
+            notes.append("its position row is added to it")
+        if tokens.shape[1] != shape[1]:
+            kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2]), tokens.dtype)], dim=1)
+            notes.append(f"{tokens.shape[1]} tokens become {shape[1]}")
+        return self._note(name, "resampled" if notes else "kept", tokens, kept if notes else tokens, "; ".join(notes))
+
+    def _convolution(self, name: str, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """(D, C, P, Q): channels first, then the patch."""
+        old, new = Size(*weight.shape[2:]), Size(*shape[2:])
+        result, notes = change_channels(weight, shape[1]), []
+        if weight.shape[1] != shape[1]:
+            notes.append(f"channels {weight.shape[1]} → {shape[1]}")
+        if old != new:
+            self.loss = self.loss or predicted_loss(result, new, how=self.projection)
+            result = resize_projection(result, new, how=self.projection)
+            notes.append(f"patch {old} → {new} by {self.projection}")
+        self.filters = self.filters or (weight, result)
+        return self._note(name, "resampled", weight, result, "; ".join(notes))
+
+    def _fresh(self, name: str, shape: tuple[int, ...], before: Tensor | None = None, note: str = "") -> Tensor:
+        """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
+        owner, _, leaf = name.rpartition(".")
+        dtype = next(iter(self.before.values())).dtype
+        if owner in HEADS or leaf == "bias":
+            result, how = torch.zeros(shape, dtype=dtype), "zero"
+        elif isinstance(self.new_modules[owner], nn.LayerNorm):
+            result, how = torch.ones(shape, dtype=dtype), "one"
+        else:
+            result, how = self._draw(shape, dtype), "normal of deviation 0.02"
+        return self._note(name, "missing", before, result, f"{note}; {how}" if note else how)
+
+    def _draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        values = nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
+        return values.to(dtype)
+
+    def _note(self, name: str, status: Status, before: Tensor | None, after: Tensor | None, note: str = "") -> Any:
+        old, new = (None if tensor is None else tuple(tensor.shape) for tensor in (before, after))
+        self.changes.append(Change(name=name, status=status, before=old, after=new, note=note))
+        return after

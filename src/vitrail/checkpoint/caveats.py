@@ -1,0 +1,47 @@
+"""What must be known before an adapted model is relied on, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.projection import ProjectionLoss
+from vitrail.checkpoint.report import Change
+from vitrail.config import Config, ViTConfig
+
+__all__ = ["caveats"]
+
+WORTH_SAYING = 0.01
+"""A predicted loss above this is named."""
+
+
+def caveats(
+    checkpoint: Checkpoint, target: Config, changes: Sequence[Change], loss: ProjectionLoss | None
+) -> tuple[str, ...]:
+    return tuple(_sentences(checkpoint, target, changes, loss))
+
+
+def _sentences(
+    checkpoint: Checkpoint, target: Config, changes: Iterable[Change], loss: ProjectionLoss | None
+) -> Iterator[str]:
+    source = checkpoint.config
+    moved = source.grid != target.grid
+    if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
+        if moved:
+            kind = type(source.position).__name__
+            yield f"positions ({kind}) go from grid {source.grid} to {target.grid}: {source.position.on_new_grid}"
+        if target.prefix.registers > source.prefix.registers:
+            yield "the new registers are untrained and every token attends to them: fine-tune"
+        if type(source.pool) is not type(target.pool):
+            old, new = type(source.pool).__name__, type(target.pool).__name__
+            yield f"the vector is pooled by {new}, and what reads it was trained on {old}: fine-tune"
+    if loss is not None and loss.natural > WORTH_SAYING:
+        yield (
+            f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses {loss.natural:.0%} of its tokens on "
+            f"photographs, {loss.white:.0%} on noise, and a way back would not undo it: fine-tune"
+        )
+    if any(change.status == "missing" and change.name.startswith("head.") for change in changes):
+        yield "the head is new and zero: logits say nothing until it is trained"
+    if moved and checkpoint.extra:
+        names = ", ".join(list(checkpoint.extra)[:3])
+        yield f"{len(checkpoint.extra)} tensors that the model has no place for are carried as they were ({names} …)"

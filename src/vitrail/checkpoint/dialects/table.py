@@ -1,0 +1,211 @@
+"""A table of names: vitrail's on the left, another library's on the right, read one way and written the other.
+
+A name may hold `{p}`, what the file puts before the model's names, and `{i}` or `{s}`, a block's or a stage's number.
+Where the tensors differ too, the row names the transform between them. A name on our side that begins with "+" is of
+a tensor that the architecture has no use for: it is kept aside, and comes back when the same dialect is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from vitrail.config import Config
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+
+__all__ = [
+    "CLS",
+    "DENSE",
+    "HEADS_IN",
+    "HEADS_IN_BIAS",
+    "HEADS_OUT",
+    "HWIO",
+    "JOINED",
+    "PIXELS_LAST",
+    "Q_AND_KV",
+    "SAME",
+    "SPLIT",
+    "TABLE",
+    "Row",
+    "Sizes",
+    "Transform",
+    "both",
+    "read_rows",
+    "write_rows",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a transform needs and a shape may not show."""
+
+    num_heads: int = 1
+    patch: Size = Size(1, 1)
+    channels: int = 3
+
+
+Change = Callable[[list[Tensor], Sizes, int], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Tensors under the right-hand names → tensors under the left-hand ones, and back; told how many are wanted."""
+
+    read: Change
+    write: Change
+
+
+def _each(read: Callable[[Tensor, Sizes], Tensor], write: Callable[[Tensor, Sizes], Tensor]) -> Transform:
+    return Transform(
+        read=lambda tensors, sizes, _: [read(tensor, sizes) for tensor in tensors],
+        write=lambda tensors, sizes, _: [write(tensor, sizes) for tensor in tensors],
+    )
+
+
+SAME = _each(lambda x, _: x, lambda x, _: x)
+TABLE = _each(lambda x, _: x[0], lambda x, _: x[None])
+"""A position table behind a batch axis."""
+CLS = _each(lambda x, _: x[None, None], lambda x, _: x[0, 0])
+"""A CLS token without batch and token axes."""
+DENSE = _each(lambda x, _: x.T, lambda x, _: x.T)
+"""A linear layer's weight as (in, out)."""
+HWIO = _each(lambda x, _: x.permute(3, 2, 0, 1), lambda x, _: x.permute(2, 3, 1, 0))
+"""A convolution's weight as (height, width, in, out)."""
+PIXELS_LAST = _each(
+    lambda x, sizes: x.view(-1, *sizes.patch, sizes.channels).permute(0, 3, 1, 2),
+    lambda x, _: x.permute(0, 2, 3, 1).flatten(1),
+)
+"""A patch projection as a linear layer over (row, column, channel)."""
+JOINED = Transform(
+    read=lambda tensors, _, count: [torch.cat(tensors)],
+    write=lambda tensors, _, count: list(tensors[0].chunk(count)),
+)
+"""Layers of one input that they keep apart and we do not: q, k and v; gate and value."""
+SPLIT = Transform(read=JOINED.write, write=JOINED.read)
+"""A tensor that they keep whole and we do not."""
+Q_AND_KV = Transform(
+    read=lambda tensors, _, count: list(tensors[0].tensor_split([tensors[0].shape[0] // 3])),
+    write=JOINED.read,
+)
+"""One projection to q, k and v, of which k and v stay together."""
+HEADS_IN = Transform(
+    read=lambda tensors, _, count: [torch.cat([x.flatten(1).T for x in tensors])],
+    write=lambda tensors, sizes, count: [x.T.unflatten(1, (sizes.num_heads, -1)) for x in tensors[0].chunk(count)],
+)
+"""q, k and v as (in, heads, values) each."""
+HEADS_IN_BIAS = Transform(
+    read=lambda tensors, _, count: [torch.cat([x.flatten() for x in tensors])],
+    write=lambda tensors, sizes, count: [x.unflatten(0, (sizes.num_heads, -1)) for x in tensors[0].chunk(count)],
+)
+HEADS_OUT = _each(lambda x, _: x.flatten(0, 1).T, lambda x, sizes: x.T.unflatten(0, (sizes.num_heads, -1)))
+"""The output projection as (heads, values, out)."""
+
+
+def always(config: Config) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tensors of ours, tensors of theirs, what lies between, and which configs are written by this row."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    transform: Transform = SAME
+    when: Callable[[Config], bool] = always
+
+
+def both(
+    ours: str, *theirs: str, transform: Transform = SAME, when: Callable[[Config], bool] = always
+) -> tuple[Row, Row]:
+    """The rows of a layer's weight and of its bias."""
+    weight, bias = (
+        Row((f"{ours}.{part}",), tuple(f"{name}.{part}" for name in theirs), transform, when)
+        for part in ("weight", "bias")
+    )
+    return weight, bias
+
+
+def read_rows(
+    rows: tuple[Row, ...], tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Their tensors → ours (those kept aside under their "+" name), and what no row names."""
+    ours: dict[str, Tensor] = {}
+    rest = dict(tensors)
+    for row in rows:
+        for name in tensors:
+            places = _match(row.theirs[0], prefix, name)
+            if places is None:
+                continue
+            names = [each.format(p=prefix, **places) for each in row.theirs]
+            missing = [each for each in names if each not in tensors]
+            require(not missing, f"the weights have {name} but not {', '.join(missing)}; the file is not whole")
+            given = [tensors[each] for each in names]
+            targets = [each.format(**places) for each in row.ours]
+            try:
+                made = row.transform.read(given, sizes, len(targets))
+            except (RuntimeError, IndexError, ValueError):
+                shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+                raise VitrailError(
+                    f"{name} has shape {shapes}, which is not the shape of such a layer; the file is another model's"
+                ) from None
+            for target, tensor in zip(targets, made, strict=True):
+                require(
+                    target not in ours, f"the weights give {target} twice, once as {name}; the file mixes two models"
+                )
+                ours[target] = tensor
+            for each in names:
+                rest.pop(each, None)
+    return ours, rest
+
+
+def write_rows(
+    rows: tuple[Row, ...],
+    tensors: Mapping[str, Tensor],
+    kept: Mapping[str, Tensor],
+    prefix: str,
+    sizes: Sizes,
+    config: Config,
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Our tensors, and those kept aside → theirs, and the names of ours that no row has a place for."""
+    theirs: dict[str, Tensor] = {}
+    rest = dict.fromkeys(tensors)
+    available = {**kept, **tensors}
+    for row in rows:
+        if not row.when(config):
+            continue
+        for name in available:
+            places = _match(row.ours[0], "", name)
+            if places is None:
+                continue
+            names = [each.format(**places) for each in row.ours]
+            if any(each not in available and not each.startswith("+") for each in names):
+                continue
+            given = [available.get(each, torch.zeros_like(available[name])) for each in names]
+            targets = [each.format(p=prefix, **places) for each in row.theirs]
+            for target, tensor in zip(targets, row.transform.write(given, sizes, len(targets)), strict=True):
+                theirs[target] = tensor
+            for each in names:
+                rest.pop(each, None)
+    return theirs, list(rest)
+
+
+def _match(pattern: str, prefix: str, name: str) -> dict[str, str] | None:
+    if "{i}" not in pattern and "{s}" not in pattern:
+        return {} if name == pattern.replace("{p}", prefix) else None
+    found = _expression(pattern, prefix).fullmatch(name)
+    return None if found is None else found.groupdict()
+
+
+@cache
+def _expression(pattern: str, prefix: str) -> re.Pattern[str]:
+    text = re.escape(pattern.replace("{p}", prefix))
+    for place in ("i", "s"):
+        text = text.replace(rf"\{{{place}\}}", rf"(?P<{place}>\d{{1,4}})")
+    return re.compile(text)

@@ -1,0 +1,73 @@
+"""How far a model's vectors move when it is adapted, measured on images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.errors import VitrailError, require
+from vitrail.images.decode import decode
+from vitrail.nn.mobile import MobileViT
+
+__all__ = ["Drift", "ImageDrift", "measure_drift"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDrift:
+    """One image: the cosine of its vector before with the one after."""
+
+    image: str
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Cosines of pooled vectors, old model with new, each at its own image size; every image is resized whole."""
+
+    images: tuple[ImageDrift, ...]
+    mean: float
+    lowest: float
+
+
+def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path]) -> Drift:
+    """Run both models on the same images. The whole picture is resized to each model's size, so both see the same."""
+    require(len(images) > 0, "there are no images to measure on; give a folder that holds some")
+    models = [(_vectors_of(checkpoint), checkpoint) for checkpoint in (before, after)]
+    found = []
+    for path in images:
+        old, new = (vector(_pixels(path, checkpoint)) for vector, checkpoint in models)
+        found.append(ImageDrift(image=path.name, cosine=F.cosine_similarity(old, new, dim=0).item()))
+    cosines = [each.cosine for each in found]
+    return Drift(images=tuple(found), mean=sum(cosines) / len(cosines), lowest=min(cosines))
+
+
+def _vectors_of(checkpoint: Checkpoint):
+    model = checkpoint.model(dtype=torch.float32)
+    if isinstance(model, MobileViT):
+        raise VitrailError("drift is measured on pooled vectors, which a mobile model keeps inside; use a ViT")
+
+    @torch.inference_mode()
+    def vector(pixels: Tensor) -> Tensor:
+        return model.vector(pixels).flatten().double()
+
+    return vector
+
+
+def _pixels(path: Path, checkpoint: Checkpoint) -> Tensor:
+    """(1, C, H, W), resized whole to the config's image and normalised."""
+    config, preprocessing = checkpoint.config, checkpoint.preprocessing
+    require(
+        config.channels in (1, 3),
+        f"{config.channels} channels cannot be decoded from pictures; measure drift on a model of 1 or 3",
+    )
+    pixels = torch.from_numpy(decode(path, channels=config.channels))  # type: ignore[arg-type]
+    pixels = pixels.permute(2, 0, 1)[None].float() / 255
+    pixels = F.interpolate(pixels, size=tuple(config.image), mode="bicubic", antialias=True).clamp(0, 1)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+    return (pixels - mean) / std

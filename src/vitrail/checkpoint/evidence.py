@@ -1,0 +1,220 @@
+"""From weights to the config that they fit: what shapes show, what is known besides, and how the grid is settled.
+
+Nothing is guessed. A grid is known from a config or metadata beside the weights, from the exact shape of a preset, or
+from the caller; a count of positions alone never says how they are laid out. The number of heads leaves no trace in
+most weights and is known in the same ways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Evidence
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size, fit
+from vitrail.nn.positions import sincos_2d
+from vitrail.nn.relative import offsets_of
+from vitrail.parts import (
+    AttentionPool,
+    ClsPool,
+    Learned,
+    MeanPool,
+    Mlp,
+    Patches,
+    Prefix,
+    RelativeBias,
+    SinCos2d,
+    SwiGLU,
+)
+from vitrail.presets import PRESETS
+
+__all__ = ["Known", "settle"]
+
+FIXED_TABLE = "+position.table"
+"""Where a stored table of fixed positions is kept aside: the config says what is in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of a model besides its shapes. `fields` are ViTConfig's, and "activation" is the MLP's."""
+
+    source: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    image: Size | None = None
+
+
+def settle(
+    tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
+) -> tuple[ViTConfig, Evidence]:
+    """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
+    fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
+    twins = [(name, preset) for name, preset in PRESETS.items() if _is_twin(preset, fields, tensors)]
+    source = known.source
+    if num_heads is not None:
+        fields["num_heads"] = num_heads
+        source += "; num_heads from the caller"
+    elif fields.get("num_heads") is None:
+        heads = {preset.num_heads: name for name, preset in twins if isinstance(preset, ViTConfig)}
+        require(
+            len(heads) == 1,
+            f"width {fields['width']} and depth {fields['depth']} are no preset's, and weights do not show num_heads; "
+            "give --num-heads, or put the model's config.json beside them",
+        )
+        fields["num_heads"], name = next(iter(heads.items()))
+        source += f"; num_heads {fields['num_heads']} from the shape of preset {name}"
+    if isinstance(fields.get("pool"), AttentionPool):
+        fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"])
+    image, grid_source = _image(tensors, fields, known, twins, from_image)
+    fields["position"] = _position(tensors, fields, image)
+    return ViTConfig(**{**fields, "image": image}), Evidence(config=source, grid=grid_source)
+
+
+def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
+    """The fields that names and shapes settle."""
+    projection = _need(tensors, "embedding.weight", 4)
+    fc1, fc2 = _need(tensors, "blocks.0.mlp.fc1.weight", 2), _need(tensors, "blocks.0.mlp.fc2.weight", 2)
+    hidden, activation = fc2.shape[1], known.fields.get("activation", "gelu")
+    registers = tensors.get("prefix.registers")
+    prefix = Prefix(
+        cls="prefix.cls" in tensors,
+        distillation="prefix.distillation" in tensors,
+        registers=0 if registers is None else _need(tensors, "prefix.registers", 3).shape[1],
+    )
+    biases = "all" if "blocks.0.attention.qkv.bias" in tensors else "none"
+    shown: dict[str, Any] = {
+        "channels": projection.shape[1],
+        "embedding": Patches(patch=Size(*projection.shape[2:]), bias="embedding.bias" in tensors),
+        "prefix": prefix,
+        "embedding_norm": "embedding_norm.weight" in tensors,
+        "width": projection.shape[0],
+        "depth": _depth(tensors),
+        "qkv_bias": "no_key" if "blocks.0.attention.q_bias" in tensors else biases,
+        "qk_norm": "blocks.0.attention.q_norm.weight" in tensors,
+        "mlp": SwiGLU(width=hidden) if fc1.shape[0] == 2 * hidden else Mlp(width=hidden, activation=activation),
+        "final_norm": "tokens" if "norm.weight" in tensors else "none",
+        "pool": ClsPool() if prefix.cls else MeanPool(),
+        "classes": tensors["head.weight"].shape[0] if "head.weight" in tensors else 0,
+        "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
+        "layer_scale": 1e-5 if "blocks.0.scale1" in tensors else None,
+    }
+    if "pool.query" in tensors:
+        inner = _need(tensors, "pool.mlp.fc1.weight", 2).shape[0]
+        shown["pool"] = AttentionPool(mlp_width=inner, activation=activation)
+    if "blocks.0.attention.position.table" in tensors:
+        shown["num_heads"] = _need(tensors, "blocks.0.attention.position.table", 2).shape[1]
+    return shown
+
+
+def _need(tensors: Mapping[str, Tensor], name: str, ndim: int) -> Tensor:
+    require(name in tensors, f"the weights have no {name}; they are not a whole Vision Transformer's")
+    tensor = tensors[name]
+    require(
+        tensor.ndim == ndim and all(tensor.shape),
+        f"{name} has shape {tuple(tensor.shape)} where {ndim} sides above 0 are due; the file is another model's",
+    )
+    return tensor
+
+
+def _depth(tensors: Mapping[str, Tensor]) -> int:
+    numbers = {int(found[1]) for name in tensors if (found := re.match(r"blocks\.(\d+)\.", name))}
+    missing = sorted(set(range(len(numbers))) - numbers)
+    require(not missing, f"the weights have {len(numbers)} blocks but not number {missing[:1]}; the file is not whole")
+    return len(numbers)
+
+
+def _is_twin(preset: object, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """A preset of the same names and shapes, its patch, positions' grid and classes aside."""
+    if not isinstance(preset, ViTConfig):
+        return False
+    learned = isinstance(preset.position, Learned | SinCos2d)  # a fixed table may be stored as a learned one
+    return (
+        all(getattr(preset, name) == fields[name] for name in ("width", "depth", "prefix", "qk_norm", "embedding_norm"))
+        and preset.mlp.width == fields["mlp"].width
+        and isinstance(preset.mlp, SwiGLU) == isinstance(fields["mlp"], SwiGLU)
+        and isinstance(preset.pool, AttentionPool) == ("pool.query" in tensors)
+        and learned == ("position.table" in tensors)
+        and isinstance(preset.position, RelativeBias) == ("blocks.0.attention.position.table" in tensors)
+    )
+
+
+def _image(
+    tensors: Mapping[str, Tensor],
+    fields: Mapping[str, Any],
+    known: Known,
+    twins: list[tuple[str, Any]],
+    from_image: Size | None,
+) -> tuple[Size, str]:
+    """The image that the positions were made for, and what says so."""
+    if from_image is not None:
+        return from_image, f"image {from_image} from the caller"
+    if known.image is not None:
+        return known.image, f"image {known.image} from {known.source}"
+    patch = fields["embedding"].patch
+    table = tensors.get("position.table", tensors.get("blocks.0.attention.position.table"))
+    for name, preset in twins:
+        if preset.patch == patch and (table is None or _fits(table, fields, preset.grid)):
+            reason = "" if table is not None else "; positions are computed, so that any grid will do"
+            rows = f"{table.shape[0]} × {table.shape[1]} and " if table is not None else ""
+            return (
+                preset.image,
+                f"image {preset.image} from the exact shape of preset {name} ({rows}patch {patch}){reason}",
+            )
+    if table is None:
+        raise VitrailError("the weights show no positions and match no preset; give --from-image HEIGHTxWIDTH")
+    count = table.shape[0]
+    example = next((Size(h, count // h) for h in range(2, count) if count % h == 0), Size(1, count))
+    raise VitrailError(
+        f"{count} rows of positions do not say how the patches are laid out; give the image that the model was made "
+        f"for, as in --from-image {example.height * patch.height}x{example.width * patch.width}"
+    )
+
+
+def _fits(table: Tensor, fields: Mapping[str, Any], grid: Size) -> bool:
+    prefix: Prefix = fields["prefix"]
+    rows = {grid.area + count for count in (0, int(prefix.cls), prefix.count)}
+    return table.shape[0] in (rows | {offsets_of(grid).area, offsets_of(grid).area + 3})
+
+
+def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size) -> Any:
+    """The position part, with its rows checked against the grid."""
+    grid = fit(image, fields["embedding"].patch).grid
+    stated = fields.get("position")
+    if "blocks.0.attention.position.table" in tensors or isinstance(stated, RelativeBias):
+        shared = "blocks.0.attention.position.table" not in tensors
+        table = _need(tensors, "position.table" if shared else "blocks.0.attention.position.table", 2)
+        extra = table.shape[0] - offsets_of(grid).area
+        require(extra in (0, 3), _wrong_rows(table, image, grid, f"{offsets_of(grid).area} offsets"))
+        return RelativeBias(shared=shared, prefix=extra == 3)
+    if "position.table" not in tensors:
+        require(stated is not None, "how this model places its patches is not in the weights; add its config.json")
+        return stated
+    table = _need(tensors, "position.table", 2)
+    prefix: Prefix = fields["prefix"]
+    rows = table.shape[0] - grid.area
+    kinds = {prefix.count: "all", int(prefix.cls): "cls", 0: "none"}
+    if prefix.count == 0:
+        kinds = {0: "all"}
+    require(rows in kinds, _wrong_rows(table, image, grid, f"{grid.area} patches and {prefix.count} prefix tokens"))
+    if isinstance(stated, SinCos2d):
+        fixed = sincos_2d(grid, table.shape[1], stated) if table.shape[1] % 4 == 0 else None
+        if fixed is not None and (table[rows:].float() - fixed.float()).abs().max() < 1e-6 and not table[:rows].any():
+            tensors[FIXED_TABLE] = tensors.pop("position.table")
+            return stated
+    convention = stated.convention if isinstance(stated, Learned) else "huggingface"
+    if isinstance(stated, Learned) and stated.prefix == "cls" and rows == int(prefix.cls):
+        return Learned(prefix="cls", convention=convention)
+    kind = "all" if rows == prefix.count else kinds[rows]
+    return Learned(prefix=kind, convention=convention)  # type: ignore[arg-type]
+
+
+def _wrong_rows(table: Tensor, image: Size, grid: Size, due: str) -> str:
+    return (
+        f"the positions have {table.shape[0]} rows, and image {image} is a grid of {grid}, {due}; "
+        "give the image that the weights were made for as --from-image HEIGHTxWIDTH"
+    )

@@ -1,0 +1,169 @@
+"""What an adaptation did, as data: every tensor accounted for, with the numbers to judge it by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.drift import Drift
+from vitrail.checkpoint.projection import ProjectionLoss
+from vitrail.checkpoint.resample import Method, resample_table
+from vitrail.codec import to_plain
+from vitrail.config import Config
+from vitrail.geometry import Size
+
+__all__ = [
+    "STATUSES",
+    "Change",
+    "Report",
+    "SimilarityMap",
+    "TableChange",
+    "agreement",
+    "similarity_maps",
+    "to_json",
+]
+
+Status = Literal["kept", "resampled", "missing", "unused"]
+STATUSES: dict[Status, str] = {
+    "kept": "the same tensor, untouched",
+    "resampled": "made from the old tensor",
+    "missing": "the old model has none: made new",
+    "unused": "the new model has no place for it: left out",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What became of one tensor."""
+
+    name: str
+    status: Status
+    before: tuple[int, ...] | None
+    """Its shape in the old model; None if it has none there."""
+    after: tuple[int, ...] | None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityMap:
+    """Cosine of one place's row with every place's, before and after, as pictures of the two grids."""
+
+    place: tuple[float, float]
+    """Row and column of the place, 0 … 1 down and across the image."""
+    before: Tensor
+    """(h, w) of the old grid."""
+    after: Tensor
+    """(h, w) of the new grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """A table that was carried to another grid."""
+
+    name: str
+    old: Size
+    new: Size
+    method: Method
+    round_trip: float
+    """Relative error of the table after there and back: what the new grid does not hold."""
+    agreement: float | None
+    """Correlation of similarity maps before and after, at nine places; None for relative biases."""
+    maps: tuple[SimilarityMap, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Kept, resampled, missing, unused: every tensor of the old and the new model is in exactly one line."""
+
+    source: Config
+    target: Config
+    changes: tuple[Change, ...]
+    tables: tuple[TableChange, ...] = ()
+    projection: ProjectionLoss | None = None
+    filters: tuple[Tensor, Tensor] | None = None
+    """The projection's filters before and after, (D, C, P, Q) each: for pictures."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know before relying on the result."""
+    drift: Drift | None = None
+    """Measured on images, where there were any."""
+
+    def named(self, status: Status) -> tuple[str, ...]:
+        return tuple(change.name for change in self.changes if change.status == status)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.named("kept")
+
+    @property
+    def resampled(self) -> tuple[str, ...]:
+        return self.named("resampled")
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return self.named("missing")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return self.named("unused")
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as JSON values; pictures are left out, sizes are "384x640"."""
+    return {
+        "source": to_plain(report.source),
+        "target": to_plain(report.target),
+        "counts": {status: len(report.named(status)) for status in STATUSES},
+        "changes": [_plain(change) for change in report.changes if change.status != "kept"],
+        "kept": list(report.kept),
+        "tables": _plain(report.tables),
+        "projection": _plain(report.projection),
+        "notes": list(report.notes),
+        "drift": _plain(report.drift),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Size) or not is_dataclass(value):
+        return [_plain(item) for item in value] if isinstance(value, tuple) else to_plain(value)
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != "maps"}
+
+
+# ── similarity before and after ─────────────────────────────────────────────────────────────────────────────────
+
+PLACES = tuple((row, column) for row in (1 / 6, 1 / 2, 5 / 6) for column in (1 / 6, 1 / 2, 5 / 6))
+"""Nine places, spread evenly over the image."""
+
+
+def similarity_maps(
+    before: Tensor, after: Tensor, *, old: Size, new: Size, places: Iterable[tuple[float, float]] = PLACES
+) -> tuple[SimilarityMap, ...]:
+    """Maps of a table before, (old.area, D), and after, (new.area, D)."""
+    return tuple(
+        SimilarityMap(place=place, before=_map(before, old, place), after=_map(after, new, place)) for place in places
+    )
+
+
+def agreement(maps: Iterable[SimilarityMap]) -> float:
+    """Mean correlation of each map before, brought to the new grid, with the one after."""
+    values = []
+    for each in maps:
+        old, new = Size(*each.before.shape), Size(*each.after.shape)
+        expected = resample_table(each.before.view(-1, 1), old=old, new=new, method="exact").flatten()
+        pair = torch.stack([expected, each.after.flatten()]).double()
+        pair = pair - pair.mean(dim=1, keepdim=True)
+        length = pair.norm(dim=1).prod()
+        values.append(1.0 if length == 0 else float(pair.prod(dim=0).sum() / length))
+    return sum(values) / len(values)
+
+
+def _map(table: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:
+    """(h, w): the row at a place is read between cells, so that both grids are asked about the same point."""
+    table = table.double()
+    image = table.T.reshape(1, -1, *grid)
+    point = torch.tensor([[[[2 * place[1] - 1, 2 * place[0] - 1]]]], dtype=torch.float64)
+    row = torch.nn.functional.grid_sample(image, point, mode="bilinear", padding_mode="border", align_corners=False)
+    return torch.nn.functional.cosine_similarity(table, row.view(1, -1), dim=1).view(*grid).float()

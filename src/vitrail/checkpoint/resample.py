@@ -1,0 +1,178 @@
+"""Tensor → tensor: position tables and relative-bias tables, from one grid to another.
+
+Everything here is linear and separable: a method is one matrix per axis, and `axis_matrix` shows it.
+
+Shapes: N rows of a grid, D width, h heads; a window of r×c has (2r − 1)·(2c − 1) offsets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.nn.relative import offsets_of
+from vitrail.nn.resample import resample_grid
+from vitrail.parts import Convention
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "axis_matrix",
+    "cosines",
+    "cut_relative",
+    "method_of",
+    "resample_relative",
+    "resample_table",
+]
+
+Method = Literal[
+    "timm", "huggingface", "dinov2", "torchvision", "big_vision", "flexi", "bilinear", "area", "geometric", "exact"
+]
+
+METHODS: dict[Method, str] = {
+    "timm": "bicubic, antialiased: timm's, and DINOv2's with registers",
+    "huggingface": "bicubic: transformers' for ViT, DINOv2, BEiT, CLIP, I-JEPA",
+    "dinov2": "bicubic by scale factors with 0.1 added to the new side: DINO's and DINOv2's own",
+    "torchvision": "bicubic, the corners aligned: torchvision's interpolate_embeddings",
+    "big_vision": "linear, the corners aligned, in float64: big_vision's and vision_transformer's (scipy zoom)",
+    "flexi": "linear, antialiased: FlexiViT's (jax.image.resize)",
+    "bilinear": "linear, not antialiased",
+    "area": "the mean over the area that a new cell covers",
+    "geometric": "linear at geometrically spaced offsets, near ones kept: BEiT's and timm's, for relative biases only",
+    "exact": "the table's cosine series read at the new centres, in float64: up and back is the identity",
+}
+"""Every method with what it does."""
+
+ALIASES = {"hf": "huggingface", "bicubic": "huggingface", "scipy": "big_vision"}
+
+
+def method_of(name: str) -> Method:
+    """A method by its name or a short one (hf)."""
+    found = ALIASES.get(name, name)
+    require(found in METHODS, f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
+    return found  # type: ignore[return-value]
+
+
+def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "timm") -> Tensor:
+    """(old.area, D) → (new.area, D), in the table's own type; the same grid gives the same object.
+
+    The grid's rows alone: split off the prefix's first. Computed in float32 at least, `exact` in float64.
+    """
+    require(
+        table.ndim == 2 and table.shape[0] == old.area,
+        f"a table of shape {tuple(table.shape)} is not on a grid of {old}, which has {old.area} rows; "
+        "give the grid it was trained on",
+    )
+    if old == new:
+        return table
+    if method in get_args(Convention):
+        return resample_grid(table, old=old, new=new, convention=method)  # type: ignore[arg-type]
+    if method == "geometric":
+        raise VitrailError("method 'geometric' is for relative biases, and this is a table of places; use another")
+    if method == "exact":
+        rows, columns = (cosine_matrix(*sides) for sides in zip(old, new, strict=True))
+        image = table.double().view(*old, -1)
+        return torch.einsum("ai,bj,ijd->abd", rows, columns, image).flatten(0, 1).to(table.dtype)
+    precise = torch.promote_types(table.dtype, torch.float32)
+    image = table.to(precise).T.reshape(1, -1, *old)  # (1, D, h, w)
+    if method == "area":
+        image = F.interpolate(image, size=tuple(new), mode="area")
+    else:
+        image = F.interpolate(image, size=tuple(new), mode="bilinear", antialias=method == "flexi")
+    return image.flatten(2)[0].T.to(table.dtype)
+
+
+def cosine_matrix(old: int, new: int) -> Tensor:
+    """(new, old) in float64: the cosine series of `old` samples (DCT-II), read at the centres of `new` cells.
+
+    Upward it passes no frequency that was not there; downward it keeps the ones that the new grid can carry and
+    drops the rest. So up and back is the identity, and down and up is a projection.
+    """
+    kept = torch.arange(min(old, new), dtype=torch.float64)
+    waves = cosines(old, kept)  # (k, old), orthonormal rows
+    scale = math.sqrt(new / old)  # orthonormal on both grids: a constant must stay what it is
+    return scale * cosines(new, kept).T @ waves
+
+
+def cosines(samples: int, waves: Tensor) -> Tensor:
+    """(k, samples): orthonormal cosines of `waves` half periods over a side, at the cells' centres."""
+    place = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
+    length = torch.where(waves == 0, 1.0, 2.0).sqrt() / math.sqrt(samples)
+    return length[:, None] * torch.cos(math.pi * waves[:, None] * place)
+
+
+def axis_matrix(old: int, new: int, method: Method) -> Tensor:
+    """(new, old) in float64: what a method does along one axis of a grid."""
+    probe = torch.eye(old, dtype=torch.float64).repeat_interleave(2, dim=0)  # the same in both columns of (old, 2)
+    resampled = resample_table(probe, old=Size(old, 2), new=Size(new, 3), method=method)
+    return resampled.view(new, 3, old)[:, 1]
+
+
+# ── relative biases ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "timm") -> Tensor:
+    """((2r − 1)(2c − 1) [+ 3], h) → the same for another grid or window; BEiT's three prefix entries are kept.
+
+    Offsets are scaled with the grid, so that a bias goes with a distance on the image. `geometric` keeps near
+    offsets, counted in patches, and spreads the far ones.
+    """
+    before, after = offsets_of(old), offsets_of(new)
+    entries = table.shape[0] - before.area
+    require(
+        table.ndim == 2 and entries in (0, 3),
+        f"a bias of shape {tuple(table.shape)} is not on a grid of {old}, which has {before.area} offsets "
+        "(and 3 for a prefix); give the grid it was trained on",
+    )
+    if old == new:
+        return table
+    offsets, prefix = table.split([before.area, entries])
+    if method != "geometric":
+        return torch.cat([resample_table(offsets, old=before, new=after, method=method), prefix])
+    rows, columns = (geometric_matrix(*sides) for sides in zip(old, new, strict=True))
+    image = offsets.double().view(*before, -1)
+    spread = torch.einsum("ai,bj,ijh->abh", rows, columns, image).flatten(0, 1)
+    return torch.cat([spread.to(table.dtype), prefix])
+
+
+def cut_relative(table: Tensor, *, old: Size, new: Size) -> Tensor:
+    """The entries of the offsets that a smaller window still has, for windows, whose offsets count patches."""
+    before, after = offsets_of(old), offsets_of(new)
+    offsets, prefix = table.split([before.area, table.shape[0] - before.area])
+    top, left = old.height - new.height, old.width - new.width
+    image = offsets.view(*before, -1)[top : top + after.height, left : left + after.width]
+    return torch.cat([image.flatten(0, 1), prefix])
+
+
+def geometric_matrix(old: int, new: int) -> Tensor:
+    """(2·new − 1, 2·old − 1): linear reading of offsets that lie at ±1, ±(1 + q), ±(1 + q + q²) …
+
+    q is such that the farthest old offset meets the farthest new one, found between 1.01 and 1.5 to 1e-6 as BEiT's
+    fine-tuning code does.
+    """
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        if (1 - ratio ** (old - 1)) / (1 - ratio) > new - 1:
+            high = ratio
+        else:
+            low = ratio
+    ratio = (low + high) / 2
+    far = torch.cumsum(ratio ** torch.arange(old - 1, dtype=torch.float64), dim=0)
+    knots = torch.cat([-far.flip(0), far.new_zeros(1), far])
+    place = torch.arange(1 - new, new, dtype=torch.float64).clamp(knots[0], knots[-1])
+    if old == 1:
+        return torch.ones(2 * new - 1, 1, dtype=torch.float64)
+    right = torch.searchsorted(knots, place).clamp(1, len(knots) - 1)
+    share = (place - knots[right - 1]) / (knots[right] - knots[right - 1])
+    matrix = torch.zeros(len(place), len(knots), dtype=torch.float64)
+    rows = torch.arange(len(place))
+    matrix[rows, right - 1] = 1 - share
+    matrix[rows, right] = share
+    return matrix
