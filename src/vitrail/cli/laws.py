@@ -68,7 +68,7 @@ def _show(found: Laws) -> None:
         ("one token carries", f"{density.pixels_per_token:,} pixels, {projection.inputs:,} values"),
         ("effective resolution", f"{number_text(density.effective_resolution)} tokens a side"),
         ("detail it must summarise", f"{float(density.summarised_share):.2%}"),
-        ("attention per pixel", f"{number_text(density.attention_per_pixel)} multiply-adds, N²·D/(H·W)"),
+        ("attention per pixel", f"{number_text(density.attention_per_pixel)} multiply-adds of QKᵀ, N²·D/(H·W)"),
         (
             "pixels as tokens",
             f"{pixels.pixels:,}: {number_text(pixels.attention_cut_from_pixels)}× the attention; "
@@ -101,14 +101,15 @@ def _show(found: Laws) -> None:
             f"Image {here.image}, patch {here.patch}, width {projection.width}",
             ("patch", "grid", "tokens", "attention elements", "relative", "fp32 map"),
             neighbours,
+            "lrrrrr",
             caption="attention: patches squared, per head and image; tokens include the prefix",
         ),
-        table("", ("", ""), facts, left=2),
+        table("", ("", ""), facts, "ll"),
         table(
             "Often said, and true",
             ("about", "said", "true", "because"),
             [(entry.about, f"[dim]{entry.said}[/]", f"[bold]{entry.true}[/]", entry.why) for entry in found.folklore],
-            left=4,
+            "llll",
         ),
     )
 

@@ -14,7 +14,17 @@ from typing import Any
 
 from vitrail.geometry import Size
 
-__all__ = ["bytes_text", "count_text", "number_text", "plain", "show", "table", "write_csv", "write_json"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "number_text",
+    "plain",
+    "seconds_text",
+    "show",
+    "table",
+    "write_csv",
+    "write_json",
+]
 
 
 def bytes_text(count: int) -> str:
@@ -37,6 +47,17 @@ def count_text(count: float, unit: str = "") -> str:
         if abs(count) >= size:
             return f"{_three(count / size)} {letter}{unit}"
     return f"{_three(count)} {unit}".rstrip()
+
+
+def seconds_text(seconds: float) -> str:
+    """
+    >>> seconds_text(0.0205), seconds_text(3.14e-5)
+    ('20.5 ms', '31.4 µs')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{_three(seconds / size)} {unit}"
+    return f"{_three(seconds / 1e-6)} µs"
 
 
 def number_text(value: float | Fraction) -> str:
@@ -79,29 +100,26 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer.writerows(rows)
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, caption: str = ""
-) -> Any:
-    """A rich table: the first `left` columns are words, the others numbers."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], align: str, *, caption: str = "") -> Any:
+    """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
 
     drawn = Table(
-        title=title,
-        caption=caption or None,
-        box=box.SIMPLE_HEAD,
+        title=title or None,
+        box=box.SIMPLE_HEAD if any(columns) else None,
         title_justify="left",
-        caption_justify="left",
         title_style="bold",
         header_style="dim",
-        pad_edge=False,
+        pad_edge=True,
         show_header=any(columns),
     )
-    for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index < left else "right", no_wrap=index >= left)
+    for column, letter in zip(columns, align, strict=True):
+        drawn.add_column(column, justify="left" if letter == "l" else "right", no_wrap=letter == "r")
     for row in rows:
         drawn.add_row(*row)
-    return drawn
+    return Group(drawn, f" [dim]{caption}[/]\n") if caption else Group(drawn, "")
 
 
 def show(*parts: Any) -> None:

@@ -1,0 +1,147 @@
+"""vitrail compare: models side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from vitrail.cli.tables import bytes_text, count_text, plain, show, table, write_json
+from vitrail.geometry import Size
+from vitrail.plan.fit import largest_batch
+from vitrail.plan.hardware import Card, card
+from vitrail.plan.ledger import ledger
+from vitrail.plan.memory import memory
+from vitrail.plan.published import FOLKLORE, Result, best, results
+from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
+from vitrail.presets import PRESETS, preset
+
+__all__ = ["compare"]
+
+Flag = Annotated[bool, Parameter(negative=())]
+VARIANTS = ("Ti/16", "S/16", "B/16", "L/16", "H/14")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model's numbers; memory is per device, FLOPs are per image."""
+
+    model: str
+    image: Size
+    grid: Size
+    tokens: int
+    params: int
+    flops_forward: int
+    flops_train: int
+    macs_forward: int
+    infer_peak_bytes: int
+    train_peak_bytes: int
+    max_batch: int | None
+    """The largest training batch that likely fits the card."""
+    published: tuple[Result, ...]
+
+
+def compare(
+    *models: str,
+    image: str | None = None,
+    batch: Annotated[int, Parameter(allow_leading_hyphen=True)] = 32,
+    precision: Precision = "amp-bf16",
+    optimizer: Optimizer = "adamw",
+    attention: AttentionKernel = "flash",
+    gpu: str | None = None,
+    chart: Path | None = None,
+    json: Flag = False,
+) -> None:
+    """Put models side by side: parameters, FLOPs, memory, and what was published of them.
+
+    Parameters
+    ----------
+    models
+        Presets; the ViT family unless given.
+    image
+        HEIGHTxWIDTH for all of them; each preset's own unless given.
+    batch
+        Images per step, for memory.
+    precision
+        Of weights and arithmetic.
+    optimizer
+        For the memory of training.
+    attention
+        The kernel.
+    gpu
+        A card by name or memory: adds the largest training batch.
+    chart
+        A PNG or SVG, log-log.
+    json
+        Exact values as JSON.
+    """
+    target = None if gpu is None else card(gpu)
+    workload = Workload(batch=batch, train=True, precision=precision, optimizer=optimizer, attention=attention)
+    found = [_model(name, image, workload, target) for name in dict.fromkeys(models or VARIANTS)]
+    if chart is not None:
+        from vitrail.cli.charts import compare_chart
+
+        points = [(entry.model, entry.params, entry.flops_forward, entry.train_peak_bytes) for entry in found]
+        compare_chart(points, chart, memory_label=f"training, batch {batch}, {precision}")
+    if json:
+        write_json({"models": found, "folklore": plain(FOLKLORE)})
+    else:
+        _show(found, workload)
+
+
+def _model(name: str, image: str | None, workload: Workload, target: Card | None) -> Model:
+    config = preset(name) if image is None else preset(name, image=Size.of(image))
+    if name not in PRESETS:  # spelt in another case
+        name = next(known for known in PRESETS if known.lower() == name.strip().lower())
+    books = ledger(config, replace(workload, batch=1))
+    return Model(
+        model=name,
+        image=config.image,
+        grid=config.grid,
+        tokens=getattr(config, "tokens", config.grid.area),
+        params=books.params,
+        flops_forward=books.flops_forward,
+        flops_train=books.flops_train,
+        macs_forward=books.macs_forward,
+        infer_peak_bytes=memory(config, replace(workload, train=False)).peak_bytes,
+        train_peak_bytes=memory(config, workload).peak_bytes,
+        max_batch=None if target is None else largest_batch(config, workload, target),
+        published=results(name),
+    )
+
+
+def _show(found: list[Model], workload: Workload) -> None:
+    on_a_card = any(entry.max_batch is not None for entry in found)
+    headings = ("model", "image", "tokens", "params", "forward", "infer", "train")
+    headings += (("batch",) if on_a_card else ()) + ("top-1", "pretraining")
+    rows = []
+    for entry in found:
+        top = best(entry.model)
+        said = (f"{top.accuracy:.1f} %", f"{top.pretraining}, {top.image} px") if top else ("–", "")
+        rows.append(
+            (
+                f"[bold]{entry.model}[/]",
+                str(entry.image),
+                f"{entry.tokens:,}",
+                count_text(entry.params),
+                count_text(entry.flops_forward, "FLOP"),
+                bytes_text(entry.infer_peak_bytes),
+                bytes_text(entry.train_peak_bytes),
+                *((f"{entry.max_batch:,}",) if on_a_card else ()),
+                *said,
+            )
+        )
+    sources = sorted({top.source for entry in found if (top := best(entry.model))})
+    show(
+        table(
+            "Models side by side",
+            headings,
+            rows,
+            "llrrrrr" + ("r" if on_a_card else "") + "rl",
+            caption=f"memory: live tensors, batch {workload.batch}, {workload.precision}; "
+            f"top-1: the best published here on ImageNet-1k ({'; '.join(sources) or 'none'})",
+        ),
+        f" [dim]often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}.[/]",
+    )

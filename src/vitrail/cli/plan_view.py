@@ -1,0 +1,140 @@
+"""A plan as people read it: what it costs, where the bytes go, whether it fits, what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.cli.tables import bytes_text, count_text, seconds_text, show, table
+from vitrail.config import MobileConfig, ViTConfig
+from vitrail.parts import Adaptive
+from vitrail.plan.report import Report
+
+__all__ = ["show_report", "title"]
+
+
+def title(name: str, found: Report) -> str:
+    work = found.workload
+    parts = [name, f"image {found.config.image}"]
+    if not isinstance(found.config, MobileConfig):
+        parts.append(f"patch {found.config.patch}")
+    parts += ["training" if work.train else "inference", f"batch {work.batch}"]
+    parts += [f"× {work.accumulate}"] if work.accumulate > 1 else []
+    parts.append(work.precision)
+    parts += [work.optimizer] if work.train else []
+    parts.append(f"{work.attention} attention")
+    parts += ["checkpointing"] if work.checkpointing else []
+    parts += [f"{work.shard.kind} over {work.shard.devices}"] if work.shard else []
+    parts += [f"as {work.library}"] if work.library != "vitrail" else []
+    return " · ".join(parts)
+
+
+def show_report(found: Report, name: str) -> None:
+    show(
+        f"\n[bold]{title(name, found)}[/]",
+        table("", ("", ""), _facts(found), "ll"),
+        *_memory(found),
+        *_verdicts(found),
+        *_changes(found),
+        *(f"[dim]note: {note}[/]" for note in found.notes),
+    )
+
+
+def _facts(found: Report) -> list[tuple[str, str]]:
+    books, config = found.books, found.config
+    adaptive = isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive)
+    most = " at most" if adaptive and found.workload.adaptive_tokens is None else ""
+    rows = [
+        ("tokens", f"{found.tokens:,}{most}, grid {config.grid}"),
+        ("parameters", f"{books.params:,}"),
+        (
+            "forward",
+            f"{count_text(books.flops_forward, 'FLOP')} an image ({count_text(books.macs_forward, 'MAC')})",
+        ),
+    ]
+    if found.workload.train:
+        rows.append(("forward + backward", f"{count_text(books.flops_train, 'FLOP')} an image"))
+    if found.step_bound is not None:
+        bound = found.step_bound
+        rows.append(("a step takes at least", f"{seconds_text(bound.seconds)}, bound by {bound.limited_by}"))
+    return rows
+
+
+def _memory(found: Report) -> list[Any]:
+    held = found.memory
+    rows = [
+        (name.replace("_", " "), bytes_text(size), _percent(size / held.peak_bytes), _bar(size / held.peak_bytes))
+        for name, size in sorted(held.bytes.items(), key=lambda item: -item[1])
+        if size
+    ]
+    phases = "   ".join(f"{phase} {bytes_text(size)}" for phase, size in held.phase_peaks.items())
+    label = "exact" if held.exact else "an estimate"
+    return [
+        table(
+            f"Memory at the peak: {bytes_text(held.peak_bytes)} ({label})",
+            ("component", "bytes", "share", ""),
+            [(name, size, share, f"[cyan]{bar}[/]") for name, size, share, bar in rows],
+            "lrrl",
+            caption=f"peaks by phase   {phases}",
+        )
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "< 1%"
+
+
+def _bar(share: float, width: int = 24) -> str:
+    eighths = round(share * width * 8)
+    bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return bar.ljust(width)
+
+
+def _verdicts(found: Report) -> list[Any]:
+    if found.card is None:
+        return []
+    rows = [
+        (
+            verdict.name,
+            "[green]fits[/]" if verdict.fits else "[red]does not fit[/]",
+            bytes_text(verdict.needed_bytes),
+            f"{bytes_text(abs(verdict.free_bytes))} {'free' if verdict.fits else 'missing'}",
+            f"{found.max_batch[verdict.name]:,}",
+        )
+        for verdict in found.verdicts
+    ]
+    return [
+        table(
+            f"On {found.card.name}, {bytes_text(found.card.visible_bytes)} visible",
+            ("verdict", "", "needs", "", "largest batch"),
+            rows,
+            "llrlr",
+            caption="tensors plus context, workspaces and allocator: modelled, not measured",
+        )
+    ]
+
+
+def _changes(found: Report) -> list[Any]:
+    if not found.changes:
+        return []
+    rows = [
+        (
+            change.what,
+            _bytes(change.alone_bytes, change.alone_fits),
+            "" if change.together_bytes is None else _bytes(change.together_bytes, change.together_fits),
+            change.price,
+        )
+        for change in found.changes
+    ]
+    return [
+        table(
+            "What to change, in this order (likely needs)",
+            ("change", "alone", "so far", "price"),
+            rows,
+            "lrrl",
+            caption="" if any(change.together_fits for change in found.changes) else "all of it together does not fit",
+        )
+    ]
+
+
+def _bytes(size: int, fits: bool) -> str:
+    return f"{bytes_text(size)} [green]✓[/]" if fits else f"{bytes_text(size)} [red]✗[/]"

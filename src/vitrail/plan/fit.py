@@ -1,0 +1,222 @@
+"""Does it fit, with what batch, and what to change first: every answer computed, none guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import FullAttention, Patches
+from vitrail.plan.hardware import ALLOWANCES, Allowance, Card, flash_scratch_bytes, kernel_on, needed_bytes
+from vitrail.plan.memory import memory
+from vitrail.plan.workload import Shard, Workload
+
+__all__ = ["Change", "changes", "largest_batch", "largest_batches", "need_bytes", "on_card"]
+
+LIKELY = ALLOWANCES[1]
+
+
+def on_card(workload: Workload, target: Card) -> Workload:
+    """The workload with the attention kernel that the card would really run."""
+    return replace(workload, attention=kernel_on(target, workload))
+
+
+def need_bytes(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
+    """Bytes of the card that a step would take, by one allowance."""
+    real = on_card(workload, target)
+    return needed_bytes(memory(config, real), allowance, flash_scratch_bytes(config, real))
+
+
+# ── batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def largest_batch(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
+    """The most images a device takes in one forward pass; 0 if not even one."""
+    return _search(lambda batch: need_bytes(config, replace(workload, batch=batch), target, allowance), target)
+
+
+def largest_batches(config: Config, workload: Workload, target: Card) -> dict[str, int]:
+    """The largest batch of each verdict, by its name."""
+    return {allowance.name: largest_batch(config, workload, target, allowance) for allowance in ALLOWANCES}
+
+
+def _search(need: Callable[[int], int], target: Card) -> int:
+    """The largest batch that fits. Bytes grow with the batch, in pieces of straight line: follow the line, then bisect.
+
+    A plan takes a fraction of a millisecond, so a handful of calls is the whole cost.
+    """
+    fits, fails = 0, None
+    points: list[tuple[int, int]] = []
+    guess = 1
+    while fails is None or fails - fits > 1:
+        points.append((guess, need(guess)))
+        if points[-1][1] <= target.visible_bytes:
+            fits = guess
+        else:
+            fails = guess
+        guess = _next(points, fits, fails, target.visible_bytes)
+    return fits
+
+
+def _next(points: list[tuple[int, int]], fits: int, fails: int | None, limit: int) -> int:
+    lowest, highest = fits + 1, max(fits + 1, 64 * fits) if fails is None else fails - 1
+    if len(points) < 2 or (len(points) > 6 and len(points) % 2):  # a bend in the line: halve instead
+        return min(64, highest) if fails is None else (lowest + highest) // 2
+    (first, before), (second, after) = points[-2:]
+    slope = (after - before) // (second - first)
+    aimed = second + (limit - after) // slope if slope > 0 else highest
+    return min(max(aimed, lowest), highest)
+
+
+# ── what to change ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing to change, with what it does on its own and on top of the changes before it."""
+
+    name: str
+    what: str
+    price: str
+    """What it costs in time or quality."""
+    config: Config
+    workload: Workload
+    """The question with this change alone."""
+    alone_bytes: int
+    alone_fits: bool
+    together_bytes: int | None
+    """With the changes before it; None once those are enough."""
+    together_fits: bool
+
+
+@dataclass(frozen=True)
+class _Trial:
+    what: str
+    price: str
+    config: Config
+    workload: Workload
+
+
+def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, ...]:
+    """What to change so that it likely fits, the cheapest first and patch size last; empty when it fits as it is.
+
+    A change that saves nothing here, or that makes a combination which doesn't exist, is left out.
+    """
+
+    def need(trial: _Trial) -> int:
+        try:
+            return need_bytes(trial.config, trial.workload, target)
+        except VitrailError:
+            return start
+
+    limit = target.visible_bytes
+    start = together = need_bytes(config, workload, target)
+    so_far = (config, workload)
+    found: list[Change] = []
+    for name, propose in _PROPOSALS.items() if start > limit else ():
+        alone = propose(config, workload, target)
+        if alone is None or (alone_bytes := need(alone)) >= start:
+            continue
+        enough = together <= limit
+        if not enough and (trial := propose(*so_far, target)) is not None and (bytes_now := need(trial)) < together:
+            together, so_far = bytes_now, (trial.config, trial.workload)
+        found.append(
+            Change(
+                name=name,
+                what=alone.what,
+                price=alone.price,
+                config=alone.config,
+                workload=alone.workload,
+                alone_bytes=alone_bytes,
+                alone_fits=alone_bytes <= limit,
+                together_bytes=None if enough else together,
+                together_fits=together <= limit,
+            )
+        )
+    return tuple(found)
+
+
+def _batch(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    most = max(1, largest_batch(config, workload, target))
+    if workload.batch <= most:
+        return None
+    if not workload.train:
+        return _Trial(f"batch {most}", "more forward passes", config, replace(workload, batch=most))
+    effective = workload.batch * workload.accumulate
+    batch = max(size for size in range(1, most + 1) if effective % size == 0)
+    smaller = replace(workload, batch=batch, accumulate=effective // batch)
+    return _Trial(
+        f"batch {batch}, accumulate {smaller.accumulate}",
+        f"none in quality: the effective batch stays {effective}",
+        config,
+        smaller,
+    )
+
+
+def _attention(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    fused = replace(workload, attention="flash")
+    if workload.attention != "eager" or not isinstance(config, ViTConfig):
+        return None
+    if isinstance(config.attention, FullAttention):
+        config = config.but(attention=FullAttention(fused=True))
+    return _Trial(f"{kernel_on(target, fused)} attention", "none: the same result, faster", config, fused)
+
+
+def _optimizer(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    if not workload.train or workload.optimizer != "adamw":
+        return None
+    return _Trial("fused AdamW", "none: the same update", config, replace(workload, optimizer="adamw-fused"))
+
+
+def _checkpointing(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    if not workload.train or workload.checkpointing:
+        return None
+    return _Trial("checkpointing", "about a third more compute", config, replace(workload, checkpointing=True))
+
+
+def _precision(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    half = "bf16" if "bf16" in target.tflops or not target.tflops else "fp16"
+    lower = {
+        ("fp32", True): (f"amp-{half}", "none to speak of"),
+        ("fp32", False): ("bf16", "three digits of precision"),
+        ("amp-bf16", True): ("bf16", "small updates are rounded away"),
+        ("amp-bf16", False): ("bf16", "three digits of precision"),
+    }.get((workload.precision, workload.train))
+    if lower is None or (lower[0] == "bf16" and half != "bf16"):
+        return None
+    return _Trial(f"precision {lower[0]}", lower[1], config, replace(workload, precision=lower[0]))  # type: ignore[arg-type]
+
+
+def _shard(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    if not workload.train or (workload.shard is not None and workload.shard.kind != "ddp"):
+        return None
+    for devices in (2, 4, 8):
+        sharded = replace(workload, shard=Shard("fsdp", devices))
+        if need_bytes(config, sharded, target) <= target.visible_bytes:
+            break
+    return _Trial(f"fsdp over {devices} cards", "more cards, and traffic between them", config, sharded)
+
+
+def _patch(config: Config, workload: Workload, target: Card) -> _Trial | None:
+    if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
+        return None
+    coarser = Size(*(2 * side for side in config.patch))
+    stride = config.embedding.stride and Size(*(2 * side for side in config.embedding.stride))
+    try:
+        config = config.but(embedding=replace(config.embedding, patch=coarser, stride=stride))
+    except VitrailError:  # it doesn't divide the image
+        return None
+    return _Trial(f"patch {coarser}", "a quarter of the tokens: fine detail goes first", config, workload)
+
+
+_PROPOSALS: dict[str, Callable[[Config, Workload, Card], _Trial | None]] = {
+    "batch": _batch,
+    "attention": _attention,
+    "optimizer": _optimizer,
+    "checkpointing": _checkpointing,
+    "precision": _precision,
+    "shard": _shard,
+    "patch": _patch,
+}

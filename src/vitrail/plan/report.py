@@ -1,0 +1,132 @@
+"""One question, one answer: everything that is known of a config and a workload, on a card or on none.
+
+The command line and the studio show the same `Report`; its JSON is described by docs/schema/plan.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.geometry import Size
+from vitrail.plan.fit import Change, changes, largest_batches, on_card
+from vitrail.plan.hardware import Bound, Card, Verdict, flash_scratch_bytes, roofline, verdicts
+from vitrail.plan.ledger import Ledger, ledger
+from vitrail.plan.memory import memory
+from vitrail.plan.workload import Memory, Workload
+
+__all__ = ["Report", "report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A plan. FLOPs and MACs are per image; memory and time are per device and step."""
+
+    config: Config
+    workload: Workload
+    """With the attention kernel that the card would run."""
+    books: Ledger
+    """Of training, whatever the workload: its forward FLOPs are those of inference too."""
+    memory: Memory
+    card: Card | None
+    verdicts: tuple[Verdict, ...]
+    max_batch: dict[str, int]
+    changes: tuple[Change, ...]
+    step_bound: Bound | None
+    notes: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of a ViT, prefix included; of a pyramid or a mobile model, the cells of its last grid."""
+        config = self.config
+        if not isinstance(config, ViTConfig):
+            return config.grid.area
+        if self.workload.adaptive_tokens is not None:
+            return config.prefix.count + self.workload.adaptive_tokens
+        return config.tokens
+
+    def to_json(self) -> dict[str, Any]:
+        config, work = self.config, self.workload
+        shard = work.shard and f"{work.shard.kind}:{work.shard.devices}"
+        return {
+            "image": _size(config.image),
+            "patch": _size(config.patch) if isinstance(config, ViTConfig | PyramidConfig) else None,
+            "grid": _size(config.grid),
+            "tokens": self.tokens,
+            "params": self.books.params,
+            "flops_forward": self.books.flops_forward,
+            "flops_train": self.books.flops_train,
+            "macs_forward": self.books.macs_forward,
+            "workload": {**asdict(work), "shard": shard},
+            "peak_bytes": self.memory.peak_bytes,
+            "bytes": self.memory.bytes,
+            "phase_peaks": self.memory.phase_peaks,
+            "exact": self.memory.exact,
+            "gpu": None if self.card is None else asdict(self.card),
+            "verdicts": {
+                verdict.name: {
+                    "fits": verdict.fits,
+                    "needed_bytes": verdict.needed_bytes,
+                    "free_bytes": verdict.free_bytes,
+                }
+                for verdict in self.verdicts
+            },
+            "max_batch": self.max_batch,
+            "changes": [
+                {
+                    "name": change.name,
+                    "what": change.what,
+                    "price": change.price,
+                    "alone_bytes": change.alone_bytes,
+                    "alone_fits": change.alone_fits,
+                    "together_bytes": change.together_bytes,
+                    "together_fits": change.together_fits,
+                }
+                for change in self.changes
+            ],
+            "step_bound": None if self.step_bound is None else asdict(self.step_bound),
+            "notes": list(self.notes),
+        }
+
+
+def _size(size: Size) -> dict[str, int]:
+    return {"height": size.height, "width": size.width}
+
+
+def report(config: Config, workload: Workload, card: Card | None = None) -> Report:
+    """Plan a workload; with a card, also whether it fits, the largest batch, what to change, and a bound on time."""
+    real = workload if card is None else on_card(workload, card)
+    held = memory(config, real)
+    books = ledger(config, replace(real, batch=1, accumulate=1, train=True))
+    notes = [held.note] if held.note else []
+    if real.attention != workload.attention:
+        notes.append(f"{workload.attention} attention does not run here; planned with {real.attention}")
+    bound = None
+    if card is not None:
+        bound = _bound(card, real, books, held)
+        notes += [text for text in (card.note, bound.note if bound else "") if text]
+    return Report(
+        config=config,
+        workload=real,
+        books=books,
+        memory=held,
+        card=card,
+        verdicts=() if card is None else verdicts(held, card, flash_scratch_bytes(config, real)),
+        max_batch={} if card is None else largest_batches(config, workload, card),
+        changes=() if card is None else changes(config, workload, card),
+        step_bound=bound,
+        notes=tuple(notes),
+    )
+
+
+def _bound(card: Card, workload: Workload, books: Ledger, held: Memory) -> Bound | None:
+    """The least a step can move: weights and saved activations once each way, gradients and state once."""
+    images = workload.batch * workload.accumulate
+    flops = images * (books.flops_train if workload.train else books.flops_forward)
+    part = held.bytes
+    traffic = part["weights"] + part["input"]
+    if workload.train:
+        micro = 2 * (part["weights"] + part["activations"] + part["attention_maps"])
+        traffic = workload.accumulate * micro + part["gradients"] + 2 * (part["optimizer"] + part["weights"])
+    return roofline(card, workload, flops=flops, traffic_bytes=traffic)
