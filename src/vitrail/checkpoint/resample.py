@@ -103,7 +103,7 @@ def cosine_matrix(old: int, new: int) -> Tensor:
 def cosines(samples: int, waves: Tensor) -> Tensor:
     """(k, samples): orthonormal cosines of `waves` half periods over a side, at the cells' centres."""
     place = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
-    length = torch.where(waves == 0, 1.0, 2.0).sqrt() / math.sqrt(samples)
+    length = ((2 - (waves == 0).double()) / samples).sqrt()
     return length[:, None] * torch.cos(math.pi * waves[:, None] * place)
 
 

@@ -76,7 +76,7 @@ def carry_learned(
 def carry_relative(
     name: str, table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None
 ) -> Carried:
-    """Offsets resampled with the grid; a smaller window keeps the offsets that it still has. Prefix entries come last."""
+    """Offsets resampled with the grid; a smaller window keeps those that it still has. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
         return Carried(table, "", None)

@@ -15,11 +15,9 @@ from vitrail.parts import Adaptive, Convention, Hierarchical, Learned, Patches, 
 
 __all__ = ["change_preprocessing", "check_target", "find_target"]
 
-FREE = frozenset(
-    "image channels patch window remainder embedding prefix position attention pool final_norm classes head_bias "
-    "dropout attention_dropout drop_path norm_eps".split()
-)
-"""Fields that may change; the others shape the encoder's own weights."""
+VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
+FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion", "last_width"))
+"""Fields that shape the encoder's own weights; the others may change."""
 
 
 def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | None = None) -> Config:
@@ -74,7 +72,7 @@ def check_target(source: Config, target: Config) -> None:
     for field in fields(source):
         old, new = getattr(source, field.name), getattr(target, field.name)
         require(
-            field.name in FREE or old == new,
+            field.name not in FIXED or old == new,
             f"{field.name} changes from {old} to {new}, and weights cannot follow; "
             "adapt changes image, patch, channels, prefix, pool, classes and convention",
         )
