@@ -47,7 +47,7 @@ def test_the_changelog_knows_this_version():
     assert f"## {vitrail.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("[A-Z]*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("[A-Z]*.md")}), ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path):
     for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text()):
         assert (page.parent / target).exists(), target
