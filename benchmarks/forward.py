@@ -18,7 +18,6 @@ from measure import arguments, finish, gemm_flops_per_second, machine, ratio, ta
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from peers import timm, transformers, vit_pytorch
-
 from vitrail.config import ViTConfig
 from vitrail.nn.vit import ViT
 from vitrail.plan import ledger

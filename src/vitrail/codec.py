@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -63,7 +63,7 @@ def _read(data: Any, expected: Any, path: str) -> Any:
     if expected is Size:
         require(isinstance(data, str | int), f"{path} is {data!r}; write a size as '384x640'")
         return Size.of(data)
-    if dataclasses.is_dataclass(expected):
+    if isinstance(expected, type) and dataclasses.is_dataclass(expected):
         return _read_dataclass(data, expected, path)
     if expected is float:
         number = math.inf if data == "inf" else data
@@ -80,7 +80,7 @@ def _read(data: Any, expected: Any, path: str) -> Any:
 def _read_union(data: Any, options: tuple[Any, ...], path: str) -> Any:
     if data is None and NoneType in options:
         return None
-    parts: dict[Any, Any] = {kind_of(option): option for option in options if dataclasses.is_dataclass(option) and option is not Size}
+    parts: dict[Any, type] = {kind_of(option): option for option in options if _is_part(option)}
     if parts and isinstance(data, dict):
         kind = data.get("kind")
         require(kind in parts, f"{path}.kind is {kind!r}; it must be one of {', '.join(parts)}")
@@ -88,6 +88,10 @@ def _read_union(data: Any, options: tuple[Any, ...], path: str) -> Any:
     scalars = [option for option in options if option is not NoneType and option not in parts.values()]
     require(len(scalars) == 1, f"{path} is {data!r}; it must be an object with a kind of {', '.join(parts)}")
     return _read(data, scalars[0], path)
+
+
+def _is_part(option: Any) -> TypeGuard[type]:
+    return isinstance(option, type) and dataclasses.is_dataclass(option) and option is not Size
 
 
 def _read_dataclass(data: Any, expected: type, path: str) -> Any:
