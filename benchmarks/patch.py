@@ -56,7 +56,7 @@ def main() -> None:
         f"GEMM peak {peak / 1e9:.0f} GFLOP/s, {options.threads} threads; ratio = usual pipeline's time / vitrail's"
     ]
     lines += [
-        f"batch {cell['batch']:2}  {cell['milliseconds']['vitrail']:8.2f} ms  {cell['share_of_gemm_peak']:4.0%} of peak   "
+        f"batch {cell['batch']:2}  {cell['milliseconds']['vitrail']:8.2f} ms {cell['share_of_gemm_peak']:4.0%} of peak "
         f"usual {cell['milliseconds']['usual']:8.2f} ms   {cell['ratio']:.2f}×"
         for cell in cells
     ]

@@ -21,8 +21,8 @@ def forward_section(result: dict) -> list[str]:
     lines = [
         "## Forward pass",
         "",
-        "`python benchmarks/forward.py`: float32 at 224 px, the same work in every library; the ratio is the peer's time",
-        "over vitrail's. timm runs eager with fused attention, transformers with sdpa.",
+        "`python benchmarks/forward.py`: float32 at 224 px, the same work in every library; the ratio is the peer's",
+        "time over vitrail's. timm runs eager with fused attention, transformers with sdpa.",
         "",
         "| model | batch | vitrail, ms | share of GEMM peak | timm | transformers | vit-pytorch |",
         "|---|---|---|---|---|---|---|",
@@ -40,17 +40,17 @@ def patch_section(result: dict) -> list[str]:
     lines = [
         "## Patch step, from bytes",
         "",
-        "`python benchmarks/patch.py`: uint8 (batch, 224, 224, 3) → tokens of width 768, exact in float32, beside to-float →",
-        "normalise → convolution.",
+        "`python benchmarks/patch.py`: uint8 (batch, 224, 224, 3) → tokens of width 768, exact in float32, beside",
+        "to-float → normalise → convolution.",
         "",
         "| batch | vitrail, ms | usual, ms | ratio | share of GEMM peak |",
         "|---|---|---|---|---|",
     ]
-    for cell in result["cells"]:
-        lines.append(
-            f"| {cell['batch']} | {cell['milliseconds']['vitrail']:.2f} | {cell['milliseconds']['usual']:.2f} "
-            f"| {cell['ratio']:.2f}× | {cell['share_of_gemm_peak']:.0%} |"
-        )
+    lines += [
+        f"| {cell['batch']} | {cell['milliseconds']['vitrail']:.2f} | {cell['milliseconds']['usual']:.2f} "
+        f"| {cell['ratio']:.2f}× | {cell['share_of_gemm_peak']:.0%} |"
+        for cell in result["cells"]
+    ]
     return lines
 
 
@@ -60,9 +60,9 @@ def main() -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`. Candidates take turns in one run; ratios are medians over rounds. Absolute times belong",
-        f"to the machine: {facts['processor']}, {facts['threads']} threads, torch {facts['torch']}, float32 GEMM at "
-        f"{forward['gemm_gflops']:.0f} GFLOP/s.",
+        "Written by `make bench`. Candidates take turns in one run; ratios are medians over rounds. Absolute times",
+        f"belong to the machine: {facts['processor']}, {facts['threads']} threads, torch {facts['torch']}, float32",
+        f"GEMM at {forward['gemm_gflops']:.0f} GFLOP/s.",
         "",
         *forward_section(forward),
         "",
