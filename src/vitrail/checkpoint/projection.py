@@ -36,7 +36,7 @@ def resize_projection(weight: Tensor, new: Size, *, how: Projection = "pinv") ->
     pinv: the pseudo-inverse of B (FlexiViT, arXiv 2212.08013): exact when the patch grows.
     natural: the same, least squares over photographs instead of white noise: exact too when the patch grows, and
     loses less when it shrinks.
-    interpolate: the filters as pictures, times the areas' ratio so that a flat patch keeps its token.
+    interpolate: the filters as pictures, times the areas' ratio so that a flat patch about keeps its token.
     """
     require(how in get_args(Projection), f"projection {how!r} is unknown; use one of {', '.join(get_args(Projection))}")
     old = Size(*weight.shape[2:])
