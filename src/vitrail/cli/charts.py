@@ -7,8 +7,9 @@ from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.chart_frame import INK, RED, finish, halo, new_figure, plain_log, save, shades, style
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
-from vitrail.errors import VitrailError, require
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import Adaptive
 from vitrail.plan.fit import need_bytes
@@ -18,7 +19,6 @@ from vitrail.plan.workload import Workload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from vitrail.cli.sweep import Answer
 
@@ -35,8 +35,6 @@ COLOURS = {
     "temporary": "#CC79A7",
     "input": "#999999",
 }
-INK, FAINT, RED = "#222222", "#8a8a8a", "#b3001b"
-SUFFIXES = (".png", ".svg", ".pdf")
 
 
 # ── memory against image size ───────────────────────────────────────────────────────────────────────────────────
@@ -44,8 +42,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 def memory_chart(config: Config, workload: Workload, target: Card | None, path: Path, *, name: str) -> None:
     """Bytes at the peak by component, stacked, for images of the same shape from small to twice the size."""
-    figure, axes = _figure(path)
-    sizes, plans = _by_image(config, workload)
+    figure, axes = new_figure(path)
+    sizes, plans = _by_image(config, workload, target)
     sides = [size.height for size in sizes]
     stack = {part: [plan.bytes.get(part, 0) / GIB for plan in plans] for part in COLOURS}
     total = [plan.peak_bytes / GIB for plan in plans]
@@ -63,14 +61,14 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
         axes.text(
             sides[0],
             visible,
-            f" {target.name}, {visible:.1f} GiB visible",
+            f" {_named(target)}",
             color=RED,
             va="bottom",
             ha="left",
             fontsize=9,
         )
         top = max(needed[-1] * 1.04, visible * 1.12)
-    _mark(axes, config, workload, top)
+    _mark(axes, config, workload)
     axes.set_xlim(sides[0], sides[-1])
     axes.set_ylim(0, top)
     _band_labels(axes, sides[-1], stack, top)
@@ -81,26 +79,35 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     axes.set_ylabel("GiB at the peak, one device")
     kind = "training" if workload.train else "inference"
     title = f"{name}: memory of {kind} against image size"
-    _finish(figure, axes, path, title, f"batch {workload.batch}, {workload.precision}, {workload.attention} attention")
+    finish(figure, axes, path, title, f"batch {workload.batch}, {workload.precision}, {workload.attention} attention")
 
 
-def _by_image(config: Config, workload: Workload) -> tuple[list[Size], list[Any]]:
-    """Images of the config's shape, from the smallest that divides to about twice its side, and their plans."""
+def _named(target: Card) -> str:
+    known = target.name if target.tflops else "the card"
+    return f"{known}, {target.visible_bytes / GIB:.1f} GiB visible"
+
+
+def _by_image(config: Config, workload: Workload, target: Card | None) -> tuple[list[Size], list[Any]]:
+    """Images of the config's shape, from the smallest that divides to twice its side or the card's end, with plans."""
     cell = _cell(config)
     rows, columns = (max(1, side // step) for side, step in zip(config.image, cell, strict=True))
     shared = gcd(rows, columns)
     unit = Size(cell.height * rows // shared, cell.width * columns // shared)
     last = max(2 * shared, 4)
+    if target is not None:  # go on until the card is full, where that is in sight
+        while last < 6 * shared and need_bytes(_scaled(config, unit, last), workload, target) < target.visible_bytes:
+            last += max(1, shared // 2)
     sizes, plans = [], []
     for step in sorted({max(1, round(last * part / 32)) for part in range(1, 33)} | {shared}):
-        size = Size(unit.height * step, unit.width * step)
-        try:
-            plans.append(memory(config.but(image=size), workload))
-        except VitrailError:  # a size that this model cannot take
-            continue
-        sizes.append(size)
+        scaled = _scaled(config, unit, step)
+        sizes.append(scaled.image)
+        plans.append(memory(scaled, workload))
     require(len(sizes) > 1, f"image {config.image} leaves nothing to draw; give a larger one")
     return sizes, plans
+
+
+def _scaled(config: Config, unit: Size, step: int) -> Config:
+    return config.but(image=Size(unit.height * step, unit.width * step))
 
 
 def _cell(config: Config) -> Size:
@@ -113,18 +120,19 @@ def _cell(config: Config) -> Size:
     return config.embedding.patches[-1] if isinstance(config.embedding, Adaptive) else config.patch
 
 
-def _mark(axes: Axes, config: Config, workload: Workload, top: float) -> None:
+def _mark(axes: Axes, config: Config, workload: Workload) -> None:
     here = memory(config, workload).peak_bytes / GIB
     axes.plot([config.image.height], [here], "o", color=INK, markersize=5, zorder=5, clip_on=False)
     axes.annotate(
         f"{config.image}: {here:.2f} GiB",
         (config.image.height, here),
-        xytext=(-8, 8),
+        xytext=(9, -5),
         textcoords="offset points",
-        ha="right",
+        va="top",
         color=INK,
         fontsize=9,
         fontweight="bold",
+        path_effects=halo(),
     )
 
 
@@ -144,7 +152,14 @@ def _band_labels(axes: Axes, right: float, stack: dict[str, list[float]], top: f
             fontsize=9,
             color=INK,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": COLOURS[part], "linewidth": 2.4, "shrinkA": 1, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": COLOURS[part],
+                "linewidth": 1.8,
+                "shrinkA": 2,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
         )
 
 
@@ -160,13 +175,13 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
 
 
 def sweep_chart(
-    axes: dict[str, list[Any]], answers: Sequence[Answer], target: Card | None, path: Path, *, train: bool
+    axes: dict[str, list[Any]], answers: Sequence[Answer], target: Card | None, path: Path, *, title: str, subtitle: str
 ) -> None:
     """Peak memory against one of the sweep's numbers, a line for every combination of the others."""
     numeric = [key for key, values in axes.items() if len(values) > 1 and isinstance(values[0], int | Size)]
     require(bool(numeric), "a chart of a sweep needs two values or more of a number; add image=224,384,512")
     along = "image" if "image" in numeric else max(numeric, key=lambda key: len(axes[key]))
-    figure, drawn = _figure(path)
+    figure, drawn = new_figure(path)
     lines: dict[str, list[tuple[int, float]]] = {}
     for answer in answers:
         if answer.error:
@@ -174,7 +189,7 @@ def sweep_chart(
         others = ", ".join(_say(key, value) for key, value in answer.values.items() if key != along)
         lines.setdefault(others, []).append((_number(answer.values[along]), answer.numbers["peak_bytes"] / GIB))
     ends = []
-    for label, colour in zip(lines, _shades(len(lines)), strict=True):
+    for label, colour in zip(lines, shades(len(lines)), strict=True):
         points = sorted(lines[label])
         drawn.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=2, markersize=5)
         ends.append((points[-1], label, colour))
@@ -187,36 +202,37 @@ def sweep_chart(
     if target is not None:
         high = max(high, target.visible_bytes / GIB * 1.3)
         drawn.axhline(target.visible_bytes / GIB, color=RED, linewidth=1.2)
-        drawn.text(marks[0], target.visible_bytes / GIB * 1.03, target.name, color=RED, va="bottom", fontsize=9)
+        place = (marks[0], target.visible_bytes / GIB * 1.03)
+        drawn.text(*place, _named(target), color=RED, va="bottom", fontsize=9, path_effects=halo())
     drawn.set_ylim(low, high)
     _end_labels(drawn, ends)
-    _plain_log(drawn)
+    plain_log(drawn)
     drawn.set_xlabel("image side, pixels" if along == "image" else along.replace("_", " "))
     drawn.set_ylabel("GiB at the peak, one device")
-    _finish(figure, drawn, path, f"Memory of {'training' if train else 'inference'} over the sweep", "live tensors")
+    finish(figure, drawn, path, f"{title} against {along.replace('_', ' ')}", subtitle)
 
 
 def _end_labels(axes: Axes, ends: list[tuple[tuple[int, float], str, Any]]) -> None:
-    """Each line's name at its right end; names of ends at one place are moved apart."""
+    """Each line's name at its right end; names at the edge are moved apart."""
     from math import exp, log
 
     low, high = axes.get_ylim()
-    ends = sorted(ends, key=lambda end: end[0][1])
     right = max(point[0] for point, _, _ in ends)
-    places = _apart([log(point[1]) for point, _, _ in ends], (log(high) - log(low)) * 0.045)
-    for (point, label, colour), place in zip(ends, places, strict=True):
-        at_the_edge = point[0] == right
+    edge = sorted((end for end in ends if end[0][0] == right), key=lambda end: end[0][1])
+    apart = _apart([log(point[1] / low) for point, _, _ in edge], log(high / low) * 0.045)
+    places = {label: low * exp(place) for (_, label, _), place in zip(edge, apart, strict=True)}
+    for point, label, colour in ends:
         axes.annotate(
             label,
-            point,
-            xytext=(right, exp(place)) if at_the_edge else point,
-            textcoords="data",
+            (point[0], places.get(label, point[1])),
+            xytext=(10, 0),
+            textcoords="offset points",
             va="center",
             fontsize=9,
             color=colour,
             fontweight="bold",
             annotation_clip=False,
-        ).set_x(right * 1.03 if at_the_edge else point[0] * 1.03)
+        )
 
 
 def _number(value: int | Size) -> int:
@@ -234,7 +250,7 @@ def _say(key: str, value: Any) -> str:
 
 def compare_chart(models: Sequence[tuple[str, int, int, int]], path: Path, *, memory_label: str) -> None:
     """(name, parameters, forward FLOPs, peak bytes) of each model: parameters and memory against FLOPs, log-log."""
-    figure, (left, right) = _figure(path, panels=2)
+    figure, (left, right) = new_figure(path, panels=2)
     panels = (
         (left, [(flops / 1e9, params / 1e6, name) for name, params, flops, _ in models], "parameters, millions"),
         (right, [(flops / 1e9, peak / GIB, name) for name, _, flops, peak in models], f"peak GiB, {memory_label}"),
@@ -243,7 +259,7 @@ def compare_chart(models: Sequence[tuple[str, int, int, int]], path: Path, *, me
         points = sorted(unsorted)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        for (x, y, name), colour in zip(points, _shades(len(points)), strict=True):
+        for (x, y, name), colour in zip(points, shades(len(points)), strict=True):
             axes.plot([x], [y], "o", color=colour, markersize=9, zorder=3)
             axes.annotate(
                 name, (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9, color=INK, zorder=4
@@ -252,61 +268,9 @@ def compare_chart(models: Sequence[tuple[str, int, int, int]], path: Path, *, me
         axes.margins(0.14, 0.18)
         axes.set_xlabel("forward GFLOP an image")
         axes.set_ylabel(label)
-        _plain_log(axes, both=True)
-        _style(axes)
+        plain_log(axes, both=True)
+        style(axes)
+        axes.grid(axis="x", color="#f0f0f0", linewidth=0.7)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.04)  # type: ignore[union-attr]
     figure.suptitle("Models side by side", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
-    _save(figure, path)
-
-
-# ── the frame that all share ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _figure(path: Path, panels: int = 1) -> tuple[Figure, Any]:
-    require(
-        path.suffix.lower() in SUFFIXES,
-        f"chart {str(path)!r} does not end in {', '.join(SUFFIXES)}; name a file like memory.png",
-    )
-    require(path.parent.is_dir(), f"chart folder {str(path.parent)!r} does not exist; make it first")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise VitrailError("charts need matplotlib, which is not installed; run pip install 'vitrail[plot]'") from None
-    figure = Figure(figsize=(8.6, 5.2) if panels == 1 else (11, 4.8), dpi=150, layout="constrained")
-    return figure, figure.subplots(1, panels)
-
-
-def _shades(count: int) -> list[Any]:
-    """Dark to light along viridis, which keeps its order in grey and to the colour-blind; its pale end left out."""
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](0.85 * index / max(1, count - 1)) for index in range(count)]
-
-
-def _plain_log(axes: Axes, both: bool = False) -> None:
-    """Ticks of 1, 2 and 5, written as people write them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
-def _style(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-    axes.set_axisbelow(True)
-
-
-def _finish(figure: Figure, axes: Axes, path: Path, title: str, subtitle: str) -> None:
-    _style(axes)
-    axes.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold", color=INK)
-    axes.text(0, 1.025, subtitle, transform=axes.transAxes, fontsize=9.5, color=FAINT)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    # no date in the file: the same question gives the same bytes
-    figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    save(figure, path)

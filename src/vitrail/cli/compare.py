@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.tables import bytes_text, count_text, plain, show, table, write_json
+from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.hardware import Card, card
@@ -114,34 +114,35 @@ def _model(name: str, image: str | None, workload: Workload, target: Card | None
 
 def _show(found: list[Model], workload: Workload) -> None:
     on_a_card = any(entry.max_batch is not None for entry in found)
-    headings = ("model", "image", "tokens", "params", "forward", "infer", "train")
-    headings += (("batch",) if on_a_card else ()) + ("top-1", "pretraining")
+    images = {str(entry.image) for entry in found}
+    headings = ("model", *(("image",) if len(images) > 1 else ()), "tokens", "params", "GFLOP", "infer", "train")
+    headings += (("batch",) if on_a_card else ()) + ("top-1 %",)
     rows = []
     for entry in found:
         top = best(entry.model)
-        said = (f"{top.accuracy:.1f} %", f"{top.pretraining}, {top.image} px") if top else ("–", "")
+        said = f"{top.accuracy:.1f} ({top.pretraining})" if top else "–"
         rows.append(
             (
                 f"[bold]{entry.model}[/]",
-                str(entry.image),
+                *((str(entry.image),) if len(images) > 1 else ()),
                 f"{entry.tokens:,}",
                 count_text(entry.params),
-                count_text(entry.flops_forward, "FLOP"),
+                number_text(entry.flops_forward / 1e9),
                 bytes_text(entry.infer_peak_bytes),
                 bytes_text(entry.train_peak_bytes),
                 *((f"{entry.max_batch:,}",) if on_a_card else ()),
-                *said,
+                said,
             )
         )
     sources = sorted({top.source for entry in found if (top := best(entry.model))})
     show(
         table(
-            "Models side by side",
+            f"Models side by side{f' at {images.pop()}' if len(images) == 1 else ''}",
             headings,
             rows,
-            "llrrrrr" + ("r" if on_a_card else "") + "rl",
-            caption=f"memory: live tensors, batch {workload.batch}, {workload.precision}; "
-            f"top-1: the best published here on ImageNet-1k ({'; '.join(sources) or 'none'})",
+            "l" * (len(headings) - 6 - on_a_card) + "rrrrr" + "r" * on_a_card + "w",
+            caption=f"GFLOP: forward, an image; memory: live tensors, batch {workload.batch}, {workload.precision}",
         ),
+        f" [dim]top-1: the best on ImageNet-1k that is recorded here ({'; '.join(sources) or 'none is'})[/]",
         f" [dim]often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}.[/]",
     )

@@ -130,7 +130,7 @@ def _changes(found: Report) -> list[Any]:
             "What to change, in this order (likely needs)",
             ("change", "alone", "so far", "price"),
             rows,
-            "lrrl",
+            "lrrw",
             caption="" if any(change.together_fits for change in found.changes) else "all of it together does not fit",
         )
     ]

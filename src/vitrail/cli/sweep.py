@@ -88,7 +88,10 @@ def run_sweep(
     if chart is not None:
         from vitrail.cli.charts import sweep_chart
 
-        sweep_chart(axes, answers, target, chart, train=workload.train)
+        fixed = [] if "model" in axes else [str(asked["config"] or asked["model"])]
+        fixed += [f"{key} {getattr(workload, key)}" for key in ("batch", "precision", "attention") if key not in axes]
+        kind = "training" if workload.train else "inference"
+        sweep_chart(axes, answers, target, chart, title=f"Memory of {kind}", subtitle=", ".join(fixed))
     if json:
         rows = [{**answer.values, **answer.numbers, "error": answer.error or None} for answer in answers]
         write_json({"sweep": axes, "rows": rows})
@@ -149,7 +152,7 @@ def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload)
     on_a_card = any("fits" in answer.numbers for answer in answers)
     flops = "flops_train" if workload.train else "flops_forward"
     headings = (*axes, "tokens", "params", "train" if workload.train else "forward", "peak")
-    headings += ("likely", "largest batch") if on_a_card else ()
+    headings += ("fits", "max batch") if on_a_card else ()
     rows, missing = [], []
     for answer in answers:
         said, numbers = [str(value) for value in answer.values.values()], answer.numbers
@@ -164,10 +167,11 @@ def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload)
             bytes_text(numbers["peak_bytes"]),
         ]
         if on_a_card:
-            row += ["[green]fits[/]" if numbers["fits"] else "[red]does not fit[/]", f"{numbers['max_batch']:,}"]
+            row += ["[green]✓[/]" if numbers["fits"] else "[red]✗[/]", f"{numbers['max_batch']:,}"]
         rows.append((*said, *row))
+    on_card = "; fits and max batch: the likely verdict" if on_a_card else ""
     align = "l" * len(axes) + "rrrr" + ("lr" if on_a_card else "")
     show(
-        table("", headings, rows, align, caption="FLOPs are per image; peak is of live tensors per device"),
+        table("", headings, rows, align, caption=f"FLOPs are per image; peak: live tensors per device{on_card}"),
         *missing,
     )

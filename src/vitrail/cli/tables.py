@@ -101,7 +101,7 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], align: str, *, caption: str = "") -> Any:
-    """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers."""
+    """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers, w for prose."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -112,11 +112,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], ali
         title_justify="left",
         title_style="bold",
         header_style="dim",
-        pad_edge=True,
+        collapse_padding=True,
         show_header=any(columns),
     )
     for column, letter in zip(columns, align, strict=True):
-        drawn.add_column(column, justify="left" if letter == "l" else "right", no_wrap=letter == "r")
+        drawn.add_column(column, justify="right" if letter == "r" else "left", no_wrap=letter != "w")
     for row in rows:
         drawn.add_row(*row)
     return Group(drawn, f" [dim]{caption}[/]\n") if caption else Group(drawn, "")
@@ -126,6 +126,7 @@ def show(*parts: Any) -> None:
     """Draw tables and lines of text, which may have rich's markup, on standard output."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=False)
+    # a pipe has no width of its own: room for every column
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     for part in parts:
         console.print(part)

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from command import call
+from vitrail.plan import ledger
+from vitrail.plan.published import RESULTS, best, results
+from vitrail.presets import PRESETS, preset
+
+
+def test_models_side_by_side_are_exact(capsys):
+    assert call("compare", "Ti/16", "S/16", "B/16", "L/16", "H/14", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["params"] for entry in found["models"]] == [
+        5_717_416,
+        22_050_664,
+        86_567_656,
+        304_326_632,
+        632_045_800,
+    ]
+    assert found["models"][2]["flops_forward"] == 35_127_656_448
+    assert found["folklore"]["true"] == "84.15 % with JFT-300M"
+    accuracies = {(entry["pretraining"], entry["accuracy"]) for entry in found["models"][2]["published"]}
+    assert {("ImageNet-1k", 77.91), ("JFT-300M", 84.15)} <= accuracies
+
+
+def test_models_for_people_are_a_table_with_sources(capsys):
+    assert call("compare", "b/16", "dinov2-S/14", "--gpu", "rtx-4090") == 0
+    shown = capsys.readouterr().out
+    for part in ("B/16", "dinov2-S/14", "86.6 M", "84.2 (JFT-300M)", "arXiv 2010.11929", "77.91 %"):
+        assert part in shown
+
+
+def test_one_image_size_for_all(capsys):
+    assert call("compare", "S/16", "B/32", "--image", "64x96", "--json") == 0
+    small, large = json.loads(capsys.readouterr().out)["models"]
+    assert (small["tokens"], large["tokens"]) == (4 * 6 + 1, 2 * 3 + 1)
+    assert small["flops_forward"] == ledger(preset("S/16", image="64x96")).flops_forward
+
+
+def test_a_chart_is_drawn(tmp_path, capsys):
+    assert call("compare", "Ti/16", "S/16", "--chart", str(tmp_path / "models.png")) == 0
+    assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("B/17",), "model 'B/17' is not a preset"),
+        (("B/16", "--batch", "-1"), "batch -1"),
+        (("--gpu", "x9"), "gpu 'x9'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys, arguments, reason):
+    assert call("compare", *arguments) == 2
+    shown = capsys.readouterr()
+    assert reason in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_published_results_name_presets_and_sources():
+    assert all(result.source and 50 < result.accuracy < 100 for result in RESULTS)
+    assert all(result.model in PRESETS for result in RESULTS if result.dataset == "ImageNet-1k")
+    assert best("g/14") is None  # not to be taken for G/14
+    assert best("B/16") == max(results("B/16"), key=lambda result: result.accuracy)

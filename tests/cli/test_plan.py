@@ -1,0 +1,242 @@
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from command import call, run
+from vitrail.plan import Workload, ledger, memory
+from vitrail.presets import PRESETS, preset
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan.json").read_text(encoding="utf-8"))
+ISSUE = [
+    "plan",
+    "--model",
+    "B/16",
+    "--image",
+    "384x640",
+    "--patch",
+    "16",
+    "--batch",
+    "32",
+    "--train",
+    "--precision",
+    "amp-bf16",
+    "--optimizer",
+    "adamw",
+    "--attention",
+    "flash",
+    "--gpu",
+    "rtx-4090",
+]
+
+
+def planned(capsys, *arguments: str) -> dict:
+    assert call(*arguments, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMA).validate(found)
+    return found
+
+
+def test_the_schema_is_a_schema():
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_plan_as_json_is_exact(capsys):
+    found = planned(capsys, "plan")
+    assert found["grid"] == {"height": 14, "width": 14}
+    assert (found["tokens"], found["params"]) == (197, 86_567_656)
+    assert (found["flops_forward"], found["macs_forward"]) == (35_127_656_448, 17_563_828_224)
+    assert (found["verdicts"], found["max_batch"], found["gpu"]) == ({}, {}, None)
+
+
+def test_a_plan_on_a_card(capsys):
+    found = planned(capsys, *ISSUE)
+    assert found["grid"] == {"height": 24, "width": 40}
+    assert found["tokens"] == 961
+    assert found["peak_bytes"] == sum(found["bytes"].values()) == max(found["phase_peaks"].values())
+    assert list(found["verdicts"]) == ["optimistic", "likely", "safe"]
+    needs = [verdict["needed_bytes"] for verdict in found["verdicts"].values()]
+    assert needs == sorted(needs)
+    assert found["max_batch"]["optimistic"] >= found["max_batch"]["likely"] >= found["max_batch"]["safe"] >= 32
+    work = Workload(batch=32, train=True, precision="amp-bf16")
+    assert found["peak_bytes"] == memory(preset("B/16", image="384x640"), work).peak_bytes
+
+
+def test_what_does_not_fit_is_told_what_to_change(capsys):
+    found = planned(capsys, "plan", "--model", "H/14", "--train", "--batch", "64", "--gpu", "rtx-4090")
+    assert not found["verdicts"]["likely"]["fits"]
+    assert found["changes"][0]["name"] == "batch"
+
+
+def test_every_option_reaches_the_workload(capsys):
+    options = "--train --checkpointing --accumulate 4 --optimizer adamw-fused --attention efficient --batch 3"
+    found = planned(capsys, "plan", "--model", "cifar", *options.split())
+    work = found["workload"]
+    assert work["checkpointing"]
+    assert (work["accumulate"], work["batch"]) == (4, 3)
+    assert (work["optimizer"], work["attention"]) == ("adamw-fused", "efficient")
+    expected = Workload(
+        batch=3, train=True, checkpointing=True, accumulate=4, optimizer="adamw-fused", attention="efficient"
+    )
+    assert found["peak_bytes"] == memory(preset("cifar"), expected).peak_bytes
+
+
+def test_a_config_file_is_planned_like_its_preset(capsys, tmp_path):
+    (tmp_path / "small.json").write_text(preset("S/16", classes=5).to_json())
+    found = planned(capsys, "plan", "--config", str(tmp_path / "small.json"))
+    assert found["model"] == "small.json"
+    assert found["params"] == ledger(preset("S/16", classes=5)).params
+
+
+def test_the_shape_can_be_changed(capsys):
+    found = planned(capsys, "plan", "--width", "96", "--depth", "2", "--num-heads", "3", "--classes", "0")
+    from vitrail.parts import Mlp
+
+    config = preset("B/16", width=96, depth=2, num_heads=3, classes=0, mlp=Mlp(width=384))
+    assert found["params"] == ledger(config).params
+
+
+def test_a_plan_for_people_names_every_part(capsys):
+    assert call(*ISSUE) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "961",
+        "activations",
+        "optimizer",
+        "optimistic",
+        "likely",
+        "safe",
+        "modelled, not measured",
+        "at least",
+    ):
+        assert part in shown
+
+
+def test_the_rows_as_csv_add_up(capsys):
+    assert call("plan", "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert sum(int(row["params"]) for row in rows) == 86_567_656
+    assert sum(int(row["flops"]) for row in rows) == 35_127_656_448
+    assert rows[0]["path"].startswith("embedding")
+
+
+def test_a_sweep_answers_every_combination_and_says_why_one_is_missing(capsys):
+    assert call("plan", "--sweep", "patch=8,14,16,32", "image=224,384,512", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 12
+    missing = [row for row in found["rows"] if row["error"]]
+    assert len(missing) == 2
+    assert "384x384 is not divisible by patch 14x14" in missing[0]["error"]
+    row = next(row for row in found["rows"] if row["image"]["height"] == 384 and row["patch"]["height"] == 16)
+    assert row["tokens"] == 577
+    assert row["flops_forward"] == ledger(preset("B/16", image=384)).flops_forward
+
+
+def test_a_sweep_as_csv_has_a_row_each(capsys):
+    assert call("plan", "--sweep", "model=Ti/16,S/16", "batch=1,4", "--gpu", "t4", "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["model"], row["batch"]) for row in rows] == [
+        ("Ti/16", "1"),
+        ("Ti/16", "4"),
+        ("S/16", "1"),
+        ("S/16", "4"),
+    ]
+    assert all(row["fits"] == "True" and int(row["max_batch"]) > 4 for row in rows)
+
+
+def test_a_sweep_for_people_is_a_table(capsys):
+    assert call("plan", "--sweep", "patch=14,16", "image=224,384", "--gpu", "24GiB") == 0
+    shown = capsys.readouterr().out
+    assert "577" in shown
+    assert "384x384 is not divisible by patch 14x14" in shown
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        ("--train", "--batch", "4", "--gpu", "rtx-3060"),
+        ("--image", "32x96"),
+        ("--sweep", "patch=8,16", "image=64,128", "--gpu", "t4"),
+        ("--sweep", "batch=1,2,4"),
+    ],
+)
+def test_a_chart_is_a_file_of_its_kind(tmp_path, suffix, question, capsys):
+    path = tmp_path / f"chart.{suffix}"
+    assert call("plan", "--model", "Ti/16", *question, "--chart", str(path)) == 0
+    assert path.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
+
+
+def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
+    for arguments, reason in (
+        (("--image", "12"), "patch 16x16 is larger than image 12x12"),
+        (("--gpu", "rtx-4080"), "gpu 'rtx-4080' is not a known card; try rtx-4090"),
+        (("--batch", "-3"), "batch -3 is not a positive whole number"),
+    ):
+        found = run("plan", *arguments)
+        assert found.returncode == 2
+        assert found.stdout == ""
+        assert reason in found.stderr
+        assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--width", "770"), "width 770 is not divisible by num_heads 12"),
+        (("--model", "B/17"), "model 'B/17' is not a preset; try"),
+        (("--image", "225"), "225x225 is not divisible by patch 16x16"),
+        (("--image", "0"), "height 0 is not a positive whole number"),
+        (("--batch", "0"), "batch 0"),
+        (("--accumulate", "-1"), "accumulate -1"),
+        (("--precision", "fp8"), "--precision"),
+        (("--optimizer", "lion"), "--optimizer"),
+        (("--attention", "magic"), "--attention"),
+        (("--as", "keras"), "--as"),
+        (("--shard", "fsdp"), "shard 'fsdp' is not KIND:DEVICES"),
+        (("--shard", "mine:8"), "shard 'mine' is unknown"),
+        (("--train", "--infer"), "--train and --infer"),
+        (("--json", "--csv"), "--json and --csv"),
+        (("--config", "nowhere.json"), "config nowhere.json cannot be read"),
+        (("--sweep", "patch"), "sweep 'patch' is not KEY=VALUE"),
+        (("--sweep", "colour=red"), "sweep key 'colour' is unknown"),
+        (("--sweep", "batch=two"), "sweep batch='two' is not a whole number"),
+        (("--sweep", "patch=8", "patch=16"), "sweep key 'patch' is given twice"),
+        (("--sweep", "patch=15"), "not divisible by patch 15x15"),
+        (("--sweep", "model=Ti/16,S/16", "--chart", "x.png"), "a chart of a sweep needs"),
+        (("--chart", "x.bmp"), "chart 'x.bmp' does not end in"),
+        (("--chart", "nowhere/x.png"), "chart folder 'nowhere' does not exist"),
+        (("--gpu", "24"), "less than 1 MiB"),
+        (("--model", "swin-T", "--width", "9"), "not a PyramidConfig"),
+        (("--model", "mobilevit-S", "--patch", "8"), "not a mobile model's to choose"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys, arguments, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("plan", *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert reason in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_planning_imports_neither_torch_nor_numpy():
+    code = (
+        "import sys; from vitrail.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'PIL'} & set(sys.modules); assert not heavy, heavy"
+    )
+    for arguments in (ISSUE, [*ISSUE, "--json"], ["laws"], ["compare", "Ti/16"], ["plan", "--sweep", "patch=8,16"]):
+        found = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_planned(capsys, name):
+    planned(capsys, "plan", "--model", name, "--train", "--batch", "2")
