@@ -1,0 +1,47 @@
+"""A folder with a folder per class: the folder's name is the class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitrail.errors import VitrailError, require
+from vitrail.images.decode import Pixels, decode
+from vitrail.images.folder import SUFFIXES, image_files
+
+__all__ = ["ClassFolder", "class_folders"]
+
+
+def class_folders(root: Path) -> list[Path]:
+    """The folders below, sorted by name; hidden ones are left out."""
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+class ClassFolder:
+    """Images sorted by class, then by path."""
+
+    channels: int = 3
+
+    def __init__(self, root: Path) -> None:
+        folders = class_folders(root)
+        require(
+            len(folders) != 1,
+            f"{root} has one class folder ({folders[0].name if folders else ''}), so there is nothing to tell apart; "
+            "give two or more",
+        )
+        self.classes = tuple(folder.name for folder in folders)
+        self.items: list[tuple[Path, int]] = []
+        for label, folder in enumerate(folders):
+            try:
+                self.items += [(path, label) for path in image_files(folder)]
+            except VitrailError:
+                endings = ", ".join(sorted(SUFFIXES))
+                raise VitrailError(
+                    f"class folder {folder} holds no images; remove it, or add files ending in {endings}"
+                ) from None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        path, label = self.items[index]
+        return decode(path), label

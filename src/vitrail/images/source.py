@@ -1,0 +1,85 @@
+"""What a source of labelled images is: random access, labels known before a pixel is read, damage named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from vitrail.errors import require
+from vitrail.images.decode import ImageError, Pixels, decode
+
+__all__ = ["ArraySource", "Part", "Source", "Split", "check_labels", "decode_named"]
+
+Split = Literal["train", "test"]
+
+
+class Source(Protocol):
+    """Labelled images by index, in an order of their own that never changes."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def channels(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        """uint8 (height, width, channel) and the label; an `ImageError` names an image that gives no picture."""
+        ...
+
+
+class ArraySource:
+    """Images of one size, all in memory: (N, height, width, channel)."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, classes: Sequence[str], *, name: str) -> None:
+        require(
+            len(images) == len(labels) and len(images) > 0,
+            f"{name} has {len(images)} images and {len(labels)} labels; fetch it again",
+        )
+        check_labels(labels, len(classes), name)
+        self.images, self.labels, self.classes = images, labels.astype(np.int64), tuple(classes)
+        self.channels: int = 1 if images.shape[3] == 1 else 3
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        return self.images[index], int(self.labels[index])
+
+
+class Part:
+    """Some of another source's images."""
+
+    def __init__(self, source: Source, indices: np.ndarray) -> None:
+        self.source, self.indices = source, indices
+        self.classes, self.channels = source.classes, source.channels
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        return self.source[int(self.indices[index])]
+
+
+def check_labels(labels: np.ndarray, classes: int, name: str) -> None:
+    """Refuse a single class and a label that names none."""
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(outside):
+        first = int(outside[0])
+        require(
+            False,
+            f"{name}: image {first} has label {int(labels[first])}, out of range for {classes} classes "
+            f"(0–{classes - 1}); {len(outside)} such: mend the labels",
+        )
+    require(classes > 1, f"{name} has one class, so there is nothing to tell apart; give two or more")
+
+
+def decode_named(data: bytes, name: str) -> Pixels:
+    """Decode bytes that came out of a larger file, with their own name in the error."""
+    try:
+        return decode(data)
+    except ImageError as error:
+        raise ImageError(f"{name}: {str(error).partition(': ')[2]}") from None
