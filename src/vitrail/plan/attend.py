@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from vitrail.plan.meter import Number
-from vitrail.plan.ops import dropout
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["bmm", "copy", "multiply", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
+__all__ = ["Problem", "copy", "matmul", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """How much attention there is: `count` (images × heads) score matrices of queries × keys."""
+
+    count: Number
+    queries: Number
+    keys: Number
+    head_width: Number
 
 
 def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
@@ -24,35 +35,61 @@ def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
 
 
-def sdpa(
-    t: Tape,
-    path: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: Number,
-    queries: Number,
-    keys: Number,
-    head_width: Number,
-    rate: float = 0.0,
-) -> Tensor:
-    """PyTorch's scaled_dot_product_attention over `heads` (images × heads) problems: flash where it can, else efficient."""
+def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
+    """PyTorch's scaled_dot_product_attention: flash where it can (half precision, no mask), else memory-efficient."""
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
-    size, flash = t.compute, t.kernel == "flash" and t.compute == 2
-    flops = 4 * heads * queries * keys * head_width
+    size, flash = t.compute, t.kernel == "flash" and t.compute == 2 and mask is None
+    flops = 4 * p.count * p.queries * p.keys * p.head_width
     t.tally(path, flops)
-    out = t.new(heads * queries * head_width, size)
+    out = t.new(p.count * p.queries * p.head_width, size)
     if flash:
-        statistics = t.new(heads * queries, 4, "attention_maps")
+        statistics = t.new(p.count * p.queries, 4, "attention_maps")
         seed, offset = t.new(2, 8), t.new(1, 8)
     else:
-        statistics = t.new(heads * -(-queries // 32) * 32 if t.train else 0, 4, "attention_maps")
+        statistics = t.new(p.count * -(-p.queries // 32) * 32 if t.train else 0, 4, "attention_maps")
         seed, offset = t.new(1, 8), t.new(1, 8)
     saved = t.save(path, q, k, v, out, statistics, seed, offset)
-    counts = [heads * length * head_width for length in (queries, keys, keys)]
+    counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
 
     def backward(grad: Tensor):
         t.tally(path, flops * 5 // 2)
         return [t.new(count, size) for count in counts]
 
     return t.record(out, (q, k, v), saved, backward)
+
+
+def copy(t: Tape, x: Tensor) -> Tensor:
+    """The same elements in another order: a new tensor, whose gradient is passed on."""
+    return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
+
+
+def matmul(
+    t: Tape, path: str, a: Tensor, b: Tensor, batch: Number, m: Number, k: Number, n: Number, component: str | None = None
+) -> Tensor:
+    """`batch` products of m×k and k×n matrices."""
+    size = t.compute
+    right, left = t.cast(b, size), t.cast(a, size)
+    saved = t.save(path, left, right)
+    flops, counts = 2 * batch * m * k * n, (batch * m * k, batch * k * n)
+    needs = a.node is not None, b.node is not None
+    t.tally(path, flops)
+
+    def backward(grad: Tensor):
+        t.tally(path, flops * sum(needs))
+        return [t.new(count, size) if need else None for count, need in zip(counts, needs, strict=True)]
+
+    return t.record(t.new(batch * m * n, size, component), (left, right), saved, backward)
+
+
+def softmax(t: Tape, path: str, x: Tensor) -> Tensor:
+    a = t.cast(x, 4, "attention_maps") if t.amp else x
+    count, size = a.count, a.size
+    y = t.new(count, size, "attention_maps")
+    return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))
+
+
+def softmax_attention(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float
+) -> Tensor:
+    """softmax(QKᵀ/√d + bias)V, every step in the open."""
+    raise NotImplementedError

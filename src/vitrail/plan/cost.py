@@ -8,15 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.config import ViTConfig
-from vitrail.errors import VitrailError
-from vitrail.parts import FullAttention, Learned, Mlp, Patches
+from vitrail.parts import (
+    ClsPool,
+    Learned,
+    MaxPool,
+    MeanPool,
+    MlpKind,
+    SinCos1d,
+    SinCos2d,
+    SwiGLU,
+    WindowedAttention,
+)
 from vitrail.plan import ops
-from vitrail.plan.attend import sdpa, unbind_heads
+from vitrail.plan.attend import Problem, sdpa, unbind_heads
 from vitrail.plan.meter import Number
+from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
-from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["Numbers", "vit"]
+__all__ = ["Numbers", "numbers", "vit"]
 
 
 @dataclass
@@ -28,7 +37,7 @@ class Numbers:
     patch: Number
     """Pixels of a patch."""
     pixels: Number
-    """Pixels of the fitted image."""
+    """Pixels of the image."""
     grid: Number
     """Patches per image."""
     tokens: Number
@@ -44,14 +53,14 @@ class Numbers:
 
 
 def numbers(c: ViTConfig, workload: Workload) -> Numbers:
-    fit = c.fit(c.image)
+    grid = c.grid
     return Numbers(
         batch=workload.batch,
         channels=c.channels,
         patch=c.patch.area,
         pixels=c.image.area,
-        grid=fit.grid.area,
-        tokens=c.prefix.count + fit.grid.area,
+        grid=grid.area,
+        tokens=c.prefix.count + grid.area,
         width=c.width,
         depth=c.depth,
         num_heads=c.num_heads,
@@ -61,71 +70,193 @@ def numbers(c: ViTConfig, workload: Workload) -> Numbers:
 
 
 def vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    return classify(t, c, n, vector(t, c, n, image))
+
+
+def vector(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     x = features(t, c, n, image)
     x = pool(t, c, n, x)
-    return classify(t, c, n, x)
+    return norm(t, n, x, "norm") if c.final_norm == "pooled" else x
 
 
-def features(t, c, n, image):
-    def one(x, i):
-        return block(t, c, n, x, f"blocks.{i}")
+def features(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    def one(x: Tensor, i: int) -> Tensor:
+        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i)
 
-    x = t.repeat("blocks", one, embed(t, c, n, image), [(i,) for i in range(c.depth)])
-    return ops.layer_norm(t, "norm", x, n.width)
+    x = t.repeat("blocks", one, _embedded(t, c, n, image), runs(c, n))
+    return norm(t, n, x, "norm") if c.final_norm == "tokens" else x
 
 
-def embed(t, c, n, image):
+def _embedded(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    x = embed(t, c, n, image)
+    return norm(t, n, x, "embedding_norm") if c.embedding_norm else x
+
+
+def runs(c: ViTConfig, n: Numbers) -> list[Run]:
+    """Like blocks: the first drops no path, and windows shift in every other one."""
+    depth, found, start = n.depth, [], 0
+    if not isinstance(depth, int):
+        return [([(0,), (1,), (2,)], depth)]
+    if c.drop_path:
+        found, start = [([(0,)], 1)], 1
+    period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
+    groups = [tuple(range(i, i + period)) for i in range(start, depth - period + 1, period)]
+    rest = [(i,) for i in range(start + len(groups) * period, depth)]
+    return found + [(part, len(part)) for part in (groups, rest) if part]
+
+
+# ── front end ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     tokens = patch_embed(t, c, n, image)
     tokens = prefix(t, c, n, tokens)
-    return ops.add_rows(t, tokens, t.parameter("position", n.tokens * n.width, "table"))
+    if isinstance(c.position, Learned | SinCos1d | SinCos2d):
+        tokens = position(t, c, n, tokens)
+    return tokens
 
 
 @module
-def patch_embed(t, c, n, image):
-    return ops.conv(t, "embedding", image, n.width * n.channels * n.patch, n.width, n.batch * n.grid)
+def patch_embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    weights = n.width * n.channels * n.patch
+    return ops.conv(t, "embedding", image, weights, n.width, n.batch * n.grid, c.embedding.bias)
 
 
 @module
-def prefix(t, c, n, tokens):
-    before = [ops.expand(t, t.parameter("prefix", n.width, "cls"), n.batch)]
+def prefix(t: Tape, c: ViTConfig, n: Numbers, tokens: Tensor) -> Tensor:
+    spec = c.prefix
+    if spec.count == 0:
+        return tokens
+    kept = [("cls", spec.cls), ("distillation", spec.distillation), ("registers", spec.registers)]
+    before = [
+        ops.expand(t, t.parameter("prefix", count * n.width, name), n.batch * count * n.width)
+        for name, count in kept
+        if count
+    ]
     return ops.cat(t, *before, tokens)
 
 
 @module
-def block(t, c, n, x, path):
-    x = ops.add(t, x, attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention"))
-    return ops.add(t, x, mlp(t, c, n, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp"))
+def position(t: Tape, c: ViTConfig, n: Numbers, tokens: Tensor) -> Tensor:
+    """Tables that are added: the learned, and the fixed ones, which are buffers."""
+    spec, count = c.position, c.prefix.count
+    match spec:
+        case SinCos1d():
+            return ops.add(t, tokens, t.buffer(n.tokens * n.width))
+        case SinCos2d():
+            return _add_rows(t, n, tokens, count, None, t.buffer(n.grid * n.width))
+    rows = {"all": count, "cls": int(c.prefix.cls), "none": 0}[spec.prefix]
+    table = t.parameter("position", (rows + n.grid) * n.width, "table")
+    if rows == count:
+        return ops.add(t, tokens, table)
+    of_prefix, of_patches = ops.split(t, table, rows * n.width, n.grid * n.width)
+    return _add_rows(t, n, tokens, count, of_prefix, of_patches)
+
+
+def _add_rows(t: Tape, n: Numbers, tokens: Tensor, count: int, of_prefix: Tensor | None, rows: Tensor) -> Tensor:
+    """Patches' rows, and those of as many leading prefix tokens as have one."""
+    before, patches = ops.split(t, tokens, n.batch * count * n.width, n.batch * n.grid * n.width)
+    if of_prefix is not None and of_prefix.count:
+        before = ops.add(t, before, ops.pad(t, of_prefix, count * n.width))
+    return ops.cat(t, before, ops.add(t, patches, rows))
+
+
+# ── encoder ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @module
-def norm(t, n, x, path):
+def norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
     return ops.layer_norm(t, path, x, n.width)
 
 
 @module
-def attention(t, c, n, x, path):
+def block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float) -> Tensor:
+    x = _add(t, c, n, x, attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention"), path, "scale1", rate)
+    return _add(t, c, n, x, mlp(t, c.mlp, n.width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout), path, "scale2", rate)
+
+
+def _add(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float) -> Tensor:
+    if c.layer_scale is not None:
+        branch = ops.multiply(t, path, branch, t.parameter(path, n.width, scale))
+    return ops.add(t, x, drop_path(t, path, n, branch, rate) if t.train else branch)
+
+
+def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
+    if rate == 0:
+        return branch
+    keep = t.new(n.batch, branch.size)
+    return ops.multiply(t, path, branch, t.new(n.batch, branch.size))
+
+
+@module
+def attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
-    mixed = sdpa(t, path, q, k, v, n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
+    problem = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
+    mixed = sdpa(t, path, q, k, v, problem)
     x = ops.linear(t, f"{path}.out", mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
-def heads(t, c, n, x, path):
-    qkv = ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width)
-    return unbind_heads(t, qkv, 3)
+def heads(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
+    bias: bool | Tensor = c.qkv_bias == "all"
+    if c.qkv_bias == "no_key":
+        bias = ops.cat(t, t.parameter(path, n.width, "q_bias"), t.new(n.width, t.size), t.parameter(path, n.width, "v_bias"))
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3)
+    if c.qk_norm:
+        q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")
+    return [q, k, v]
 
 
 @module
-def mlp(t, c, n, x, path):
-    x = ops.gelu(t, path, ops.linear(t, f"{path}.fc1", x, n.width, n.mlp_width))
-    x = ops.dropout(t, path, x, c.dropout)
-    return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, n.mlp_width, n.width), c.dropout)
+def qk_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
+    return ops.layer_norm(t, path, x, n.head_width)
 
 
 @module
-def pool(t, c, n, x):
-    return ops.select(t, x, n.batch * n.width)
+def mlp(t: Tape, spec: MlpKind, width: Number, x: Tensor, path: str, rate: float) -> Tensor:
+    hidden = spec.width
+    if isinstance(spec, SwiGLU):
+        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), x.count // width * hidden, x.count // width * hidden)
+        x = ops.dropout(t, path, ops.multiply(t, path, ops.activate(t, path, gate), value), rate)
+    else:
+        x = ops.dropout(t, path, activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden)), rate)
+    return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, hidden, width), rate)
 
 
-def classify(t, c, n, x):
-    return ops.linear(t, "head", x, n.width, n.classes)
+def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
+    if name != "quick_gelu":
+        return ops.activate(t, path, x)
+    return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))
+
+
+# ── pool and head ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@module
+def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    match c.pool:
+        case ClsPool():
+            return ops.narrow(t, x, n.batch * n.width * (1 + c.prefix.distillation))
+        case MeanPool():
+            return ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
+        case MaxPool():
+            return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
+    raise NotImplementedError
+
+
+def _patches(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    return ops.narrow(t, x, n.batch * n.grid * n.width) if c.prefix.count else x
+
+
+def classify(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    if not c.classes:
+        return x
+    if not c.prefix.distillation:
+        return head(t, c, n, x, "head")
+    cls, distillation = ops.unbind(t, x, 2)
+    return ops.fresh(t, ops.add(t, head(t, c, n, cls, "head"), head(t, c, n, distillation, "distillation_head")))
+
+
+@module
+def head(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+    return ops.linear(t, path, x, n.width, n.classes, c.head_bias)

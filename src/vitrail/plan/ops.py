@@ -1,41 +1,49 @@
 """Operations on tensors without content: what each allocates and saves, forward and backward, and its FLOPs.
 
-They follow PyTorch's CUDA operators, autocast and autograd formulas, as a tracker of its storages sees them. A FLOP
+They follow PyTorch's CUDA operators, autocast and autograd formulas, as a tracker of its storages sees them. One FLOP
 convention holds throughout: two per multiply-add, counted for matrix products, convolutions and attention.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from vitrail.plan.meter import Number
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = [
+    "activate",
     "add",
-    "bmm",
     "cat",
     "conv",
-    "copy",
+    "copied_back",
     "cross_entropy",
     "dropout",
-    "gelu",
+    "expand",
+    "fresh",
     "layer_norm",
     "linear",
-    "scale",
-    "sdpa",
-    "select",
-    "softmax",
-    "unbind_heads",
+    "multiply",
+    "narrow",
+    "saving_output",
+    "split",
 ]
 
 
-def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, *, bias: bool = True) -> Tensor:
-    """x @ Wᵀ + b over the last `width` values."""
+# ── matrix products and norms ───────────────────────────────────────────────────────────────────────────────────
+
+
+def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool | Tensor = True) -> Tensor:
+    """x @ Wᵀ + b over the last `width` values; the bias may be a tensor that was made on the way."""
     rows = x.count // width
-    b = t.weight(path, out, "bias") if bias else None
+    if isinstance(bias, Tensor):
+        b = t.cast(bias, t.compute)
+    else:
+        b = t.weight(path, out, "bias") if bias else None
     w = t.weight(path, width * out)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
-    flops, size, wanted = 2 * rows * width * out, t.compute, a.node is not None
+    flops, size, wanted, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
@@ -43,12 +51,30 @@ def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, *, bias: b
         before = t.new(rows * width, size) if wanted else None
         weights = t.new(width * out, size)
         t.forget_recomputed()
-        return before, weights, t.new(out, size) if bias else None
+        return before, weights, t.new(out, size) if biased else None
 
     return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
 
 
+def conv(t: Tape, path: str, x: Tensor, weights: Number, width: Number, out: Number, bias: bool = True) -> Tensor:
+    """A convolution with so many weights to `width` channels at `out` places (over the whole batch)."""
+    b = t.weight(path, width, "bias") if bias else None
+    w = t.weight(path, weights)
+    a = t.cast(x, t.compute)
+    saved = t.save(path, a, w)
+    flops, size, count, wanted = 2 * weights * out, t.compute, x.count, a.node is not None
+    t.tally(path, flops)
+
+    def backward(grad: Tensor):
+        t.tally(path, flops * (1 + wanted))
+        before = t.new(count, size) if wanted else None
+        return before, t.new(weights, size), t.new(width, size) if bias else None
+
+    return t.record(t.new(width * out, size), (a, w, b), saved, backward)
+
+
 def layer_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
+    """Always in float32 under autocast; mean and deviation of every row are kept."""
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     a = t.cast(x, 4) if t.amp else x
@@ -62,28 +88,63 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
     return t.record(y, (a, w, b), saved, backward)
 
 
-def gelu(t: Tape, path: str, x: Tensor) -> Tensor:
-    """Any activation that is one operator and saves its input."""
+# ── element by element ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fresh(t: Tape, x: Tensor, saved: Any = None) -> Tensor:
+    """A new tensor of x's size, forward and backward."""
     count, size = x.count, x.size
-    saved = t.save(path, x)
     return t.record(t.new(count, size), (x,), saved, lambda grad: (t.new(count, size),))
 
 
-def scale(t: Tape, path: str, x: Tensor, name: str, width: Number) -> Tensor:
-    """x times a learned vector."""
-    s = t.parameter(path, width, name)
-    count, size, out_size = x.count, x.size, max(x.size, t.size)
-    saved = t.save(path, x, s)
+def activate(t: Tape, path: str, x: Tensor) -> Tensor:
+    """An activation that is one operator and saves its input, like GELU and SiLU."""
+    saved = t.save(path, x)
+    return fresh(t, x, saved)
+
+
+def saving_output(t: Tape, path: str, x: Tensor) -> Tensor:
+    """One that saves its result, like the sigmoid and ReLU."""
+    count, size = x.count, x.size
+    y = t.new(count, size)
+    return t.record(y, (x,), t.save(path, y), lambda grad: (t.new(count, size),))
+
+
+def multiply(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
+    """x · y, where y has x's shape or is spread over it; each is saved if the other needs a gradient."""
+    needs = x.node is not None, y.node is not None
+    like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
+    saved = t.save(path, *[other for other, need in ((y, needs[0]), (x, needs[1])) if need]) if any(needs) else None
 
     def backward(grad: Tensor):
-        before = t.new(count, out_size)
-        if size != out_size:
-            before = t.new(count, size)
-        product = t.new(count, out_size)
-        del product
-        return before, t.new(width, t.size)
+        whole = [t.new(count, size) if need else None for need in needs]
+        return [_reduced(t, whole, of, own, count, size) for of, own in like]
 
-    return t.record(t.new(count, out_size), (x, s), saved, backward)
+    return t.record(t.new(count, size), (x, y), saved, backward)
+
+
+def _reduced(t: Tape, whole: list[Tensor | None], count: Number, size: int, old: Number, old_size: int):
+    """The next gradient, summed over what its tensor was spread over, in its own type."""
+    part = whole.pop(0)
+    if part is None:
+        return None
+    if count is not old and not _equal(count, old):
+        part = t.new(count, old_size)
+    return part if size == old_size else t.new(count, size)
+
+
+def _equal(a: Number, b: Number) -> bool:
+    return bool(a == b) if isinstance(a, int) and isinstance(b, int) else bool((a == b).all())
+
+
+def add(t: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
+    like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
+
+    def backward(grad: Tensor):
+        return [_reduced(t, [grad], of, own, count, size) for of, own in like]
+
+    return t.record(t.new(count, size), (x, y), None, backward)
 
 
 def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
@@ -91,29 +152,10 @@ def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
         return x
     count, size = x.count, x.size
     y, mask = t.new(count, size), t.new(count, 1)
-    saved = t.save(path, mask)
-    return t.record(y, (x,), saved, lambda grad: (t.new(count, size),))
+    return t.record(y, (x,), t.save(path, mask), lambda grad: (t.new(count, size),))
 
 
-def add(t: Tape, x: Tensor, y: Tensor) -> Tensor:
-    """x + y of one shape; the smaller type's gradient is cast back to it."""
-    sizes, out = (x.size, y.size), max(x.size, y.size)
-    count = x.count
-
-    def backward(grad: Tensor):
-        return tuple(grad if size == out else t.new(count, size) for size in sizes)
-
-    return t.record(t.new(count, out), (x, y), None, backward)
-
-
-def add_rows(t: Tape, x: Tensor, table: Tensor) -> Tensor:
-    """x + a table that is the same for every image."""
-    sizes, out, count, rows = (x.size, table.size), max(x.size, table.size), x.count, table.count
-
-    def backward(grad: Tensor):
-        return grad if sizes[0] == out else t.new(count, sizes[0]), t.new(rows, sizes[1])
-
-    return t.record(t.new(count, out), (x, table), None, backward)
+# ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cat(t: Tape, *parts: Tensor) -> Tensor:
@@ -130,42 +172,74 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
     return t.record(t.new(sum(counts), size), parts, None, backward)
 
 
-def expand(t: Tape, x: Tensor, times: Number) -> Tensor:
+def expand(t: Tape, x: Tensor, count: Number) -> Tensor:
     """The same for every image: a view, whose gradient is summed."""
-    count, size = x.count, x.size
-    return t.record(Tensor(x.storage, count * times, size), (x,), None, lambda grad: (t.new(count, size),))
+    own, size = x.count, x.size
+    return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
-def conv(t: Tape, path: str, x: Tensor, weights: Number, width: Number, out: Number, *, bias: bool = True) -> Tensor:
-    """A convolution with so many weights, `width` output channels and `out` output positions over the batch."""
-    b = t.weight(path, width, "bias") if bias else None
-    w = t.weight(path, weights)
-    a = t.cast(x, t.compute)
-    saved = t.save(path, a, w)
-    flops, size, count, wanted = 2 * weights * out, t.compute, x.count, a.node is not None
-    t.tally(path, flops)
-
-    def backward(grad: Tensor):
-        t.tally(path, flops * (1 + wanted))
-        before = t.new(count, size) if wanted else None
-        return before, t.new(weights, size), t.new(width, size) if bias else None
-
-    return t.record(t.new(width * out, size), (a, w, b), saved, backward)
-
-
-def select(t: Tape, x: Tensor, count: Number) -> Tensor:
+def narrow(t: Tape, x: Tensor, count: Number) -> Tensor:
     """Some of the elements: a view, whose gradient is zeros with those filled in."""
     whole, size = x.count, x.size
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(whole, size),))
 
 
+def split(t: Tape, x: Tensor, *counts: Number) -> list[Tensor]:
+    """Views that together are x; their gradients are put together again."""
+    whole, size = x.count, x.size
+
+    def backward(grads: Any):
+        missing = [] if isinstance(grads, Tensor) else [t.new(c, size) for i, c in enumerate(counts) if i not in grads]
+        joined = t.new(whole, size)
+        del missing
+        return (joined,)
+
+    first = t.record(Tensor(x.storage, counts[0], size), (x,), None, backward)
+    return [Tensor(x.storage, count, size, first.node, slot) for slot, count in enumerate(counts)]
+
+
+def copied_back(t: Tape, x: Tensor) -> Tensor:
+    """A view whose gradient has to be copied, because it comes in another order."""
+    count, size = x.count, x.size
+    return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(count, size),))
+
+
+def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
+    """Views along an axis; their gradients are stacked."""
+    return split(t, x, *[x.count // parts] * parts)
+
+
+def pad(t: Tape, x: Tensor, count: Number) -> Tensor:
+    """A larger copy; its gradient is a copy too."""
+    own, size = x.count, x.size
+    return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
+
+
+def mean(t: Tape, x: Tensor, count: Number) -> Tensor:
+    """The mean over some axes, leaving `count` values."""
+    own, size = x.count, x.size
+    return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
+
+
+def amax(t: Tape, path: str, x: Tensor, count: Number) -> Tensor:
+    """The maximum over some axes: backward compares, counts ties and shares the gradient among them."""
+    own, size = x.count, x.size
+    saved_input = x
+    y = t.new(count, size)
+
+    def backward(grad: Tensor):
+        equal = t.new(own, 1)
+        return (t.new(own, size),)
+
+    return t.record(y, (x,), t.save(path, saved_input, y), backward)
+
+
+# ── loss ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
-    count, size = logits.count, logits.size
-    logs = t.new(count, size)
-    saved = t.save("", logs)
-    logs = t.record(logs, (logits,), saved, lambda grad: (t.new(count, size),))
+    logs = saving_output(t, "", logits)
     full = t.cast(logs, 4) if t.amp else logs
-    size = full.size
+    count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    saved = t.save("", full, total)
-    return t.record(loss, (full,), saved, lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("", full, total), lambda grad: (t.new(count, size),))

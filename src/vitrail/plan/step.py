@@ -9,7 +9,7 @@ from vitrail.errors import VitrailError
 from vitrail.plan import cost
 from vitrail.plan.meter import Meter, Number
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["Step", "run_step"]

@@ -17,6 +17,10 @@ from vitrail.plan.meter import Meter, Number, Storage
 __all__ = ["Tape", "Tensor", "module"]
 
 
+Run = tuple[list[tuple[int, ...]], Number]
+"""Groups of block numbers, and how many there are: in a sweep an array, where the groups are examples."""
+
+
 def module(function: Callable) -> Callable:
     """A function that keeps its arguments alive until it returns, as calling an nn.Module does."""
 
@@ -197,37 +201,32 @@ class Tape:
 
     # ── many blocks ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def repeat(
-        self,
-        name: str,
-        block: Callable[[Tensor, int], Tensor],
-        x: Tensor,
-        groups: list[tuple[int, ...]],
-        count: Number | None = None,
-    ) -> Tensor:
-        """Run like groups of blocks, numbered; `count` says how many there are where it is an array.
+    def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
+        """Run numbered blocks; a run is of groups of blocks that are all alike.
 
-        Every group changes the live bytes alike, forward and backward, so that peaks are in the first or the last:
-        those between are skipped, and accounted for.
+        Every group of a run changes the live bytes alike, forward and backward, so that peaks are in its first or its
+        last: those between are skipped, and accounted for.
         """
-        done, last, marks = 0, len(groups) - 1, []
-        while done <= last:
-            before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
-            for number in groups[done]:
-                x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
-            times: Number = 0
-            if x.size == size and done < last - 1:
-                times = last - 1 - done if count is None else count - done - 2
-                self.meter.extrapolate(before, times)
-                for i, number in enumerate(groups[done]):
-                    others = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
-                    self.repeats[f"{name}.{number}"] = times, others
-                self._nodes.append(lambda times=times: self.meter.extrapolate(marks[0], times))
-                done = last - 1
-            self._past_casts.append((self._casts, times))
-            self._casts = outer
-            done += 1
-        self._nodes.append(lambda: marks.append(self.meter.state()))
+        for run in runs:
+            groups, count = run
+            done, last, marks = 0, len(groups) - 1, []
+            while done <= last:
+                before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
+                for number in groups[done]:
+                    x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
+                times: Number = 0
+                if x.size == size and done < last - 1:
+                    times = count - done - 2
+                    self.meter.extrapolate(before, times)
+                    for i, number in enumerate(groups[done]):
+                        others = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
+                        self.repeats[f"{name}.{number}"] = times, others
+                    self._nodes.append(lambda times=times, marks=marks: self.meter.extrapolate(marks[0], times))
+                    done = last - 1
+                self._past_casts.append((self._casts, times))
+                self._casts = outer
+                done += 1
+            self._nodes.append(lambda marks=marks: marks.append(self.meter.state()))
         return x
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
