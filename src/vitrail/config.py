@@ -146,6 +146,33 @@ class ViTConfig(_Value):
     def head_width(self) -> int:
         return self.width // self.num_heads
 
+    @property
+    def position_parameters(self) -> int:
+        """What the positions have to learn, over all blocks.
+
+        >>> ViTConfig().position_parameters, ViTConfig(position=RelativeBias()).position_parameters
+        (151296, 105408)
+        """
+        match self.position:
+            case Learned(prefix=rows):
+                count = {"all": self.prefix.count, "cls": int(self.prefix.cls), "none": 0}[rows]
+                return (count + self.grid.area) * self.width
+            case RelativeBias(shared=shared, prefix=prefix):
+                span = self.relative_span
+                offsets = (2 * span.height - 1) * (2 * span.width - 1) + 3 * prefix
+                return offsets * self.num_heads * (1 if shared else self.depth)
+            case RotaryMixed():
+                return self.depth * self.width  # a row and a column frequency for every pair of values
+            case _:
+                return 0
+
+    @property
+    def relative_span(self) -> Size:
+        """What relative offsets span: the grid, or the window where there are windows."""
+        if isinstance(self.attention, WindowedAttention):
+            return Size(*map(min, self.attention.window, self.grid))
+        return self.grid
+
     def fit(self, image: Size) -> Fit:
         """How an image of this size is cut."""
         return self.embedding.fit(image, self.remainder)

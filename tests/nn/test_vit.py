@@ -258,6 +258,28 @@ def test_dropout_rests_in_evaluation_and_works_in_training():
     assert torch.equal(model(image), model(image))
 
 
+@given(vit_configs())
+@laws
+def test_a_config_knows_what_its_positions_learn(config: ViTConfig):
+    with torch.device("meta"):
+        named = ViT(config).named_parameters()
+        assert config.position_parameters == sum(p.numel() for name, p in named if "position." in name)
+
+
+@given(vit_configs())
+@laws
+def test_every_config_runs_where_its_weights_are(config: ViTConfig):
+    # Tensors made on the way must follow the weights' device. Adaptive patches count tokens, which meta has none of.
+    if isinstance(config.embedding, parts.Adaptive):
+        config = SMALL
+    with torch.device("meta"):
+        model = ViT(config)
+    image = torch.empty(2, config.channels, *config.image, device="meta")
+    assert model(image).device.type == "meta"
+    other = torch.empty(2, config.channels, 16, 24, device="meta")
+    assert model(other).device.type == "meta"
+
+
 @pytest.mark.parametrize(
     ("config", "parameters"),
     [

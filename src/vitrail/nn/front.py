@@ -128,8 +128,5 @@ def build_position(config: ViTConfig) -> nn.Module | None:
 
 def build_relative(config: ViTConfig, spec: parts.RelativeBias) -> RelativeTable:
     """A table over the offsets of the grid, or of the window where there are windows."""
-    grid, windowed = config.grid, isinstance(config.attention, parts.WindowedAttention)
-    if isinstance(config.attention, parts.WindowedAttention):
-        window = config.attention.window
-        grid = Size(min(window.height, grid.height), min(window.width, grid.width))
-    return RelativeTable(grid, config.num_heads, prefix=spec.prefix, windowed=windowed)
+    windowed = isinstance(config.attention, parts.WindowedAttention)
+    return RelativeTable(config.relative_span, config.num_heads, prefix=spec.prefix, windowed=windowed)
