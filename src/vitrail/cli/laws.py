@@ -104,12 +104,12 @@ def _show(found: Laws) -> None:
             "lrrrrr",
             caption="attention: patches squared, per head and image; tokens include the prefix",
         ),
-        table("", ("", ""), facts, "ll"),
+        table("", ("", ""), facts, "lw"),
         table(
             "Often said, and true",
             ("about", "said", "true", "because"),
             [(entry.about, f"[dim]{entry.said}[/]", f"[bold]{entry.true}[/]", entry.why) for entry in found.folklore],
-            "llll",
+            "wllw",
         ),
     )
 

@@ -1,0 +1,1 @@
+"""Bytes → pixels: decoding, and where images come from."""
