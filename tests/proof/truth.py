@@ -22,6 +22,20 @@ __all__ = ["follow_step"]
 torch.cuda.is_available = lambda: True  # autocast asks; the shim stands in for the device
 torch.cuda.is_bf16_supported = lambda including_emulation=True: True
 
+# A CPU build has no CUDA kernel of these, and would take them apart; on a card each is one operator.
+_KERNELS = torch.library.Library("aten", "IMPL")
+for _name in ("silu_backward",):
+    _KERNELS.impl(_name, lambda *args: None, "CUDA")
+
+
+def _new_tensor(self: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:
+    """`Tensor.new_tensor` copies from the host by a path that fake tensors don't follow."""
+    shape = torch.tensor(data, device="cpu").shape
+    return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+
+torch.Tensor.new_tensor = _new_tensor  # type: ignore[method-assign]
+
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 KERNELS = {
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],

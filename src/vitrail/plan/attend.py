@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.plan.meter import Number
+from vitrail.plan.ops import add, copied_back, dropout, fresh
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Problem", "copy", "matmul", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
@@ -35,10 +36,15 @@ def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
 
 
+def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
+    """Flash takes half precision and no mask; what it doesn't take goes to the memory-efficient kernel."""
+    return t.kernel == "flash" and t.compute == 2 and mask is None
+
+
 def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
-    """PyTorch's scaled_dot_product_attention: flash where it can (half precision, no mask), else memory-efficient."""
+    """PyTorch's scaled_dot_product_attention."""
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
-    size, flash = t.compute, t.kernel == "flash" and t.compute == 2 and mask is None
+    size, flash = t.compute, is_flash(t, mask)
     flops = 4 * p.count * p.queries * p.keys * p.head_width
     t.tally(path, flops)
     out = t.new(p.count * p.queries * p.head_width, size)
@@ -89,7 +95,19 @@ def softmax(t: Tape, path: str, x: Tensor) -> Tensor:
 
 
 def softmax_attention(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
 ) -> Tensor:
-    """softmax(QKᵀ/√d + bias)V, every step in the open."""
-    raise NotImplementedError
+    """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
+    queries = fresh(t, q)
+    products = _products(t, path, queries, k, p, in_order)
+    del queries
+    if bias is not None:
+        products = add(t, products, bias)
+    weights = dropout(t, path, softmax(t, path, products), rate)
+    return copied_back(t, matmul(t, path, weights, copy(t, v), p.count, p.queries, p.keys, p.head_width))
+
+
+def _products(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
+    if not in_order:
+        q, k = copy(t, q), copy(t, k)
+    return matmul(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps")

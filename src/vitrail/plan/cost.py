@@ -14,14 +14,18 @@ from vitrail.parts import (
     MaxPool,
     MeanPool,
     MlpKind,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
     SinCos1d,
     SinCos2d,
     SwiGLU,
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, sdpa, unbind_heads
+from vitrail.plan.attend import Problem, copy, is_flash, sdpa, softmax_attention, unbind_heads
 from vitrail.plan.meter import Number
+from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 
@@ -81,9 +85,11 @@ def vector(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 def features(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     def one(x: Tensor, i: int) -> Tensor:
-        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i)
+        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared)
 
-    x = t.repeat("blocks", one, _embedded(t, c, n, image), runs(c, n))
+    start = [_embedded(t, c, n, image)]
+    shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
+    x = t.repeat("blocks", one, start.pop(), runs(c, n))
     return norm(t, n, x, "norm") if c.final_norm == "tokens" else x
 
 
@@ -170,8 +176,12 @@ def norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float) -> Tensor:
-    x = _add(t, c, n, x, attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention"), path, "scale1", rate)
+def block(
+    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float, shared: Rotation | Tensor | None
+) -> Tensor:
+    x = _add(
+        t, c, n, x, attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared), path, "scale1", rate
+    )
     return _add(t, c, n, x, mlp(t, c.mlp, n.width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout), path, "scale2", rate)
 
 
@@ -189,11 +199,25 @@ def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Te
 
 
 @module
-def attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+def attention(
+    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None
+) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
+    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
+    bias = None
+    if isinstance(position, Rotation):
+        q, k = position.turn(t, path, q), position.turn(t, path, k)
+    elif position is not None:
+        bias = position
     problem = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
-    mixed = sdpa(t, path, q, k, v, problem)
-    x = ops.linear(t, f"{path}.out", mixed, n.width, n.width)
+    in_order = c.qk_norm
+    if t.kernel == "eager" or not c.attention.fused:
+        mixed = softmax_attention(t, path, q, k, v, problem, c.attention_dropout if t.train else 0.0, None, in_order)
+        copies = True
+    else:
+        mixed = sdpa(t, path, q, k, v, problem)
+        copies = in_order and is_flash(t)  # flash lays its result out as the queries are
+    x = ops.linear(t, f"{path}.out", copy(t, mixed) if copies else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
@@ -227,6 +251,21 @@ def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
     if name != "quick_gelu":
         return ops.activate(t, path, x)
     return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))
+
+
+def shares_position(c: ViTConfig) -> bool:
+    """What acts inside attention is computed once for all blocks."""
+    return isinstance(c.position, Rotary) or (isinstance(c.position, RelativeBias) and c.position.shared)
+
+
+def within(t: Tape, c: ViTConfig, n: Numbers, path: str, size: int) -> Rotation | Tensor | None:
+    """What a position contributes inside attention: a rotation, a bias, or nothing."""
+    match c.position:
+        case Rotary(coordinates=coordinates):
+            return axial_rotation(t, n.tokens, n.head_width, size, coordinates == "normalised")
+        case RotaryMixed():
+            return mixed_rotation(t, path, n.grid, n.tokens, n.num_heads, n.head_width, size)
+    return None
 
 
 # ── pool and head ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,7 +36,7 @@ def memory(config: Config, workload: Workload) -> Memory:
     if workload.train:
         held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape.total(tape.tensors), size)
         if workload.accumulate > 1:
-            held["gradients"] = params * size
+            held["gradients"] = tape.total(tape.grad_bytes)
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})

@@ -215,6 +215,12 @@ def pad(t: Tape, x: Tensor, count: Number) -> Tensor:
     return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
+def repeat(t: Tape, x: Tensor, times: Number) -> Tensor:
+    """Every element so many times over; gradients are summed."""
+    own, size = x.count, x.size
+    return t.record(t.new(own * times, size), (x,), None, lambda grad: (t.new(own, size),))
+
+
 def mean(t: Tape, x: Tensor, count: Number) -> Tensor:
     """The mean over some axes, leaving `count` values."""
     own, size = x.count, x.size

@@ -53,10 +53,11 @@ class Node:
 class Leaf:
     """A parameter, to autograd: it keeps the gradient that reaches it."""
 
-    __slots__ = ("grad",)
+    __slots__ = ("grad", "path")
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
         self.grad: Tensor | None = None
+        self.path = path
 
 
 class _Frame:
@@ -101,6 +102,7 @@ class Tape:
         self.flops: dict[str, Number] = defaultdict(int)
         self.backward_flops: dict[str, Number] = defaultdict(int)
         self.saved_bytes: dict[str, Number] = defaultdict(int)
+        self.grad_bytes: dict[str, Number] = defaultdict(int)
         self.buffer_bytes: Number = 0
         self.repeats: dict[str, tuple[Number, list[str]]] = {}
         """Paths that stand for so many more like them, and those paths."""
@@ -119,7 +121,7 @@ class Tape:
         """A learned tensor of the module at `path`."""
         leaf = self._leaves.get((path, name))
         if leaf is None:
-            leaf = self._leaves[path, name] = Leaf()
+            leaf = self._leaves[path, name] = Leaf(path)
             self.paths[path] = None
             self.params[path] += count
             self.tensors[path] += 1
@@ -281,10 +283,14 @@ class Tape:
         if target is None or grad is None:
             return
         if isinstance(target, Leaf):
+            storage = grad.storage
+            assert target.grad is None and storage is not None
+            if not storage.saved:  # two gradients may be views of one storage
+                storage.saved = True
+                self.grad_bytes[target.path] += storage.size
             if not self.has_grads:  # otherwise it is added to the gradient that is there
-                assert target.grad is None and grad.storage is not None
                 target.grad = grad
-                self.meter.move(grad.storage, "gradients")
+                self.meter.move(storage, "gradients")
             return
         present = target.grads.pop(slot, None)
         if present is not None:

@@ -1,0 +1,54 @@
+"""Positions that act inside attention, on a tape: rotations of queries and keys, and relative biases.
+
+Letters: B images, T tokens, N patches, h heads, d values per head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.plan import ops
+from vitrail.plan.meter import Number
+from vitrail.plan.tape import Tape, Tensor
+
+__all__ = ["Rotation", "axial_rotation", "mixed_rotation"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Cosine and sine per token and value, and how a value's partner is found."""
+
+    cos: Tensor
+    sin: Tensor
+    halves: bool
+
+    def turn(self, t: Tape, path: str, x: Tensor) -> Tensor:
+        first, second = ops.split(t, x, x.count // 2, x.count // 2)
+        partner = ops.cat(t, ops.fresh(t, second), first)
+        return ops.add(t, ops.multiply(t, path, x, self.cos), ops.multiply(t, path, partner, self.sin))
+
+
+def axial_rotation(t: Tape, tokens: Number, head_width: Number, size: int, halves: bool) -> Rotation:
+    """Fixed angles: computed once for all blocks."""
+    return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size), halves)
+
+
+def mixed_rotation(
+    t: Tape, path: str, patches: Number, tokens: Number, heads: Number, head_width: Number, size: int
+) -> Rotation:
+    """Learned directions, so that the angles are computed, and saved, in every block."""
+    pairs = head_width // 2
+    place = t.new(2 * patches, 4)
+    frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
+    along = ops.split(t, frequencies, heads * pairs, heads * pairs)
+    rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
+    angles = ops.add(t, ops.multiply(t, path, rows, along[0]), ops.multiply(t, path, columns, along[1]))
+    return _rotation_of(t, path, angles, heads * tokens * pairs, size)
+
+
+def _rotation_of(t: Tape, path: str, angles: Tensor, padded: Number, size: int) -> Rotation:
+    angles = ops.pad(t, angles, padded)
+    angles = ops.repeat(t, angles, 2)
+    return Rotation(
+        t.cast(ops.activate(t, path, angles), size), t.cast(ops.activate(t, path, angles), size), halves=False
+    )
