@@ -7,22 +7,26 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.drift import Drift
 from vitrail.checkpoint.projection import ProjectionLoss
 from vitrail.checkpoint.resample import Method, resample_table
+from vitrail.checkpoint.simulate import Band
 from vitrail.codec import to_plain
 from vitrail.config import Config
 from vitrail.geometry import Size
 
 __all__ = [
+    "PLACES",
     "STATUSES",
     "Change",
     "Report",
     "SimilarityMap",
     "TableChange",
     "agreement",
+    "correlation",
     "similarity_maps",
     "to_json",
 ]
@@ -72,6 +76,8 @@ class TableChange:
     """Relative error of the table after there and back: what the new grid does not hold."""
     agreement: float | None
     """Correlation of similarity maps before and after, at nine places; None for relative biases."""
+    bands: tuple[Band, ...] = ()
+    """What the method did to each band of the table's frequencies; none for relative biases."""
     maps: tuple[SimilarityMap, ...] = ()
 
 
@@ -152,12 +158,17 @@ def agreement(maps: Iterable[SimilarityMap]) -> float:
     values = []
     for each in maps:
         old, new = Size(*each.before.shape), Size(*each.after.shape)
-        expected = resample_table(each.before.view(-1, 1), old=old, new=new, method="exact").flatten()
-        pair = torch.stack([expected, each.after.flatten()]).double()
-        pair = pair - pair.mean(dim=1, keepdim=True)
-        length = pair.norm(dim=1).prod()
-        values.append(1.0 if length == 0 else float(pair.prod(dim=0).sum() / length))
+        expected = resample_table(each.before.reshape(-1, 1), old=old, new=new, method="exact")
+        values.append(correlation(expected, each.after))
     return sum(values) / len(values)
+
+
+def correlation(first: Tensor, second: Tensor) -> float:
+    """Pearson's, of all elements; 1 where both are constant."""
+    pair = torch.stack([first.flatten(), second.flatten()]).double()
+    pair = pair - pair.mean(dim=1, keepdim=True)
+    length = pair.norm(dim=1).prod()
+    return 1.0 if length == 0 else float(pair.prod(dim=0).sum() / length)
 
 
 def _map(table: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:
@@ -165,5 +176,5 @@ def _map(table: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:
     table = table.double()
     image = table.T.reshape(1, -1, *grid)
     point = torch.tensor([[[[2 * place[1] - 1, 2 * place[0] - 1]]]], dtype=torch.float64)
-    row = torch.nn.functional.grid_sample(image, point, mode="bilinear", padding_mode="border", align_corners=False)
-    return torch.nn.functional.cosine_similarity(table, row.view(1, -1), dim=1).view(*grid).float()
+    row = F.grid_sample(image, point, mode="bilinear", padding_mode="border", align_corners=False)
+    return F.cosine_similarity(table, row.view(1, -1), dim=1).view(*grid).float()

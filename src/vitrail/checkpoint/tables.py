@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.report import TableChange, agreement, similarity_maps
 from vitrail.checkpoint.resample import Method, cut_relative, resample_relative, resample_table
+from vitrail.checkpoint.simulate import simulate
 from vitrail.config import Config, ViTConfig
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.relative import RelativeTable, offsets_of
@@ -58,6 +59,7 @@ def carry_learned(
     if old.grid != new.grid:
         maps = similarity_maps(patches, resampled, old=old.grid, new=new.grid)
         back = resample_table(resampled.double(), old=new.grid, new=old.grid, method=method)
+        simulation = simulate(old.grid, new.grid, method, table=patches) if old.grid.area > 1 else None
         figures = TableChange(
             name=name,
             old=old.grid,
@@ -65,6 +67,7 @@ def carry_learned(
             method=method,
             round_trip=_relative_error(back, patches),
             agreement=agreement(maps),
+            bands=simulation.bands if simulation else (),
             maps=maps,
         )
         notes.append(f"{old.grid} → {new.grid} by {method}")

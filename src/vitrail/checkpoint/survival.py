@@ -1,0 +1,220 @@
+"""Which kind of position survives which change of grid, measured.
+
+A kind says how alike two places are: the cosine of their rows, of their turned queries and keys, or their bias. That
+likeness can survive a change of grid in two ways, and no kind does both:
+
+    place   the same two points of the image are as alike as before: right when the same scene gets more pixels
+    step    two patches n apart are as alike as before: right when the same scale gets a wider field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
+from vitrail.checkpoint.resample import Method, resample_relative, resample_table
+from vitrail.checkpoint.simulate import known_table
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.nn.layout import Layout
+from vitrail.nn.positions import sincos_1d, sincos_2d
+from vitrail.nn.relative import offsets_of
+from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
+from vitrail.parts import Learned, Position, RelativeBias, Rotary, RotaryMixed, SinCos1d, SinCos2d, WindowedAttention
+
+__all__ = ["Survival", "survival", "survival_of"]
+
+WIDTH, HEADS, HEAD_WIDTH = 192, 3, 64
+"""Of the stand-ins for kinds without trained weights: ViT-Ti's."""
+
+KINDS: tuple[Position, ...] = (
+    Learned(),
+    RelativeBias(),
+    Rotary(coordinates="normalised"),
+    Rotary(coordinates="index"),
+    RotaryMixed(),
+    SinCos2d(),
+    SinCos1d(),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """One kind of position between two grids."""
+
+    kind: str
+    place: float
+    """Correlation of likeness at the same points of the image, 1 at best."""
+    step: float
+    """Correlation of likeness at the same offsets in patches, around the middle, 1 at best."""
+    unseen: float
+    """Share of pairs of patches that are farther apart, in patches, than any pair of training was; 0 where distances
+    are scaled with the grid."""
+    on_new_grid: str
+
+
+def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) -> tuple[Survival, ...]:
+    """Every kind; learned ones stand on tables whose power falls as 1/f²."""
+    return tuple(_measure(position, *_stand_in(position, old, new, method, seed), old, new) for position in KINDS)
+
+
+def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = None) -> Survival:
+    """The kind that a checkpoint has, with its trained weights."""
+    config, tensors = checkpoint.config, checkpoint.tensors
+    if not isinstance(config, ViTConfig):
+        raise VitrailError(f"a {type(config).__name__} has windows, not positions on a grid; give a ViT's weights")
+    position, old = config.position, config.grid
+    match position:
+        case Learned():
+            table = tensors["position.table"][-old.area :].double()
+            carry = _learned(table, old, method or position.convention)
+        case RelativeBias():
+            if isinstance(config.attention, WindowedAttention):
+                raise VitrailError("biases of windows do not change with the grid; give weights with full attention")
+            tables = [tensor for name, tensor in tensors.items() if name.endswith("position.table")]
+            carry = _relative(torch.cat(tables, dim=1).double(), old, method or "timm")
+        case RotaryMixed():
+            names = sorted(name for name in tensors if name.endswith("position.frequencies"))
+            carry = _mixed([tensors[name] for name in names])
+        case _:
+            carry = _computed(position, config.width, config.head_width)
+    return _measure(position, carry(old), carry(new), old, new)
+
+
+# ── likeness: a function of the grid ────────────────────────────────────────────────────────────────────────────
+
+Likeness = Callable[[Size], Tensor]
+"""A grid → features (N, F), whose cosine is the likeness; or a bias over offsets (2h − 1, 2w − 1)."""
+
+
+def _stand_in(position: Position, old: Size, new: Size, method: Method, seed: int) -> tuple[Tensor, Tensor]:
+    match position:
+        case Learned():
+            carry = _learned(known_table(old, WIDTH, seed=seed), old, method)
+        case RelativeBias():
+            table = known_table(offsets_of(old), HEADS, seed=seed)
+            carry = _relative(table + table.flip(0), old, method)
+        case RotaryMixed():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                carry = _mixed([MixedRotation(HEADS, HEAD_WIDTH, position.temperature).frequencies.detach()])
+        case _:
+            carry = _computed(position, WIDTH, HEAD_WIDTH)
+    return carry(old), carry(new)
+
+
+def _learned(table: Tensor, old: Size, method: Method) -> Likeness:
+    return lambda grid: resample_table(table, old=old, new=grid, method=method)
+
+
+def _relative(table: Tensor, old: Size, method: Method) -> Likeness:
+    def carry(grid: Size) -> Tensor:
+        offsets = offsets_of(grid)
+        return resample_relative(table, old=old, new=grid, method=method)[: offsets.area].mean(dim=1).view(*offsets)
+
+    return carry
+
+
+def _mixed(frequencies: list[Tensor]) -> Likeness:
+    def carry(grid: Size) -> Tensor:
+        found = []
+        for each in frequencies:
+            module = MixedRotation(each.shape[1], 2 * each.shape[2], 10.0)
+            module.frequencies.data = each.float()
+            with torch.no_grad():
+                found.append(_features(module.rotation(Layout(grid=grid, frame=grid), torch.empty(0))))
+        return torch.cat(found, dim=-1)
+
+    return carry
+
+
+def _computed(position: Position, width: int, head_width: int) -> Likeness:
+    def carry(grid: Size) -> Tensor:
+        match position:
+            case SinCos1d():
+                return sincos_1d(grid.area, width, position)
+            case SinCos2d():
+                return sincos_2d(grid, width, position)
+            case Rotary():
+                module = AxialRotation(head_width, position)
+                return _features(module.rotation(Layout(grid=grid, frame=grid), torch.empty(0)))
+            case _:
+                raise VitrailError(f"{type(position).__name__} has no positions to carry; give weights that have some")
+
+    return carry
+
+
+def _features(rotation: Rotation) -> Tensor:
+    """(N, F): cosines and sines of all angles; the cosine of two rows is the mean cosine of the angles between."""
+    both = torch.cat([rotation.cos, rotation.sin], dim=-1)  # (N, 2d) or (h, N, 2d)
+    return both if both.ndim == 2 else both.transpose(0, 1).flatten(1)
+
+
+# ── measures ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: Size) -> Survival:
+    if isinstance(position, RelativeBias):
+        maps = tuple(
+            SimilarityMap(place=place, before=_bias_map(before, old, place), after=_bias_map(after, new, place))
+            for place in PLACES
+        )
+    else:
+        maps = similarity_maps(before, after, old=old, new=new)
+    scaled = isinstance(position, Learned | RelativeBias) or (
+        isinstance(position, Rotary) and position.coordinates == "normalised"
+    )
+    return Survival(
+        kind=_name(position),
+        place=agreement(maps),
+        step=_step(position, before, after, old, new),
+        unseen=0.0 if scaled else _unseen(old, new),
+        on_new_grid=position.on_new_grid,
+    )
+
+
+def _name(position: Position) -> str:
+    name = type(position).__name__
+    return f"{name} ({position.coordinates})" if isinstance(position, Rotary) else name
+
+
+def _bias_map(bias: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:
+    """(h, w): the bias between a place, which may lie between cells, and every cell."""
+    axes = []
+    for share, side in zip(place, grid, strict=True):
+        index = torch.arange(side, dtype=torch.float64) - (share * side - 0.5) + side - 1
+        axes.append((index / max(1, side - 1) - 1).clamp(-1, 1))  # −1 … 1 over the 2·side − 1 offsets
+    points = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)[None]
+    return F.grid_sample(bias.double()[None, None], points, align_corners=True)[0, 0]
+
+
+def _step(position: Position, before: Tensor, after: Tensor, old: Size, new: Size) -> float:
+    """Correlation of likeness around a middle cell, over the offsets that both grids have there."""
+    reach = Size(*(max(1, min(sides) // 2) for sides in zip(old, new, strict=True)))
+    pair = []
+    for features, grid in ((before, old), (after, new)):
+        row, column = grid.height // 2, grid.width // 2
+        if isinstance(position, RelativeBias):
+            map_ = _bias_map(features, grid, ((row + 0.5) / grid.height, (column + 0.5) / grid.width))
+        else:
+            centre = features.double()[row * grid.width + column]
+            map_ = F.cosine_similarity(features.double(), centre[None], dim=1).view(*grid)
+        rows, columns = ((place - r, place + r) for place, r in zip((row, column), reach, strict=True))
+        pair.append(map_[max(0, rows[0]) : rows[1], max(0, columns[0]) : columns[1]])
+    return correlation(*pair)
+
+
+def _unseen(old: Size, new: Size) -> float:
+    """Of all ordered pairs of patches on the new grid, those farther apart on some axis than the old grid is long."""
+    seen = 1.0
+    for before, after in zip(old, new, strict=True):
+        apart = torch.arange(after)
+        seen *= ((apart[:, None] - apart).abs() < before).double().mean().item()
+    return 1 - seen
