@@ -27,6 +27,7 @@ app = App(
 COMMANDS = {
     "plan": "Say what a model costs before anything runs, and whether it fits a card.",
     "compare": "Put models side by side: parameters, FLOPs, memory, and what was published of them.",
+    "advise": "Advise on patch, embedding, positions, model and batch, from your images and budget.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }

@@ -41,7 +41,7 @@ PATCHES = tuple(Size(side, side) for side in (4, 8, 14, 16, 32))
 SIDES = (224, 384, 512, 768, 1024)
 """Sides of square model inputs that are considered."""
 
-ADAPTIVE = Adaptive(threshold=0.5)
+ADAPTIVE = Adaptive(patches=(Size(8, 8), Size(16, 16), Size(32, 32)), threshold=0.5)
 """Cells half as varied as the whole image split."""
 
 Gray = NDArray[np.float64]

@@ -1,0 +1,233 @@
+"""vitrail advise: what to build for this work, these images and this budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from vitrail.cli.tables import bytes_text, number_text, plain, show, table, write_json
+from vitrail.codec import to_plain
+from vitrail.geometry import Size
+from vitrail.plan.advise import Advice
+from vitrail.plan.advise import advise as decide
+from vitrail.plan.guidance import Question
+from vitrail.plan.hardware import card
+from vitrail.plan.rank import input_size
+
+__all__ = ["advise"]
+
+Flag = Annotated[bool, Parameter(negative=())]
+SHOWN = 5
+
+
+def advise(
+    *,
+    images: Path | None = None,
+    application: str = "classification",
+    image: str | None = None,
+    object_: Annotated[int | None, Parameter(name="--object", allow_leading_hyphen=True)] = None,
+    boxes: Path | None = None,
+    gpu: str | None = None,
+    data_size: Annotated[int | None, Parameter(allow_leading_hyphen=True)] = None,
+    images_per_second: float | None = None,
+    limit: int = 200,
+    json: Flag = False,
+) -> None:
+    """Advise on patch, embedding, positions, model and batch, from the work, the budget and your own images.
+
+    Parameters
+    ----------
+    images
+        A folder of your images: sizes, shapes and detail are measured.
+    application
+        classification, medical, satellite, face, detection or mobile.
+    image
+        The model's input, HEIGHTxWIDTH; chosen from your images unless given.
+    object_
+        A typical object's side, in pixels of the stored images.
+    boxes
+        A COCO JSON file: objects are as large as its boxes.
+    gpu
+        A card by name (rtx-4090) or by its memory (24GiB).
+    data_size
+        Training images; those in the folder unless given.
+    images_per_second
+        What inference must reach, one image at a time.
+    limit
+        Images measured, spread over the folder.
+    json
+        The advice as JSON.
+    """
+    if boxes is not None:
+        from vitrail.images.boxes import typical_object
+
+        object_ = typical_object(boxes)
+    question = Question(
+        application=application,
+        image=None if image is None else Size.of(image),
+        object_pixels=object_,
+        card=None if gpu is None else card(gpu),
+        data_size=data_size,
+        images_per_second=images_per_second,
+    )
+    if images is not None:
+        question = _measured(question, images, limit, quiet=json)
+    found = decide(question)
+    if json:
+        write_json(_to_json(found))
+    else:
+        _show(found)
+
+
+def _measured(question: Question, folder: Path, limit: int, *, quiet: bool) -> Question:
+    """The question with a survey of the folder at the input size that the survey itself suggests."""
+    from dataclasses import replace
+
+    from vitrail.images.folder import image_files
+    from vitrail.images.measure import survey
+
+    everything = image_files(folder)
+    paths = image_files(folder, limit=limit)
+    first = question.image or Size(224, 224)
+    found = replace(question, survey=survey(_progress(paths, quiet), image=first))
+    if found.data_size is None:
+        found = replace(found, data_size=len(everything))
+    if (wanted := input_size(found)) != first:  # measure detail where it will be seen
+        found = replace(found, survey=survey(_progress(paths, quiet), image=wanted))
+    return found
+
+
+def _progress(paths: list[Path], quiet: bool) -> Iterator[Path]:
+    if quiet:
+        yield from paths
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(paths, "measuring", console=Console(stderr=True), transient=True)
+
+
+def _to_json(found: Advice) -> dict[str, Any]:
+    best, question = found.ranking[0], found.question
+    return {
+        "application": question.application,
+        "model": best.name,
+        "image": plain(found.config.image),
+        "patch": plain(found.config.patch),
+        "tokens": found.config.tokens,
+        "precision": found.precision,
+        "batch": found.batch,
+        "accumulate": found.accumulate,
+        "max_batch": found.max_batch,
+        "decisions": plain(found.decisions),
+        "misfits": [{"name": m.name, "why": m.why, "instead": m.instead} for m in found.misfits],
+        "would_change": list(found.would_change),
+        "ranking": [
+            {
+                "model": candidate.name,
+                "image": plain(candidate.image),
+                "tokens": candidate.tokens,
+                "flops_forward": candidate.flops_forward,
+                "factors": candidate.factors,
+                "score": candidate.score,
+            }
+            for candidate in found.ranking
+        ],
+        "survey": plain(question.survey),
+        "config": to_plain(found.config),
+    }
+
+
+# ── for people ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show(found: Advice) -> None:
+    show(
+        "",
+        *_misfits(found),
+        table("Advice", ("", "", ""), [(d.about, f"[bold]{d.choice}[/]", d.why) for d in found.decisions], "llw"),
+        *_batch(found),
+        *_survey(found),
+        _ranking(found),
+        *_would_change(found),
+    )
+
+
+def _misfits(found: Advice) -> list[Any]:
+    return [
+        f"[yellow]⚠ {misfit.name}:[/] {misfit.why}.\n  [bold]Consider[/] {misfit.instead}.\n"
+        for misfit in found.misfits
+    ]
+
+
+def _batch(found: Advice) -> list[Any]:
+    target = found.question.card
+    if target is None:
+        return [" [dim]give --gpu for the batch that fits[/]\n"]
+    return [
+        f" On {target.name} ({bytes_text(target.visible_bytes)}): train in {found.precision} with batch "
+        f"[bold]{found.batch}[/], accumulate [bold]{found.accumulate}[/]; up to {found.max_batch:,} likely fit.\n"
+    ]
+
+
+def _survey(found: Advice) -> list[Any]:
+    survey = found.question.survey
+    if survey is None:
+        return []
+    rows = [
+        (str(detail.patch), f"{detail.within_share:.0%}", f"{detail.above_nyquist_share:.0%}")
+        for detail in survey.details
+    ]
+    lost = ", ".join(f"{side}: {share:.0%}" for side, share in survey.lost_by_resizing.items())
+    lines = [
+        f" {survey.images} images measured, {survey.smallest} to {survey.largest}, half of them below {survey.median}; "
+        f"width over height {survey.aspect_low:.2f} to {survey.aspect_high:.2f}",
+        f" variance lost by resizing to {lost}",
+    ]
+    if survey.adaptive_tokens is not None:
+        lines.append(f" adaptive patches of 8 to 32 would make {survey.adaptive_tokens:,} tokens on average")
+    lines += [f" [yellow]not read:[/] {path} ({reason})" for path, reason in survey.failed[:5]]
+    if len(survey.failed) > 5:
+        lines.append(f" [yellow]and {len(survey.failed) - 5} more that could not be read[/]")
+    return [
+        table(
+            f"Your images at {survey.image}",
+            ("patch", "variance inside patches", "power above the grid"),
+            rows,
+            "lrr",
+            caption="medians; what a token's content, rather than the grid, must carry",
+        ),
+        *lines,
+        "",
+    ]
+
+
+def _ranking(found: Advice) -> Any:
+    names = list(found.ranking[0].factors)
+    rows = [
+        (
+            f"[bold]{candidate.name}[/]",
+            str(candidate.image),
+            f"{candidate.tokens:,}",
+            number_text(candidate.flops_forward / 1e9),
+            *(f"{candidate.factors[name]:.2f}" for name in names),
+            f"[bold]{candidate.score:.2f}[/]",
+        )
+        for candidate in found.ranking[:SHOWN]
+    ]
+    return table(
+        f"Best {min(SHOWN, len(found.ranking))} of {len(found.ranking)}",
+        ("model", "image", "tokens", "GFLOP", *(name[:7] for name in names), "score"),
+        rows,
+        "ll" + "r" * (len(names) + 3),
+        caption="the score is the product of the factors before it",
+    )
+
+
+def _would_change(found: Advice) -> list[str]:
+    if not found.would_change:
+        return [" Nothing that was tried would change this answer."]
+    return [" [bold]What would change this answer[/]", *(f"   {line}" for line in found.would_change)]

@@ -1,0 +1,225 @@
+"""Which patch, embedding, positions, model and batch, why, and what would change the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size, fit
+from vitrail.parts import Adaptive, Embedding, Hierarchical, Learned, Patches, Position, Rotary
+from vitrail.plan.fit import largest_batch
+from vitrail.plan.guidance import APPLICATIONS, MISFITS, Misfit, Question
+from vitrail.plan.hardware import roofline
+from vitrail.plan.rank import Candidate, input_size, largest_for_data, rank, tokens_per_object, training
+
+__all__ = ["Advice", "Decision", "advise"]
+
+ADAPTIVE = Adaptive(patches=(Size(8, 8), Size(16, 16), Size(32, 32)), threshold=0.5)
+"""What `vitrail.images.measure` counts tokens for: cells half as varied as the whole image split."""
+
+WORTHWHILE = 0.7
+"""Adaptive patches are worth their trouble below this share of the regular grid's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One thing decided, and the reason."""
+
+    about: str
+    choice: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The answer, what it rests on, and what would change it."""
+
+    question: Question
+    ranking: tuple[Candidate, ...]
+    """Best first."""
+    config: ViTConfig
+    """The best, with the embedding and positions that were decided."""
+    precision: str
+    batch: int | None
+    accumulate: int | None
+    max_batch: int | None
+    """On the card, likely; None without one."""
+    decisions: tuple[Decision, ...]
+    misfits: tuple[Misfit, ...]
+    would_change: tuple[str, ...]
+
+
+def advise(question: Question) -> Advice:
+    """Rank what could be built, decide the rest, and try what would change the answer."""
+    ranking = rank(question)
+    best = ranking[0]
+    embedding, about_embedding = _embedding(question, best)
+    position, about_position = _position(question)
+    config = _settle(best.config, embedding, position)
+    workload = replace(training(question.card), adaptive_tokens=_adaptive_tokens(question, config))
+    most = None if question.card is None else largest_batch(config, workload, question.card)
+    batch = None if most is None else 1 << (min(most, 256).bit_length() - 1)
+    effective = max(batch or 1, min(256, (question.data_size or 256_000) // 100))
+    decisions = (
+        Decision(about="image", choice=str(config.image), why=_why_image(question, best)),
+        Decision(about="patch", choice=str(best.patch), why=_why_patch(question, best)),
+        about_embedding,
+        about_position,
+        Decision(about="model", choice=best.name, why=_why_model(question)),
+    )
+    return Advice(
+        question=question,
+        ranking=ranking,
+        config=config,
+        precision=workload.precision,
+        batch=batch,
+        accumulate=None if batch is None else max(1, effective // batch),
+        max_batch=most,
+        decisions=decisions,
+        misfits=_misfits(question, best),
+        would_change=_would_change(question, best, about_embedding.choice),
+    )
+
+
+# ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _embedding(question: Question, best: Candidate) -> tuple[Embedding, Decision]:
+    application, side, width = APPLICATIONS[question.application], best.patch.height, best.config.width
+    survey = question.survey
+    kind, why = application.embedding, application.why
+    if survey is not None and survey.adaptive_tokens is not None:
+        share = survey.adaptive_tokens / fit(survey.image, Size(8, 8), remainder="resize").grid.area
+        if share <= WORTHWHILE and max(best.image) >= 512:
+            kind, why = "adaptive", f"measured: {share:.0%} of the tokens of a regular 8-pixel grid cover these images"
+        elif kind == "adaptive":
+            kind, why = "patches", f"measured: adaptive patches would still need {share:.0%} of the regular tokens"
+    if kind == "hierarchical" and side in (8, 16, 32):
+        levels = {8: 1, 16: 2, 32: 3}[side]
+        widths = tuple(width // 2 ** (levels - level) for level in range(levels))
+        return Hierarchical(finest=Size(4, 4), widths=widths), Decision(about="embedding", choice=kind, why=why)
+    if kind == "overlapping" and side >= 8:
+        stride = Size(side * 3 // 4, side * 3 // 4)
+        return Patches(patch=best.patch, stride=stride), Decision(about="embedding", choice=kind, why=why)
+    if kind == "adaptive" and min(best.image) >= 2 * max(ADAPTIVE.patches[-1]):
+        return ADAPTIVE, Decision(about="embedding", choice=kind, why=why)
+    if kind != "patches":
+        why = f"patch {side} leaves no room for {kind} ones"
+    return Patches(patch=best.patch), Decision(about="embedding", choice="patches", why=why)
+
+
+def _position(question: Question) -> tuple[Position, Decision]:
+    survey = question.survey
+    if survey is not None and survey.aspect_high / survey.aspect_low > 1.3:
+        low, high = f"{survey.aspect_low:.2f}", f"{survey.aspect_high:.2f}"
+        why = f"measured: shapes range from {low} to {high} (width over height), and rotary needs no resampling"
+        return Rotary(), Decision(about="positions", choice="rotary", why=why)
+    if question.application == "detection":
+        why = "detectors meet every image size, and rotary needs no resampling"
+        return Rotary(), Decision(about="positions", choice="rotary", why=why)
+    why = "one image size: a learned table is what pretrained weights bring, and it is resampled when the size changes"
+    return Learned(), Decision(about="positions", choice="learned", why=why)
+
+
+def _settle(config: ViTConfig, embedding: Embedding, position: Position) -> ViTConfig:
+    """The config with its embedding and positions, at the nearest image that they divide."""
+    image = embedding.fit(config.image, "resize").fitted
+    return config.but(embedding=embedding, position=position, image=image)
+
+
+def _adaptive_tokens(question: Question, config: ViTConfig) -> int | None:
+    """As measured, or the most there can be; None for a regular grid."""
+    if not isinstance(config.embedding, Adaptive):
+        return None
+    survey = question.survey
+    measured = survey is not None and survey.image == config.image
+    return (survey.adaptive_tokens if survey is not None and measured else None) or config.grid.area
+
+
+def _why_image(question: Question, best: Candidate) -> str:
+    if question.image is not None:
+        return "given"
+    if question.survey is None:
+        return f"usual for {question.application}; give --image or --images for your own"
+    lost = question.survey.lost_by_resizing
+    if min(lost.values()) > 0.05:
+        return f"measured: even {max(lost)} loses {lost[max(lost)]:.1%} of the variance; tiles would keep it"
+    if best.image.area > input_size(question).area * 1.2:
+        return "measured: a smaller input keeps the images' variance, but objects need more tokens"
+    return "measured: the smallest of the usual sizes that keeps 95 % of the images' variance"
+
+
+def _why_patch(question: Question, best: Candidate) -> str:
+    reasons = []
+    if question.object_pixels is not None:
+        across = tokens_per_object(question, best.image, best.patch)
+        reasons.append(f"{across:.1f} tokens across an object of {question.object_pixels} px")
+    if "detail" in best.factors:
+        reasons.append(f"measured: the grid represents {best.factors['detail']:.0%} of the images' spectrum")
+    if best.factors["use"] == 1:
+        reasons.append(f"the usual start for {question.application}")
+    return "; ".join(reasons) or "the best balance of detail and cost"
+
+
+def _why_model(question: Question) -> str:
+    if question.data_size is None:
+        return "the largest worth starting with; give --data-size to be precise"
+    return f"{question.data_size:,} images feed at most a {largest_for_data(question)}"
+
+
+def _misfits(question: Question, best: Candidate) -> tuple[Misfit, ...]:
+    found = [misfit for misfit in MISFITS if misfit.holds(question)]
+    if question.card is not None and question.images_per_second is not None:
+        work = replace(training(question.card), train=False)
+        bound = roofline(question.card, work, flops=best.flops_forward, traffic_bytes=0)
+        if bound is not None and bound.seconds * question.images_per_second > 0.5:
+            speed = f"{1 / bound.seconds:,.0f} images a second is the card's bound"
+            found.append(
+                Misfit(
+                    name="too slow",
+                    holds=lambda _: True,
+                    why=f"{speed} for {best.name} at {best.image}; real runs reach half of it at best",
+                    instead="a smaller model, a larger patch, or a convolutional network",
+                )
+            )
+    return tuple(found)
+
+
+# ── what would change the answer ────────────────────────────────────────────────────────────────────────────────
+
+
+def _would_change(question: Question, best: Candidate, embedding: str) -> tuple[str, ...]:
+    """Ask again with each known thing halved or doubled, and tell where the answer differs."""
+    found = []
+    for label, varied in _variations(question):
+        try:
+            other = rank(varied)[0]
+        except VitrailError:
+            found.append(f"{label}: nothing would fit")
+            continue
+        kind = _embedding(varied, other)[1].choice
+        if (other.model, other.patch) != (best.model, best.patch):
+            found.append(f"{label}: {other.name} at {other.image}")
+        elif kind != embedding:
+            found.append(f"{label}: {kind} embedding")
+    return tuple(found)
+
+
+def _variations(question: Question) -> list[tuple[str, Question]]:
+    pixels, data, card = question.object_pixels, question.data_size, question.card
+    sizes = (8, 16) if pixels is None else (max(1, pixels // 2), 2 * pixels)
+    counts = (5_000, 500_000) if data is None else (max(1, data // 10), 10 * data)
+    varied = [(f"objects of {size} px", replace(question, object_pixels=size)) for size in sizes]
+    varied += [(f"{count:,} images", replace(question, data_size=count)) for count in counts]
+    if card is not None:
+        for words, visible in (
+            ("half the memory", card.visible_bytes // 2),
+            ("twice the memory", card.visible_bytes * 2),
+        ):
+            varied.append((words, replace(question, card=replace(card, visible_bytes=visible))))
+    if question.survey is None:
+        image = input_size(question)
+        larger = Size(2 * image.height, 2 * image.width)
+        varied.append((f"images of {larger}", replace(question, image=larger)))
+    return varied
