@@ -48,6 +48,8 @@ class Checkpoint:
     dialect: str = "vitrail"
     family: str = "vit"
     """Which of the dialect's tables of names the file followed."""
+    name_prefix: str = ""
+    """What the file puts before the model's names."""
     evidence: Evidence = Evidence(config="made here", grid="made here")
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Evidence
+from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
@@ -47,6 +48,8 @@ class Known:
     source: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     image: Size | None = None
+    sizes: Sizes = Sizes()
+    """What the dialect's transforms need to read the tensors."""
 
 
 def settle(

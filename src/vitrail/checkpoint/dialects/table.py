@@ -1,6 +1,7 @@
 """A table of names: vitrail's on the left, another library's on the right, read one way and written the other.
 
-A name may hold `{p}`, what the file puts before the model's names, and `{i}` or `{s}`, a block's or a stage's number.
+A name may hold `{p}`, what the file puts before the model's names, `{i}` or `{s}`, a block's or a stage's number, and
+`{n}`, any rest of a name.
 Where the tensors differ too, the row names the transform between them. A name on our side that begins with "+" is of
 a tensor that the architecture has no use for: it is kept aside, and comes back when the same dialect is written.
 """
@@ -139,7 +140,7 @@ def read_rows(
     ours: dict[str, Tensor] = {}
     rest = dict(tensors)
     for row in rows:
-        for name in tensors:
+        for name in list(rest):  # what an earlier row has taken is not offered again
             places = _match(row.theirs[0], prefix, name)
             if places is None:
                 continue
@@ -189,15 +190,14 @@ def write_rows(
                 continue
             given = [available.get(each, torch.zeros_like(available[name])) for each in names]
             targets = [each.format(p=prefix, **places) for each in row.theirs]
-            for target, tensor in zip(targets, row.transform.write(given, sizes, len(targets)), strict=True):
-                theirs[target] = tensor
+            theirs.update(zip(targets, row.transform.write(given, sizes, len(targets)), strict=True))
             for each in names:
                 rest.pop(each, None)
     return theirs, list(rest)
 
 
 def _match(pattern: str, prefix: str, name: str) -> dict[str, str] | None:
-    if "{i}" not in pattern and "{s}" not in pattern:
+    if not any(place in pattern for place in ("{i}", "{s}", "{n}")):
         return {} if name == pattern.replace("{p}", prefix) else None
     found = _expression(pattern, prefix).fullmatch(name)
     return None if found is None else found.groupdict()
@@ -206,6 +206,6 @@ def _match(pattern: str, prefix: str, name: str) -> dict[str, str] | None:
 @cache
 def _expression(pattern: str, prefix: str) -> re.Pattern[str]:
     text = re.escape(pattern.replace("{p}", prefix))
-    for place in ("i", "s"):
-        text = text.replace(rf"\{{{place}\}}", rf"(?P<{place}>\d{{1,4}})")
+    for place, kind in (("i", r"\d{1,4}"), ("s", r"\d{1,4}"), ("n", r"[^+].*")):
+        text = text.replace(rf"\{{{place}\}}", f"(?P<{place}>{kind})")
     return re.compile(text)

@@ -1,0 +1,313 @@
+"""timm: one naming for ViT, DeiT, DINOv2, CLIP, SigLIP, FlexiViT …; others for distilled DeiT, BEiT and EVA/DINOv3."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.table import JOINED, SAME, TABLE, Row, both
+from vitrail.checkpoint.evidence import FIXED_TABLE, Known
+from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Preprocessing, Statistics
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary, SinCos2d, SwiGLU
+
+__all__ = ["BLOCK", "FRONT", "TIMM", "gated", "is_sincos", "pooled_norm", "token_norm"]
+
+
+def pooled_norm(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and config.final_norm == "pooled"
+
+
+def token_norm(config: Config) -> bool:
+    return not pooled_norm(config)
+
+
+def gated(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and isinstance(config.mlp, SwiGLU)
+
+
+def is_sincos(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d)
+
+
+FRONT = (
+    *both("embedding", "{p}patch_embed.proj"),
+    Row(("prefix.cls",), ("{p}cls_token",)),
+    Row(("position.table",), ("{p}pos_embed",), TABLE),
+)
+BLOCK = (
+    *both("blocks.{i}.norm1", "{p}blocks.{i}.norm1"),
+    *both("blocks.{i}.attention.qkv", "{p}blocks.{i}.attn.qkv"),
+    *both("blocks.{i}.attention.out", "{p}blocks.{i}.attn.proj"),
+    *both("blocks.{i}.norm2", "{p}blocks.{i}.norm2"),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1"),
+    *both("blocks.{i}.mlp.fc2", "{p}blocks.{i}.mlp.fc2"),
+)
+FIXED = Row((FIXED_TABLE,), ("{p}pos_embed",), TABLE, is_sincos)
+NORMS = (
+    *both("norm", "{p}norm", when=token_norm),
+    *both("norm", "{p}fc_norm", when=pooled_norm),
+)
+HEAD = both("head", "{p}head")
+QK_NORMS = (
+    *both("blocks.{i}.attention.q_norm", "{p}blocks.{i}.attn.q_norm"),
+    *both("blocks.{i}.attention.k_norm", "{p}blocks.{i}.attn.k_norm"),
+)
+REGISTERS = Row(("prefix.registers",), ("{p}reg_token",))
+GAMMAS = (
+    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.gamma_1",)),
+    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.gamma_2",)),
+)
+TWO_BIASES = (
+    Row(("blocks.{i}.attention.q_bias",), ("{p}blocks.{i}.attn.q_bias",)),
+    Row(("blocks.{i}.attention.v_bias",), ("{p}blocks.{i}.attn.v_bias",)),
+)
+VIT_ROWS = (
+    *FRONT,
+    FIXED,
+    REGISTERS,
+    *both("embedding_norm", "{p}norm_pre"),
+    *BLOCK,
+    *QK_NORMS,
+    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.ls1.gamma",)),
+    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
+    *NORMS,
+    Row(("pool.query",), ("{p}attn_pool.latent",)),
+    *both("pool.q", "{p}attn_pool.q"),
+    *both("pool.kv", "{p}attn_pool.kv"),
+    *both("pool.out", "{p}attn_pool.proj"),
+    *both("pool.norm", "{p}attn_pool.norm"),
+    *both("pool.mlp.fc1", "{p}attn_pool.mlp.fc1"),
+    *both("pool.mlp.fc2", "{p}attn_pool.mlp.fc2"),
+    *HEAD,
+)
+DISTILLED_ROWS = (
+    *FRONT,
+    Row(("prefix.distillation",), ("{p}dist_token",)),
+    *BLOCK,
+    *NORMS,
+    *HEAD,
+    *both("distillation_head", "{p}head_dist"),
+)
+BEIT_ROWS = (
+    *FRONT,
+    Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), SAME),
+    *BLOCK,
+    *TWO_BIASES,
+    *GAMMAS,
+    Row(("blocks.{i}.attention.position.table",), ("{p}blocks.{i}.attn.relative_position_bias_table",)),
+    *NORMS,
+    *HEAD,
+)
+EVA_ROWS = (
+    *FRONT[:3],  # its positions are rotary
+    REGISTERS,
+    *(row for row in BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=lambda config: not gated(config)),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated),
+    *TWO_BIASES,
+    *GAMMAS,
+    *QK_NORMS,
+    *NORMS,
+    *HEAD,
+)
+
+HEADS = {
+    "tiny": 3, "xsmall": 4, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12,
+    "large": 16, "so400m": 16, "huge": 16, "huge_plus": 20, "giant": 16, "giantopt": 16, "gigantic": 16, "7b": 32,
+}  # fmt: skip
+"""By the size in a model's name, where its arguments do not say."""
+UNUSUAL_HEADS = {"vit_base_patch16_gap_224": 16, "vit_giant_patch14_dinov2": 24, "vit_giant_patch14_reg4_dinov2": 24}
+TANH = r"patch32_siglip|large_patch16_siglip\w*_512|so400m_patch16_siglip|giantopt"
+"""SigLIP models that timm gives the tanh form of GELU."""
+ARGUMENTS = frozenset({"norm_eps", "activation"})
+"""What timm takes as arguments of the model, so that a file need not agree."""
+POOLS = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
+
+
+def _known(stored: Stored, prefix: str) -> Known:
+    name = str(stored.config.get("architecture", ""))
+    arguments = stored.config.get("model_args") or {}
+    fields: dict[str, Any] = {
+        "norm_eps": 1e-5 if re.search(r"_clip_|dinov3", name) else 1e-6,
+        "activation": arguments.get("act_layer") or _activation(name),
+        "position": _position(stored, prefix, name),
+    }
+    if not name:
+        fields["norm_eps"] = 1e-5 if f"{prefix}norm_pre.weight" in stored.tensors else 1e-6
+    if f"{prefix}fc_norm.weight" in stored.tensors:
+        fields |= {"final_norm": "pooled", "pool": MeanPool()}
+    heads = arguments.get("num_heads") or UNUSUAL_HEADS.get(name) or HEADS.get(_size_in(name))
+    if heads is not None:
+        fields["num_heads"] = heads
+    pool = arguments.get("global_pool") or stored.config.get("global_pool")
+    if pool in POOLS:
+        fields["pool"] = POOLS[pool]
+    scale = arguments.get("init_values")
+    if isinstance(scale, float) and _any(stored, prefix, ("blocks.0.ls1.gamma", "blocks.0.gamma_1")):
+        fields["layer_scale"] = scale
+    source = f"config.json (timm's {name})" if name else "names and shapes, as timm's models have them"
+    return Known(source=source, fields=fields, image=_image(stored, arguments))
+
+
+def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
+    return any(prefix + name in stored.tensors for name in names)
+
+
+def _size_in(name: str) -> str:
+    found = re.match(r"(?:vit|beit|beitv2|deit|deit3|flexivit)_([a-z0-9_]+?)(?:_distilled)?(?:_patch.*|$)", name)
+    return found[1] if found else ""
+
+
+def _activation(name: str) -> str:
+    if "quickgelu" in name:
+        return "quick_gelu"
+    return "gelu_tanh" if re.search(TANH, name) else "gelu"
+
+
+def _position(stored: Stored, prefix: str, name: str) -> Any:
+    if _any(stored, prefix, ("pos_embed",)):
+        if "rope" in name or name.startswith("eva02"):
+            raise VitrailError(f"timm's {name} has learned and rotary positions at once, and vitrail's models have one")
+        return Learned(convention="timm")
+    if _any(stored, prefix, ("rel_pos_bias.relative_position_bias_table",)):
+        return RelativeBias(shared=True)
+    if "dinov3" in name or (not name and _is_dinov3(stored, prefix)):
+        return Rotary(coordinates="normalised", temperature=100.0)
+    if "rope" in name:
+        raise VitrailError(f"timm's {name} orders or scales its rotary positions in a way that vitrail's models do not")
+    return None
+
+
+def _is_dinov3(stored: Stored, prefix: str) -> bool:
+    """CLS, four registers, no table: of the models without a config, only DINOv3's have these."""
+    registers = stored.tensors.get(f"{prefix}reg_token")
+    return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
+
+
+def _image(stored: Stored, arguments: dict[str, Any]) -> Size | None:
+    size = arguments.get("img_size")
+    if size is None:
+        size = (stored.config.get("pretrained_cfg") or {}).get("input_size", [0])[1:]
+    return Size.of(tuple(size) if isinstance(size, list) else size) if size else None
+
+
+def _has(*names: str) -> Any:
+    return lambda stored, prefix: _any(stored, prefix, names)
+
+
+def _describe(checkpoint: Checkpoint) -> Written:
+    """timm's config.json, where the file came with one: the image may have changed since."""
+    config, origin = checkpoint.config, checkpoint.origin if checkpoint.dialect == "timm" else {}
+    if not isinstance(config, ViTConfig):
+        return Written(config=origin)
+    if origin:
+        arguments = {**(origin.get("model_args") or {}), "img_size": list(config.image)}
+        return Written(config={**origin, "num_classes": config.classes, "model_args": arguments})
+    return Written(notes=_arguments(config))
+
+
+def _arguments(config: ViTConfig) -> tuple[str, ...]:
+    """What to ask timm for, where the file itself cannot say it."""
+    wanted = [f"img_size={tuple(config.image)}"]
+    if isinstance(config.mlp, Mlp) and config.mlp.activation != "gelu":
+        wanted.append(f"act_layer={config.mlp.activation!r}")
+    if config.norm_eps != (1e-5 if config.embedding_norm else 1e-6):
+        wanted.append(f"norm_layer=partial(timm.layers.LayerNorm, eps={config.norm_eps:g})")
+    return (f"give timm's create_model {', '.join(wanted)}",)
+
+
+def _refuse(config: Config) -> str | None:
+    """What timm's VisionTransformer ties together."""
+    assert isinstance(config, ViTConfig)
+    position, registers = config.position, config.prefix.registers
+    if isinstance(position, Learned) and position.prefix == "cls" and registers:
+        return "it gives positions to all prefix tokens or to none, and here CLS alone has one"
+    if isinstance(config.embedding, Patches) and config.embedding.bias == config.embedding_norm:
+        return "its patch projection has a bias exactly where no norm follows it"
+    if not config.head_bias and config.classes:
+        return "its head has a bias"
+    return None
+
+
+def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing:
+    stated = stored.config.get("pretrained_cfg") or {}
+    name = str(stored.config.get("architecture", ""))
+    mean, std = _statistics(name, family)
+    mode = stated.get("crop_mode", "center")
+    return Preprocessing(
+        image=image,
+        mean=tuple(stated.get("mean", mean)),
+        std=tuple(stated.get("std", std)),
+        interpolation=stated.get("interpolation", "bicubic"),
+        resize="squash" if mode == "squash" else "crop",
+        crop_share=min(1.0, float(stated.get("crop_pct", 0.9))),
+        source="config.json (pretrained_cfg)" if stated else "what most of the family was trained with",
+    )
+
+
+def _statistics(name: str, family: Family) -> Statistics:
+    if "_clip_" in name:
+        return OPENAI_CLIP
+    return IMAGENET if "dino" in name else family.statistics
+
+
+TIMM = Dialect(
+    name="timm",
+    preprocessing=_preprocessing,
+    families=(
+        Family(
+            name="distilled",
+            rows=DISTILLED_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=_has("dist_token"),
+            needs=("prefix.cls", "prefix.distillation", "position.table", "norm.weight"),
+            known=_known,
+            statistics=IMAGENET,
+            write=_describe,
+            loose=ARGUMENTS,
+        ),
+        Family(
+            name="beit",
+            rows=BEIT_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=_has("blocks.0.attn.relative_position_bias_table", "rel_pos_bias.relative_position_bias_table"),
+            known=_known,
+            spare=r"mask_token|.*relative_position_index|lm_head\..*|norm\..*",
+            needs=("prefix.cls", "norm.weight"),
+            statistics=HALF,
+            write=_describe,
+            loose=ARGUMENTS,
+        ),
+        Family(
+            name="eva",
+            rows=EVA_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=lambda stored, prefix: _any(
+                stored, prefix, ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "blocks.0.mlp.fc1_g.weight")
+            ),
+            known=_known,
+            spare=r"mask_token|rope\.periods",
+            needs=("blocks.0.scale1", "norm.weight"),
+            statistics=IMAGENET,
+            write=_describe,
+            loose=ARGUMENTS,
+        ),
+        Family(
+            name="vit",
+            rows=VIT_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=_has("blocks.0.attn.qkv.weight"),
+            known=_known,
+            spare=r"mask_token|pre_logits\..*|decoder.*",
+            write=_describe,
+            loose=ARGUMENTS,
+            refuse=_refuse,
+        ),
+    ),
+)

@@ -1,0 +1,113 @@
+"""A path → a checkpoint: open, recognise the dialect, rename, settle the config, check every shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.dialects.dialect import Dialect, Family
+from vitrail.checkpoint.dialects.registry import DIALECTS
+from vitrail.checkpoint.dialects.table import read_rows
+from vitrail.checkpoint.file import Stored, open_stored
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.codec import from_plain
+from vitrail.config import Config, config_from_json
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+
+__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored"]
+
+CONFIG_KEY = "vitrail"
+"""The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
+PREPROCESSING_KEY = "vitrail_preprocessing"
+
+
+def load(path: str | Path, from_image: Size | str | None = None, num_heads: int | None = None) -> Checkpoint:
+    """Read weights of any dialect: a file, or a directory with its config.
+
+    `from_image` says for which image the positions were made, and `num_heads` how many heads there are, where
+    neither a config beside the weights nor the exact shape of a preset does.
+    """
+    return read_stored(
+        open_stored(Path(path)),
+        from_image=None if from_image is None else Size.of(from_image),
+        num_heads=num_heads,
+    )
+
+
+def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
+    dialect, family, prefix = _recognise(stored)
+    known = family.known(stored, prefix)
+    tensors, rest = read_rows(family.rows, stored.tensors, prefix, known.sizes)
+    unknown = [name for name in rest if not family.is_spare(name, prefix)]
+    require(
+        not unknown,
+        f"{stored.path} has {', '.join(unknown[:3])}{' …' if len(unknown) > 3 else ''}, for which {dialect.name}'s "
+        f"{family.name} has no place; it is another architecture",
+    )
+    written = stored.metadata.get(CONFIG_KEY)
+    if written is not None and from_image is None:
+        config: Config = config_from_json(written)
+        evidence = Evidence(config="vitrail's metadata in the file", grid="vitrail's metadata in the file")
+    else:
+        config, evidence = family.settle(tensors, known, from_image=from_image, num_heads=num_heads)
+    extra = {**{name: tensors.pop(name) for name in list(tensors) if name.startswith("+")}, **rest}
+    _check_shapes(stored, config, tensors)
+    return Checkpoint(
+        config=config,
+        tensors=tensors,
+        dialect=dialect.name,
+        family=family.name,
+        name_prefix=prefix,
+        preprocessing=_preprocessing(stored, dialect, family, config.image),
+        evidence=evidence,
+        extra=extra,
+        origin=stored.config,
+    )
+
+
+def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size) -> Preprocessing:
+    written = stored.metadata.get(PREPROCESSING_KEY)
+    if written is None:
+        return dialect.preprocessing(stored, family, image)
+    try:
+        plain = json.loads(written)
+    except ValueError as error:
+        raise VitrailError(
+            f"{stored.path} has preprocessing metadata that is not JSON ({error}); write it again"
+        ) from None
+    return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
+
+
+def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
+    for dialect in DIALECTS.values():
+        for family in dialect.families:
+            prefix = family.prefix_in(stored)
+            if prefix is not None:
+                return dialect, family, prefix
+    some = ", ".join(list(stored.tensors)[:3]) or "nothing"
+    raise VitrailError(
+        f"{stored.path} holds {some} …, which are no names of {', '.join(DIALECTS)}; "
+        "it is not a Vision Transformer that vitrail knows"
+    )
+
+
+def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) -> None:
+    with torch.device("meta"):
+        expected = build(config).state_dict()
+    missing = sorted(expected.keys() - tensors.keys())
+    require(not missing, f"{stored.path} lacks {', '.join(missing[:3])} ({len(missing)} in all); it is not whole")
+    unknown = sorted(tensors.keys() - expected.keys())
+    require(not unknown, f"{stored.path} has {', '.join(unknown[:3])}, which its config has no place for")
+    for name, tensor in tensors.items():
+        require(
+            tensor.shape == expected[name].shape,
+            f"{stored.path}: {name} has shape {tuple(tensor.shape)} where the rest of the model needs "
+            f"{tuple(expected[name].shape)}; the file is damaged or mixes two models",
+        )
