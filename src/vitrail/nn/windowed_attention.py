@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 
-__all__ = ["WindowedMix"]
+__all__ = ["WindowedMix", "Windows"]
 
 
 class WindowedMix:
@@ -27,7 +27,7 @@ class WindowedMix:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
         prefix, heads = layout.prefix, q.shape[1]
-        windows = _Windows(layout, self.window, shifted=self.shifted)
+        windows = Windows(layout, self.window, shifted=self.shifted)
         q_parts, k_parts, v_parts = (windows.split(x[:, :, prefix:]) for x in (q, k, v))  # (B, W, n, m, d)
         allowed = windows.allowed(layout.patch_mask, q.device)  # (B or 1, W, 1, m, m), or None where all may
         scores = _join(bias, allowed)
@@ -55,7 +55,7 @@ def _join(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
     return bias.masked_fill(~allowed, -math.inf)
 
 
-class _Windows:
+class Windows:
     """A grid cut into windows: there and back. The frame decides about windows, so that padding changes nothing."""
 
     def __init__(self, layout: Layout, window: Size, *, shifted: bool) -> None:
