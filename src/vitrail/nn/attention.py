@@ -96,20 +96,16 @@ class Attention(nn.Module):
         self.out = linear(width, width)
 
     def forward(self, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None) -> Tensor:
-        q, k, v, bias = self.meet(x, layout, shared)
+        q, k, v = self.heads(x)
+        position = within(self.position, layout, q) if self.position is not None else shared
+        bias = None
+        if isinstance(position, Rotation):
+            q, k = position.turn(q), position.turn(k)
+        elif isinstance(position, Tensor):
+            bias = position
         mixed = self.mix(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
         x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
         return F.dropout(x, self.dropout, self.training)
-
-    def meet(
-        self, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """q, k and v as the mix gets them, turned by a rotary position, and the bias of a relative one."""
-        q, k, v = self.heads(x)
-        position = within(self.position, layout, q) if self.position is not None else shared
-        if isinstance(position, Rotation):
-            return position.turn(q), position.turn(k), v, None
-        return q, k, v, position
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → q, k, v, each (B, h, T, d)."""
