@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.plan.meter import Number
-from vitrail.plan.ops import add, copied_back, dropout, fresh
+from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Problem", "copy", "matmul", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
@@ -42,7 +42,8 @@ def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
 
 
 def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
-    """PyTorch's scaled_dot_product_attention."""
+    """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads."""
+    m = None if mask is None else _mask(t, mask, p)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
     size, flash = t.compute, is_flash(t, mask)
     flops = 4 * p.count * p.queries * p.keys * p.head_width
@@ -54,14 +55,25 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
     else:
         statistics = t.new(p.count * -(-p.queries // 32) * 32 if t.train else 0, 4, "attention_maps")
         seed, offset = t.new(1, 8), t.new(1, 8)
-    saved = t.save(path, q, k, v, out, statistics, seed, offset)
+    kept = (q, k, v, out, statistics, seed, offset)
+    saved = t.save(path, *kept) if m is None else t.save(path, *kept, m)
     counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
+    if m is not None and m.node is not None:  # rows padded to 16, but for the last
+        counts.append((p.count * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
 
     def backward(grad: Tensor):
         t.tally(path, flops * 5 // 2)
         return [t.new(count, size) for count in counts]
 
-    return t.record(out, (q, k, v), saved, backward)
+    return t.record(out, (q, k, v) if m is None or m.node is None else (q, k, v, m), saved, backward)
+
+
+def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:
+    """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over the heads."""
+    m = t.cast(mask, t.compute, "attention_maps")
+    if p.keys % 8:
+        m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
+    return expand(t, m, p.count * p.queries * p.keys)
 
 
 def copy(t: Tape, x: Tensor) -> Tensor:
@@ -102,7 +114,7 @@ def softmax_attention(
     products = _products(t, path, queries, k, p, in_order)
     del queries
     if bias is not None:
-        products = add(t, products, bias)
+        products = add(t, products, bias, "attention_maps")
     weights = dropout(t, path, softmax(t, path, products), rate)
     return copied_back(t, matmul(t, path, weights, copy(t, v), p.count, p.queries, p.keys, p.head_width))
 

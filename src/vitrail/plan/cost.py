@@ -25,7 +25,7 @@ from vitrail.parts import (
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, is_flash, sdpa, softmax_attention, unbind_heads
 from vitrail.plan.meter import Number
-from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation
+from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 
@@ -45,6 +45,8 @@ class Numbers:
     grid: Number
     """Patches per image."""
     tokens: Number
+    offsets: Number
+    """Between patches of the grid: (2·rows − 1)·(2·columns − 1)."""
     width: Number
     depth: Number
     num_heads: Number
@@ -65,6 +67,7 @@ def numbers(c: ViTConfig, workload: Workload) -> Numbers:
         pixels=c.image.area,
         grid=grid.area,
         tokens=c.prefix.count + grid.area,
+        offsets=(2 * grid.height - 1) * (2 * grid.width - 1),
         width=c.width,
         depth=c.depth,
         num_heads=c.num_heads,
@@ -99,16 +102,20 @@ def _embedded(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def runs(c: ViTConfig, n: Numbers) -> list[Run]:
-    """Like blocks: the first drops no path, and windows shift in every other one."""
-    depth, found, start = n.depth, [], 0
+    """Like blocks. The first drops no path; windows shift in every other one; a shared bias gets its first gradient
+    in the last."""
+    depth = n.depth
     if not isinstance(depth, int):
         return [([(0,), (1,), (2,)], depth)]
-    if c.drop_path:
-        found, start = [([(0,)], 1)], 1
+    first = 1 if c.drop_path else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
-    groups = [tuple(range(i, i + period)) for i in range(start, depth - period + 1, period)]
-    rest = [(i,) for i in range(start + len(groups) * period, depth)]
-    return found + [(part, len(part)) for part in (groups, rest) if part]
+    last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
+    cuts = [0, first, max(first, last - (last - first) % period), depth]
+    found = []
+    for start, stop in zip(cuts, cuts[1:], strict=False):
+        groups = [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)]
+        found.append((groups, len(groups)))
+    return found
 
 
 # ── front end ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,9 +155,9 @@ def position(t: Tape, c: ViTConfig, n: Numbers, tokens: Tensor) -> Tensor:
     spec, count = c.position, c.prefix.count
     match spec:
         case SinCos1d():
-            return ops.add(t, tokens, t.buffer(n.tokens * n.width))
+            return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size))
         case SinCos2d():
-            return _add_rows(t, n, tokens, count, None, t.buffer(n.grid * n.width))
+            return _add_rows(t, n, tokens, count, None, t.buffer("position", n.grid * n.width, t.size))
     rows = {"all": count, "cls": int(c.prefix.cls), "none": 0}[spec.prefix]
     table = t.parameter("position", (rows + n.grid) * n.width, "table")
     if rows == count:
@@ -212,11 +219,11 @@ def attention(
     problem = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
     in_order = c.qk_norm
     if t.kernel == "eager" or not c.attention.fused:
-        mixed = softmax_attention(t, path, q, k, v, problem, c.attention_dropout if t.train else 0.0, None, in_order)
+        mixed = softmax_attention(t, path, q, k, v, problem, c.attention_dropout if t.train else 0.0, bias, in_order)
         copies = True
     else:
-        mixed = sdpa(t, path, q, k, v, problem)
-        copies = in_order and is_flash(t)  # flash lays its result out as the queries are
+        mixed = sdpa(t, path, q, k, v, problem, bias)
+        copies = in_order and is_flash(t, bias)  # flash lays its result out as the queries are
     x = ops.linear(t, f"{path}.out", copy(t, mixed) if copies else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
@@ -265,6 +272,9 @@ def within(t: Tape, c: ViTConfig, n: Numbers, path: str, size: int) -> Rotation 
             return axial_rotation(t, n.tokens, n.head_width, size, coordinates == "normalised")
         case RotaryMixed():
             return mixed_rotation(t, path, n.grid, n.tokens, n.num_heads, n.head_width, size)
+        case RelativeBias(prefix=framed):
+            heads, prefix = n.num_heads, c.prefix.count
+            return relative_bias(t, path, n.offsets, n.grid, heads, 3 if framed else 0, prefix)
     return None
 
 

@@ -31,7 +31,7 @@ def memory(config: Config, workload: Workload) -> Memory:
     step, size = run_step(config, workload), SIZES[workload.precision]
     tape = step.tape
     params = tape.total(tape.params)
-    held = {"weights": params * size + tape.buffer_bytes}
+    held = {"weights": params * size + tape.total(tape.buffer_bytes)}
     temporary = 0
     if workload.train:
         held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape.total(tape.tensors), size)

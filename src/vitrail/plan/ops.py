@@ -137,14 +137,14 @@ def _equal(a: Number, b: Number) -> bool:
     return bool(a == b) if isinstance(a, int) and isinstance(b, int) else bool((a == b).all())
 
 
-def add(t: Tape, x: Tensor, y: Tensor) -> Tensor:
+def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None) -> Tensor:
     """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
 
     def backward(grad: Tensor):
         return [_reduced(t, [grad], of, own, count, size) for of, own in like]
 
-    return t.record(t.new(count, size), (x, y), None, backward)
+    return t.record(t.new(count, size, component), (x, y), None, backward)
 
 
 def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
@@ -209,16 +209,29 @@ def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     return split(t, x, *[x.count // parts] * parts)
 
 
-def pad(t: Tape, x: Tensor, count: Number) -> Tensor:
+def pad(t: Tape, x: Tensor, count: Number, component: str | None = None) -> Tensor:
     """A larger copy; its gradient is a copy too."""
     own, size = x.count, x.size
-    return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
+    return t.record(t.new(count, size, component), (x,), None, lambda grad: (t.new(own, size),))
 
 
 def repeat(t: Tape, x: Tensor, times: Number) -> Tensor:
     """Every element so many times over; gradients are summed."""
     own, size = x.count, x.size
     return t.record(t.new(own * times, size), (x,), None, lambda grad: (t.new(own, size),))
+
+
+def index(t: Tape, x: Tensor, count: Number) -> Tensor:
+    """Elements picked by a table of indices; backward adds them up in zeros, out of place."""
+    own, size = x.count, x.size
+
+    def backward(grad: Tensor):
+        zeros = t.new(own, size)
+        filled = t.new(own, size)
+        del zeros
+        return (filled,)
+
+    return t.record(t.new(count, size), (x,), None, backward)
 
 
 def mean(t: Tape, x: Tensor, count: Number) -> Tensor:

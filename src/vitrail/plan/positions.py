@@ -11,7 +11,7 @@ from vitrail.plan import ops
 from vitrail.plan.meter import Number
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["Rotation", "axial_rotation", "mixed_rotation"]
+__all__ = ["Rotation", "axial_rotation", "mixed_rotation", "relative_bias"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,25 @@ def _rotation_of(t: Tape, path: str, angles: Tensor, padded: Number, size: int) 
     return Rotation(
         t.cast(ops.activate(t, path, angles), size), t.cast(ops.activate(t, path, angles), size), halves=False
     )
+
+
+def relative_bias(
+    t: Tape, path: str, offsets: Number, patches: Number, heads: Number, entries: int, prefix: int
+) -> Tensor:
+    """A bias per head and offset, laid out for every pair of patches, and framed by the prefix's entries."""
+    table = t.parameter(path, (offsets + entries) * heads, "table")
+    t.buffer(path, patches * patches, 8)
+    of_offsets, of_prefix = ops.split(t, table, offsets * heads, entries * heads)
+    bias = ops.index(t, of_offsets, heads * patches * patches)
+    if not prefix:
+        return bias
+    return _frame_with_prefix(t, bias, of_prefix if entries else t.new(3 * heads, t.size), heads, patches, prefix)
+
+
+def _frame_with_prefix(t: Tape, bias: Tensor, entries: Tensor, heads: Number, patches: Number, prefix: int) -> Tensor:
+    from_prefix, to_prefix, among = ops.split(t, entries, heads, heads, heads)
+    left = ops.cat(
+        t, ops.expand(t, among, heads * prefix * prefix), ops.expand(t, to_prefix, heads * patches * prefix)
+    )
+    right = ops.cat(t, ops.expand(t, from_prefix, heads * prefix * patches), bias)
+    return ops.cat(t, left, right)

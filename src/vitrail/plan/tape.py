@@ -103,7 +103,7 @@ class Tape:
         self.backward_flops: dict[str, Number] = defaultdict(int)
         self.saved_bytes: dict[str, Number] = defaultdict(int)
         self.grad_bytes: dict[str, Number] = defaultdict(int)
-        self.buffer_bytes: Number = 0
+        self.buffer_bytes: dict[str, Number] = defaultdict(int)
         self.repeats: dict[str, tuple[Number, list[str]]] = {}
         """Paths that stand for so many more like them, and those paths."""
         self._component = "activations"
@@ -137,10 +137,11 @@ class Tape:
             cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
         return cast
 
-    def buffer(self, count: Number, size: int | None = None) -> Tensor:
+    def buffer(self, path: str, count: Number, size: int) -> Tensor:
         """A fixed tensor that the model owns."""
-        self.buffer_bytes += count * (size or self.size)
-        return Tensor(None, count, size or self.size)
+        if path not in self.buffer_bytes or self._frame is None or self._frame.recomputed is None:
+            self.buffer_bytes[path] += count * size
+        return Tensor(None, count, size)
 
     # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
 
