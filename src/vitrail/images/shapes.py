@@ -39,8 +39,8 @@ def draw_shape(label: int, image: Size, random: np.random.Generator) -> Pixels:
     centre = np.array([random.uniform(radius, side - radius) for side in image])
     ink, paper = random.uniform(0, 1, (2, 3))
     ink = np.where(np.abs(ink - paper).max() < 0.4, 1 - np.round(paper), ink)  # a shape that can be seen
-    rows, columns = np.mgrid[: image.height, : image.width].astype(np.float64) + 0.5
-    inside = _distance(SHAPES[label], rows - centre[0], columns - centre[1], radius)
+    rows, columns = np.ogrid[: image.height, : image.width]
+    inside = _distance(SHAPES[label], rows + 0.5 - centre[0], columns + 0.5 - centre[1], radius)
     cover = np.clip(inside + 0.5, 0, 1)[..., None]  # the pixel's part within, for an edge about a pixel wide
     noise = random.uniform(0, 0.08) * random.standard_normal((*image, 3))
     return np.rint(255 * np.clip(paper + cover * (ink - paper) + noise, 0, 1)).astype(np.uint8)
@@ -60,14 +60,13 @@ def _distance(shape: str, rows: np.ndarray, columns: np.ndarray, radius: float) 
 
 
 def _polygon_distance(points: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """To the nearest edge, positive inside: by even-odd crossings."""
-    nearest = np.full(rows.shape, np.inf)
-    inside = np.zeros(rows.shape, bool)
-    for (row, column), (row2, column2) in zip(points, np.roll(points, -1, axis=0), strict=True):
-        across, along = row2 - row, column2 - column
-        part = ((rows - row) * across + (columns - column) * along) / (across**2 + along**2)
-        part = part.clip(0, 1)
-        nearest = np.minimum(nearest, np.hypot(rows - row - part * across, columns - column - part * along))
-        crossed = (row > rows) != (row2 > rows)
-        inside ^= crossed & (columns - column < along * (rows - row) / (across if across else 1.0))
+    """To the nearest edge, positive inside: by even-odd crossings. Edges are the first axis."""
+    (row, column), (row2, column2) = (each.T[:, :, None, None] for each in (points, np.roll(points, -1, axis=0)))
+    across, along = row2 - row, column2 - column
+    down, right = rows - row, columns - column
+    part = ((down * across + right * along) / (across**2 + along**2)).clip(0, 1)
+    nearest = np.sqrt(((down - part * across) ** 2 + (right - part * along) ** 2).min(axis=0))
+    crossed = (row > rows) != (row2 > rows)
+    level = np.where(across == 0, 1, across)  # a level edge is never crossed
+    inside = (crossed & (right < along * down / level)).sum(axis=0) % 2
     return np.where(inside, nearest, -nearest)

@@ -1,0 +1,176 @@
+"""step → batch, as a pure function: any step's images can be made again, in any process, without the steps before it.
+
+The data are one endless sequence of epochs; step s takes its places s·batch … (s + 1)·batch − 1. A damaged image
+leaves its batch one short and moves no other.
+
+Shapes: B images, C channels, H×W pixels, K classes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.images.decode import ImageError
+from vitrail.images.source import Source
+from vitrail.train.augment import CROP_DRAWS, DRAWS, MOVE_DRAWS, centre, crop_box, flip_and_shift, rand_augment, resize
+from vitrail.train.mix import draw_mixing, mix, soft_labels
+from vitrail.train.random import generator, order, uniform
+from vitrail.train.recipe import Recipe
+
+__all__ = ["Batch", "Batches", "ahead", "in_order", "normalise", "scale_at", "statistics"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: (B, C, H, W) normalised, (B, K) soft labels, and what was left out."""
+
+    images: Tensor
+    targets: Tensor
+    damaged: tuple[str, ...] = ()
+
+
+class Batches:
+    """One process's part of every step's batch, as micro-batches."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        *,
+        image: Size,
+        classes: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        require(
+            recipe.batch % (recipe.accumulate * world) == 0,
+            f"batch {recipe.batch} does not divide over {world} processes of {recipe.accumulate} micro-batches; "
+            "use a multiple",
+        )
+        self.source, self.recipe, self.image, self.classes = source, recipe, image, classes
+        self.mean, self.std = mean, std
+        self.rank, self.world = rank, world
+        self.order = lru_cache(maxsize=2)(lambda epoch: order(recipe.seed, epoch, len(source)))
+
+    def __call__(self, step: int) -> list[Batch]:
+        recipe = self.recipe
+        size = recipe.batch // (recipe.accumulate * self.world)
+        image, _ = scale_at(recipe, step, self.image)
+        parts = []
+        for micro in range(recipe.accumulate):
+            first = (micro * self.world + self.rank) * size  # of the whole batch
+            places = step * recipe.batch + first + np.arange(size)
+            parts.append(self._part(step, places, first, image))
+        return parts
+
+    def _part(self, step: int, places: np.ndarray, first: int, image: Size) -> Batch:
+        recipe, count = self.recipe, len(self.source)
+        epochs = places // count
+        indices = np.array([self.order(int(epoch))[place % count] for epoch, place in zip(epochs, places, strict=True)])
+        draws = uniform(recipe.seed, epochs, indices, DRAWS)
+        pixels, labels, kept, damaged = [], [], [], []
+        for row, index in enumerate(indices):
+            try:
+                picture, label = self.source[int(index)]
+            except ImageError as error:
+                damaged.append(str(error))
+                continue
+            pixels.append(self._fitted(picture, image, draws[row]))
+            labels.append(label)
+            kept.append(row)
+        require(len(kept) > 0, f"step {step + 1} has no image that can be read ({damaged[0] if damaged else ''})")
+        images, own = torch.stack(pixels), torch.from_numpy(draws[kept])[:, CROP_DRAWS:]
+        images = flip_and_shift(images, flip=recipe.flip, shift=recipe.shift, draws=own)
+        if recipe.augment:
+            images = rand_augment(
+                images, operations=recipe.augment, magnitude=recipe.magnitude, draws=own[:, MOVE_DRAWS:]
+            )
+        values = normalise(images, self.mean, self.std)
+        targets = soft_labels(torch.tensor(labels), self.classes, recipe.label_smoothing)
+        if recipe.mixup or recipe.cutmix:
+            boxes, cut = draw_mixing(
+                recipe.batch // 2, mixup=recipe.mixup, cutmix=recipe.cutmix, seed=recipe.seed, step=step
+            )
+            pairs = slice(first // 2, (first + len(places)) // 2)
+            values, targets = mix(values, targets, (boxes[pairs], cut[pairs]))
+        return Batch(values, targets, tuple(damaged))
+
+    def _fitted(self, picture: np.ndarray, image: Size, draws: np.ndarray) -> Tensor:
+        if self.recipe.crop == 1:
+            return centre(picture, image)
+        top, left, height, width = crop_box(Size(*picture.shape[:2]), self.recipe.crop, draws)
+        return resize(picture[top : top + height, left : left + width], image)
+
+
+def scale_at(recipe: Recipe, step: int, image: Size) -> tuple[Size, Size | None]:
+    """The step's image size, and its patch size if that is drawn too."""
+    random = generator("scale", recipe.seed, step)
+    first, second = random.random(2)
+    size = recipe.images[int(first * len(recipe.images))] if recipe.images else image
+    return size, recipe.patches[int(second * len(recipe.patches))] if recipe.patches else None
+
+
+def ahead(batches: Batches, start: int, stop: int) -> Iterator[tuple[int, list[Batch]]]:
+    """The steps' batches in order, the next two being made while one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[list[Batch]]] = deque()
+        try:
+            for step in range(start, stop + 2):
+                if step < stop:
+                    waiting.append(pool.submit(batches, step))
+                if step >= start + 2 and waiting:
+                    yield step - 2, waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def in_order(source: Source, image: Size, batch: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+    """All images once, not augmented: uint8 (B, C, H, W), labels (B,), and the damaged ones' errors."""
+    for first in range(0, len(source), batch):
+        pixels, labels, damaged = [], [], []
+        for index in range(first, min(first + batch, len(source))):
+            try:
+                picture, label = source[index]
+            except ImageError as error:
+                damaged.append(str(error))
+                continue
+            pixels.append(centre(picture, image))
+            labels.append(label)
+        if pixels:
+            yield torch.stack(pixels), torch.tensor(labels), damaged
+
+
+def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """uint8 (B, C, H, W) → float32, `(x/255 − mean)/std`."""
+    shift, scale = (torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std))
+    return (images.float() / 255 - shift) / scale
+
+
+def statistics(source: Source, most: int = 256) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation a channel, over images spread evenly through the source, to four digits."""
+    sums, squares, pixels = np.zeros(source.channels), np.zeros(source.channels), 0
+    count = min(most, len(source))
+    for number in range(count):
+        try:
+            picture, _ = source[number * len(source) // count]
+        except ImageError:
+            continue
+        values = picture.reshape(-1, source.channels) / 255
+        sums, squares, pixels = sums + values.sum(0), squares + (values**2).sum(0), pixels + len(values)
+    require(pixels > 0, f"none of {count} images could be read; check the data")
+    mean = sums / pixels
+    deviation = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-4))
+    return tuple(mean.round(4).tolist()), tuple(deviation.round(4).tolist())

@@ -1,0 +1,122 @@
+"""One process or many: the same loop under torchrun, with DDP or FSDP2.
+
+Launch with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: elastic restarts fail without it more often than not. States of
+FSDP runs are torch.distributed.checkpoint's, which execute code when read: only ever read one's own runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from vitrail.errors import VitrailError
+from vitrail.nn.block import Block
+
+__all__ = ["ALONE", "World", "read_shards", "save_shards", "world_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The processes of a run and this one's place among them."""
+
+    rank: int = 0
+    size: int = 1
+    shard: Literal["ddp", "fsdp"] = "ddp"
+    restarts: int = 0
+    """How often torchrun has started the processes again."""
+
+    def share(self, objective: nn.Module) -> nn.Module:
+        """What is called instead of the module; FSDP changes the module itself."""
+        if self.size == 1:
+            return objective
+        if self.shard == "ddp":
+            return nn.parallel.DistributedDataParallel(objective)
+        from torch.distributed.fsdp import fully_shard
+
+        for block in [module for module in objective.modules() if isinstance(module, Block)]:
+            fully_shard(block)
+        return fully_shard(objective)  # type: ignore[return-value]
+
+    def mean(self, *values: Tensor) -> tuple[float, ...]:
+        """Over the processes."""
+        together = torch.stack([value.detach().double() for value in values])
+        if self.size > 1:
+            dist.all_reduce(together)
+            together /= self.size
+        return tuple(together.tolist())
+
+    def sum(self, *values: int) -> tuple[int, ...]:
+        together = torch.tensor(values)
+        if self.size > 1:
+            dist.all_reduce(together)
+        return tuple(together.tolist())
+
+    def whole(self, norm: Tensor) -> Tensor:
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def first(self, signal: int | None) -> int | None:
+        """The signal that any process got: all stop after the same step."""
+        if self.size == 1:
+            return signal
+        asked = torch.tensor(signal or 0)
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return int(asked) or None
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+ALONE = World()
+
+
+@contextmanager
+def world_of(shard: Literal["ddp", "fsdp"]) -> Iterator[World]:
+    """The world that torchrun describes in the environment; alone without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield ALONE
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield World(
+            rank=dist.get_rank(),
+            size=dist.get_world_size(),
+            shard=shard,
+            restarts=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+# ── states of sharded runs ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def save_shards(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Every process writes its part into a folder that the first one made."""
+    from torch.distributed import checkpoint
+
+    dist.barrier()
+    checkpoint.save(tensors, checkpoint_id=folder)
+    dist.barrier()
+
+
+def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Into these tensors, however many processes there were and are."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        checkpoint.load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    except CheckpointException as error:  # a BaseException
+        raise VitrailError(
+            f"{folder} cannot be read ({str(error).splitlines()[0]}); resume from another state"
+        ) from None

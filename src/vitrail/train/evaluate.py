@@ -1,0 +1,56 @@
+"""How often a model is right, at its own image size and at others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.images.source import Source
+from vitrail.train.batches import in_order, normalise
+from vitrail.train.objective import Model
+
+__all__ = ["Score", "evaluate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    image: Size
+    images: int
+    right: int
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.images
+
+
+@torch.inference_mode()
+def evaluate(
+    model: Model,
+    source: Source,
+    *,
+    image: Size,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    batch: int = 128,
+    rank: int = 0,
+    world: int = 1,
+) -> Score:
+    """The part of the source that this process of `world` looks at; the model is left in the mode it was in."""
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    right = images = 0
+    damaged: list[str] = []
+    for number, (pixels, labels, bad) in enumerate(in_order(source, image, batch)):
+        if number % world != rank:
+            continue
+        damaged += bad
+        logits = model(normalise(pixels.to(device), mean, std))
+        right += int((logits.argmax(1).cpu() == labels).sum())
+        images += len(labels)
+    model.train(training)
+    require(images > 0 or world > 1, "no image of the test split could be read; check the data")
+    return Score(image=image, images=images, right=right, damaged=tuple(damaged))

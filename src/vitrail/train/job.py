@@ -1,0 +1,81 @@
+"""What is trained on what, and how: everything that determines a run's weights, as one value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoint.file import write_file
+from vitrail.codec import from_plain, to_plain
+from vitrail.config import Config, config_from_json
+from vitrail.errors import VitrailError
+from vitrail.train.recipe import Recipe, recipe_from_text
+
+__all__ = ["DataFacts", "Job", "difference", "read_job", "write_job"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """The data as they were when the run began."""
+
+    sources: tuple[str, ...]
+    images: int
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    start: str | None = None
+    """The checkpoint whose weights the run began with; None for fresh ones."""
+    teacher: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    config: Config
+    recipe: Recipe
+    data: DataFacts
+
+
+def write_job(folder: Path, job: Job) -> None:
+    for name, text in (
+        ("config.json", job.config.to_json()),
+        ("recipe.json", job.recipe.to_json()),
+        ("data.json", json.dumps(to_plain(job.data), indent=2)),
+    ):
+        content = f"{text}\n".encode()
+        write_file(folder / name, lambda file, content=content: file.write(content))
+
+
+def read_job(folder: Path) -> Job:
+    config, recipe, data = (_text(folder / name) for name in ("config.json", "recipe.json", "data.json"))
+    try:
+        facts = json.loads(data)
+    except ValueError as error:
+        raise VitrailError(f"{folder / 'data.json'} is not JSON ({error}); restore it, or start again") from None
+    return Job(
+        config=config_from_json(config), recipe=recipe_from_text(recipe), data=from_plain(facts, DataFacts, "data")
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise VitrailError(f"{path} cannot be read ({error}), so {path.parent} is not a run; check the path") from None
+
+
+def difference(before: Job, after: Job) -> list[str]:
+    """Where two jobs differ, one line each: "recipe.lr 0.001 → 0.01"."""
+    old, new = (_flat(to_plain(job), "") for job in (before, after))
+    return [
+        f"{name.removeprefix('.')} {old.get(name, 'nothing')} → {new.get(name, 'nothing')}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _flat(value: Any, name: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {key: item for part in value for key, item in _flat(value[part], f"{name}.{part}").items()}
+    return {name: value}

@@ -1,0 +1,269 @@
+"""The training loop.
+
+A step: a batch made ahead in another thread, forward and backward over its micro-batches, clip, AdamW, running mean.
+Everything random is keyed by the step, so a run that stops anywhere and resumes gives the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.errors import VitrailError, require
+from vitrail.images.source import Source
+from vitrail.nn.block import Block
+from vitrail.nn.build import build
+from vitrail.train.batches import Batches, ahead, scale_at
+from vitrail.train.distributed import ALONE, World
+from vitrail.train.evaluate import evaluate
+from vitrail.train.folder import RunFolder
+from vitrail.train.job import Job
+from vitrail.train.objective import Model, Objective, Teacher
+from vitrail.train.random import reseed
+from vitrail.train.recipe import Recipe
+from vitrail.train.state import Trained, newest_state, read_state, save_state, states, sweep
+from vitrail.train.stop import Stop
+
+__all__ = ["Outcome", "train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended: finished, or stopped by a signal after a step that was saved."""
+
+    step: int
+    loss: float
+    accuracy: float | None
+    """On the test split."""
+    stopped: int | None
+    """The signal's number."""
+    model: Model
+
+
+def train(
+    job: Job,
+    source: Source,
+    folder: RunFolder,
+    *,
+    test: Source | None = None,
+    start: Checkpoint | None = None,
+    teacher: Checkpoint | None = None,
+    save_every: int = 0,
+    evaluate_every: int = 0,
+    device: str = "cpu",
+    world: World = ALONE,
+    watch: Callable[[dict[str, Any]], None] = lambda facts: None,
+) -> Outcome:
+    """Train until the recipe's last step, from the folder's newest state if it has one.
+
+    `watch` is told what `metrics.jsonl` is told, and {"note": …} for what a person should read.
+    """
+    recipe, config, facts = job.recipe, job.config, job.data
+    _check(job, source)
+    trained, objective = _begin(job, start, teacher, device, world)
+    first = _resume(folder, trained, world, watch)
+    batches = Batches(
+        source,
+        recipe,
+        image=config.image,
+        classes=config.classes,
+        mean=facts.mean,
+        std=facts.std,
+        rank=world.rank,
+        world=world.size,
+    )
+    forward = torch.compile(objective) if recipe.compile else objective
+    damaged: set[str] = set()
+    loss, accuracy = math.nan, None
+    folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
+    watch({"step": first, "steps": recipe.steps})
+    began = before = told = time.monotonic()
+
+    with Stop() as stop:
+        for step, parts in ahead(batches, first, recipe.steps):
+            for group in trained.optimizer.param_groups:
+                group["lr"] = recipe.lr_at(step)
+            size, patch = scale_at(recipe, step, config.image)
+            losses, rights = [], []
+            for micro, part in enumerate(parts):
+                reseed("dropout", recipe.seed, step, micro, world.rank)
+                with torch.autocast(device, torch.bfloat16, enabled=recipe.precision == "amp-bf16"):
+                    each, right = forward(part.images.to(device), part.targets.to(device), patch)
+                (each / len(parts)).backward()
+                losses.append(each.detach())
+                rights.append(right)
+            norm = nn.utils.clip_grad_norm_(objective.parameters(), recipe.clip or math.inf)
+            loss, right, norm = world.mean(torch.stack(losses).mean(), torch.stack(rights).mean(), world.whole(norm))
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                raise _not_finite(folder, step, loss, norm, recipe)
+            trained.optimizer.step()
+            trained.optimizer.zero_grad(set_to_none=True)
+            _follow(trained, recipe, step)
+
+            done = step + 1
+            line: dict[str, Any] = {"step": done, "loss": loss, "accuracy": right, "lr": recipe.lr_at(step),
+                                    "gradient_norm": norm}  # fmt: skip
+            if recipe.images or recipe.patches:
+                line |= {"image": str(size), "patch": str(patch or config.patch)}
+            new = {name for part in parts for name in part.damaged} - damaged
+            damaged |= new
+            for name in sorted(new):
+                watch({"note": f"left out: {name}"})
+            if test is not None and (done == recipe.steps or (evaluate_every and done % evaluate_every == 0)):
+                accuracy = _test(trained, job, test, world)
+                line["test_accuracy"] = accuracy
+            now = time.monotonic()
+            line["images_per_second"] = round(recipe.batch / max(now - before, 1e-9), 1)
+            before = now
+            folder.append(line)
+            watch(line)
+            asked = world.first(stop.asked)
+            if asked is not None or done == recipe.steps or (save_every and done % save_every == 0):
+                save_state(folder.states, done, trained, rank=world.rank)
+                world.wait()
+            if asked is not None or done == recipe.steps or now - told > 1 or new:
+                told = now
+                remaining = (now - began) / (done - first) * (recipe.steps - done)
+                folder.status(step=done, loss=loss, eta_seconds=round(remaining, 1), damaged=sorted(damaged))
+            if asked is not None and done < recipe.steps:
+                folder.status(state="stopped", message=f"by signal {asked}; resume to go on")
+                return Outcome(step=done, loss=loss, accuracy=accuracy, stopped=asked, model=_model(trained))
+    return Outcome(step=recipe.steps, loss=loss, accuracy=accuracy, stopped=None, model=_model(trained))
+
+
+# ── before the first step ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check(job: Job, source: Source) -> None:
+    config, recipe = job.config, job.recipe
+    require(
+        config.classes >= len(source.classes),
+        f"label {len(source.classes) - 1} ({source.classes[-1]}) is out of range for a model of {config.classes} "
+        f"classes; the data have {len(source.classes)}: use that many",
+    )
+    require(
+        len(source) == job.data.images,
+        f"the data have {len(source):,} images and had {job.data.images:,} when the run began; restore them",
+    )
+    for image in recipe.images:
+        config.but(image=image)
+        for patch in recipe.patches:
+            require(
+                image.height % patch.height == 0 and image.width % patch.width == 0,
+                f"image {image} of the recipe is not divisible by its patch {patch}; drop one of the two",
+            )
+
+
+def _begin(
+    job: Job, start: Checkpoint | None, teacher: Checkpoint | None, device: str, world: World
+) -> tuple[Trained, nn.Module]:
+    """The model, fresh or from a checkpoint, and its optimizer, in this process's share."""
+    recipe = job.recipe
+    reseed("weights", recipe.seed)
+    model = (build(job.config) if start is None else start.model(dtype=torch.float32)).to(device).train()
+    taught = None if teacher is None else Teacher(teacher, job.data.mean, job.data.std, device)
+    objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
+    if recipe.checkpointing:
+        for block in (module for module in model.modules() if isinstance(module, Block)):
+            block.forward = partial(recompute, block.forward, use_reentrant=False)
+    shared = world.share(objective)
+    named = dict(objective.named_parameters())
+    decayed = [p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1]
+    rest = [p for name, p in named.items() if not (name.endswith(".weight") and p.ndim > 1)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}],
+        lr=recipe.lr,
+        betas=(recipe.beta1, recipe.beta2),
+        fused=True,
+    )
+    mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in named.items()}
+    return Trained(objective, optimizer, mean), shared
+
+
+def _resume(folder: RunFolder, trained: Trained, world: World, watch: Callable[[dict[str, Any]], None]) -> int:
+    """Read the newest good state; a run that has none keeps its first weights as one."""
+    if not states(folder.states):
+        world.wait()
+        save_state(folder.states, 0, trained, rank=world.rank)
+        world.wait()
+        return 0
+    if world.rank == 0:
+        sweep(folder.states)
+    step, path, passed = newest_state(folder.states)
+    for line in passed:
+        watch({"note": f"{line}; going on from {path}"})
+    read_state(path, trained)
+    folder.rewind(step)
+    world.wait()
+    return step
+
+
+# ── in a step ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@torch.no_grad()
+def _follow(trained: Trained, recipe: Recipe, step: int) -> None:
+    """The running mean takes a small step towards the weights, larger ones in the beginning."""
+    if trained.mean is None or recipe.ema is None:
+        return
+    decay = min(recipe.ema, (1 + step) / (10 + step))
+    for name, parameter in trained.objective.named_parameters():
+        _local(trained.mean[name]).lerp_(_local(parameter), 1 - decay)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+
+
+def _not_finite(folder: RunFolder, step: int, loss: float, norm: float, recipe: Recipe) -> VitrailError:
+    what = f"loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    last, path, _ = newest_state(folder.states)
+    message = (
+        f"{what} at step {step + 1} (lr {recipe.lr_at(step):.3g}); the last good state, of step {last}, is {path}: "
+        "lower lr, clip, or lengthen the warm-up"
+    )
+    folder.status(state="failed", message=message)
+    return VitrailError(message)
+
+
+@torch.no_grad()
+def _model(trained: Trained) -> Model:
+    """The model with the weights that are the result: the running mean, where one is kept."""
+    model: Model = trained.objective.model  # type: ignore[assignment]
+    if trained.mean is not None:
+        for name, parameter in trained.objective.named_parameters():
+            _local(parameter).copy_(_local(trained.mean[name]))
+    return model.eval()
+
+
+def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
+    """With the running mean in the weights' place for as long as it takes."""
+    model: Model = trained.objective.model  # type: ignore[assignment]
+    held = _exchange(trained)
+    score = evaluate(
+        model, test, image=job.config.image, mean=job.data.mean, std=job.data.std, rank=world.rank, world=world.size
+    )
+    _exchange(trained, held)
+    right, images = world.sum(score.right, score.images)
+    return right / images
+
+
+@torch.no_grad()
+def _exchange(trained: Trained, held: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:
+    """Put the running mean, or what was `held`, into the weights; gives back what was there."""
+    new = trained.mean if held is None else held
+    if new is None:
+        return None
+    before = {name: _local(p).clone() for name, p in trained.objective.named_parameters()}
+    for name, parameter in trained.objective.named_parameters():
+        _local(parameter).copy_(_local(new[name]))
+    return before

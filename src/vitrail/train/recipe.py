@@ -1,0 +1,174 @@
+"""How a model is trained, as a value: with the config, the data and the seed it determines every weight.
+
+A recipe is JSON or TOML; `to_json` and `recipe_from_text` are each other's inverse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitrail.codec import from_plain, to_plain
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.rules import at_least_zero, positive, rate
+
+__all__ = ["RECIPES", "Distillation", "Recipe", "recipe_from_text", "recipe_named"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """What the student takes from a teacher, and how much of the loss that is.
+
+    logits: the softened distribution (arXiv 1503.02531); token: the teacher's decision, by the head of a distillation
+    token (DeiT, arXiv 2012.12877); features: the direction of the pooled vector.
+    """
+
+    what: Literal["logits", "token", "features"] = "logits"
+    weight: float = 0.5
+    temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.weight <= 1, f"weight {self.weight} is outside 0 < weight ≤ 1; 0.5 is half of the loss")
+        require(self.temperature > 0, f"temperature {self.temperature} is not above 0; use 1 to 5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """AdamW with warm-up and cosine decay over augmented images."""
+
+    steps: int = 1000
+    batch: int = 64
+    """Images per update, over all processes and micro-batches."""
+    accumulate: int = 1
+    """Micro-batches per update and process: the same update with less memory."""
+    seed: int = 0
+
+    lr: float = 1e-3
+    min_lr: float = 1e-5
+    warmup: float = 0.05
+    """Part of the steps in which the learning rate climbs to `lr`."""
+    weight_decay: float = 0.05
+    """Of matrices; vectors and tables of positions and tokens are left alone."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float | None = 1.0
+    """The largest norm of all gradients together."""
+    ema: float | None = None
+    """Decay of the weights' running mean, which then are the result."""
+
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    """The beta distribution's parameter; 0 for none. With cutmix too, each pair of images draws one of the two."""
+    cutmix: float = 0.0
+    crop: float = 1.0
+    """The smallest part of an image's area that a random crop keeps; 1 for no crop."""
+    flip: bool = False
+    shift: int = 0
+    """Pixels by which an image may move up, down, left and right."""
+    augment: int = 0
+    """RandAugment operations per image."""
+    magnitude: float = 0.3
+    """Their strength, 0 to 1."""
+
+    images: tuple[Size, ...] = ()
+    """Multi-scale: a step draws its images' size from these; empty for the model's own."""
+    patches: tuple[Size, ...] = ()
+    """A step draws its patch size from these, and the projection is resized to it (FlexiViT, arXiv 2212.08013)."""
+    distillation: Distillation | None = None
+
+    precision: Literal["fp32", "amp-bf16"] = "fp32"
+    checkpointing: bool = False
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate"):
+            positive(name, getattr(self, name))
+        for name in ("seed", "augment", "shift"):
+            at_least_zero(name, getattr(self, name))
+        for name in ("label_smoothing", "warmup", "weight_decay", "beta1", "beta2"):
+            rate(name, getattr(self, name))
+        for name in ("images", "patches"):
+            object.__setattr__(self, name, tuple(Size.of(size) for size in getattr(self, name)))
+        require(
+            self.lr > 0 and math.isfinite(self.lr) and 0 <= self.min_lr <= self.lr,
+            f"lr {self.lr} with min_lr {self.min_lr}: give 0 ≤ min_lr ≤ lr, with lr above 0",
+        )
+        require(self.augment <= 8, f"augment {self.augment} is more than 8 operations an image; 2 is usual")
+        require(0 < self.crop <= 1, f"crop {self.crop} is outside 0 < crop ≤ 1; use 1 for no crop")
+        require(0 <= self.magnitude <= 1, f"magnitude {self.magnitude} is outside 0–1; 0.3 is usual")
+        for name in ("mixup", "cutmix"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} {value} is below 0; use 0 for none")
+        require(self.ema is None or 0 < self.ema < 1, f"ema {self.ema} is outside 0 < decay < 1; 0.999 is usual")
+        require(self.clip is None or self.clip > 0, f"clip {self.clip} is not above 0; leave it out for none")
+        require(
+            self.batch % (2 * self.accumulate) == 0 or not (self.mixup or self.cutmix),
+            f"batch {self.batch} in {self.accumulate} micro-batches leaves an image without a partner to mix with; "
+            "use even micro-batches",
+        )
+        require(
+            self.batch % self.accumulate == 0,
+            f"batch {self.batch} does not divide into {self.accumulate} micro-batches; use a multiple",
+        )
+
+    def lr_at(self, step: int) -> float:
+        """Linear up, half a cosine down; the last step is at `min_lr`.
+
+        >>> [round(Recipe(steps=5, warmup=0.2, lr=1.0, min_lr=0.0).lr_at(step), 3) for step in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
+        """
+        climb = round(self.steps * self.warmup)
+        if step < climb:
+            return self.lr * (step + 1) / climb
+        part = (step + 1 - max(climb, 1)) / max(1, self.steps - max(climb, 1))
+        return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * part)) / 2
+
+    def to_json(self) -> str:
+        return json.dumps(to_plain(self), indent=2)
+
+    def but(self, **changes: Any) -> Recipe:
+        return dataclasses.replace(self, **changes)
+
+
+def recipe_from_text(text: str) -> Recipe:
+    """Read JSON or TOML."""
+    try:
+        held = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise VitrailError(f"recipe is neither JSON nor TOML ({error}); write one with to_json()") from None
+    return from_plain(held, Recipe, "recipe")
+
+
+RECIPES = {
+    "plain": Recipe(),
+    "shapes": Recipe(steps=400, batch=64, lr=1e-3),
+    "cifar": Recipe(
+        steps=20_000,
+        batch=128,
+        lr=1e-3,
+        ema=0.999,
+        label_smoothing=0.1,
+        mixup=0.2,
+        cutmix=1.0,
+        flip=True,
+        shift=4,
+        augment=2,
+        magnitude=0.3,
+    ),
+    "fashion-mnist": Recipe(steps=14_000, batch=128, lr=1e-3, ema=0.999, label_smoothing=0.1, flip=True, shift=2),
+    "finetune": Recipe(steps=1000, batch=64, lr=1e-4, warmup=0.1, weight_decay=0.01, ema=0.999, flip=True, crop=0.6),
+}
+"""By name. No score is claimed before it has been measured here."""
+
+
+def recipe_named(name: str) -> Recipe:
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1) or list(RECIPES)
+        raise VitrailError(f"recipe {name!r} is not one of {', '.join(RECIPES)} nor a file; try {near[0]}")
+    return RECIPES[name]

@@ -1,0 +1,180 @@
+"""A run's state on disk, whole or not at all: weights, their running mean, AdamW's moments and the step.
+
+Randomness is a function of the step (`vitrail.train.random`), so the step is all there is to save of it. A state is
+a directory, written under a temporary name, flushed, given a manifest of SHA-256 sums and renamed; the two newest
+are kept, and a damaged one is passed over for the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
+from vitrail.errors import VitrailError, require
+
+__all__ = ["KEPT", "Trained", "newest_state", "read_state", "save_state", "states", "sweep"]
+
+KEPT = 2
+FILE = "state.safetensors"
+MANIFEST = "manifest.json"
+
+
+@dataclass
+class Trained:
+    """What a step changes."""
+
+    objective: nn.Module
+    optimizer: torch.optim.AdamW
+    mean: dict[str, Tensor] | None
+    """The weights' running mean by name; None where none is kept."""
+
+    def __post_init__(self) -> None:
+        """Give AdamW's moments their tensors now: every state has them, and there is a place to read them into."""
+        for parameter in self.objective.parameters():
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything, flat, by name: these very tensors, not copies."""
+        found = {f"weights.{name}": tensor for name, tensor in self.objective.state_dict().items()}
+        found |= {f"mean.{name}": tensor for name, tensor in (self.mean or {}).items()}
+        for name, parameter in self.objective.named_parameters():
+            for key, tensor in self.optimizer.state.get(parameter, {}).items():
+                found[f"adamw.{key}.{name}"] = tensor
+        return found
+
+    @torch.no_grad()
+    def restore(self, held: Mapping[str, Tensor], name: str) -> None:
+        own = self.tensors()
+        odd = sorted(own.keys() ^ held.keys())
+        require(not odd, f"{name} does not fit this run ({', '.join(odd[:3])}); it is another run's state")
+        for key, tensor in own.items():
+            tensor.copy_(held[key])
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def save_state(folder: Path, step: int, trained: Trained, *, rank: int = 0) -> Path:
+    """Write the state after `step` steps; with FSDP every process writes its own part, and all must call."""
+    tensors = trained.tensors()
+    sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
+    final, temporary = folder / f"step-{step:08d}", folder / f".tmp-{step:08d}"
+    try:
+        if rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+        if sharded:
+            from vitrail.train.distributed import save_shards
+
+            save_shards(tensors, temporary)
+        elif rank == 0:
+            with (temporary / FILE).open("wb") as file:
+                write_safetensors(file, tensors, {"step": str(step)})
+        if rank == 0:
+            _finish(temporary, final, step)
+            for old in states(folder)[KEPT:]:
+                shutil.rmtree(old)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        kept = states(folder)
+        last = f"the last good state is {kept[0]}" if kept else "there is no earlier state"
+        raise VitrailError(
+            f"the state of step {step} was not saved in {folder} ({error.strerror or error}); "
+            f"{last}: make room and resume"
+        ) from None
+    return final
+
+
+def _finish(temporary: Path, final: Path, step: int) -> None:
+    """Flush, sum, rename."""
+    files = sorted(path for path in temporary.iterdir() if path.is_file())
+    sums = {path.name: _flushed_sum(path) for path in files}
+    manifest = temporary / MANIFEST
+    manifest.write_text(json.dumps({"step": step, "sha256": sums}, indent=2))
+    for path in (manifest, temporary):
+        _flush(path)
+    if final.exists():
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _flush(final.parent)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _flushed_sum(path: Path) -> str:
+    _flush(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def states(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for path in folder.glob(".tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def newest_state(folder: Path) -> tuple[int, Path, list[str]]:
+    """(step, directory, what was passed over and why) of the newest state that is as it was written."""
+    passed: list[str] = []
+    for path in states(folder):
+        fault = _fault(path)
+        if fault is None:
+            return int(path.name.removeprefix("step-")), path, passed
+        passed.append(f"{path} is damaged ({fault})")
+    detail = f"; {'; '.join(passed)}" if passed else ""
+    raise VitrailError(f"{folder.parent} has no state to resume from{detail}; start it again with another --out")
+
+
+def read_state(path: Path, trained: Trained) -> None:
+    """Read a state that `newest_state` found good."""
+    if (path / FILE).is_file():
+        held, _ = read_safetensors(path / FILE)
+        trained.restore(held, str(path))
+    else:
+        from vitrail.train.distributed import read_shards
+
+        read_shards(trained.tensors(), path)
+
+
+def _fault(path: Path) -> str | None:
+    """What differs from the manifest, if anything does."""
+    try:
+        sums = json.loads((path / MANIFEST).read_bytes())["sha256"]
+        for name, told in sums.items():
+            with (path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != told:
+                    return f"{name} is not what was written"
+    except OSError as error:
+        return f"{Path(error.filename).name} is missing" if error.filename else str(error)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is not readable"
+    return None
