@@ -46,12 +46,20 @@ _HOMES = {
     "nn.positions": ("sinusoidal_2d",),
     "nn.remainder": ("pad_batch",),
     "nn.vit": ("ViT",),
+    "checkpoint.checkpoint": ("Checkpoint",),
+    "checkpoint.preprocessing": ("Preprocessing",),
+    "checkpoint.read": ("load",),
+    "checkpoint.write": ("save",),
 }
 _HOME = {name: f"vitrail.{module}" for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from vitrail.checkpoint.preprocessing import Preprocessing as Preprocessing
+    from vitrail.checkpoint.read import load as load
+    from vitrail.checkpoint.write import save as save
     from vitrail.config import (
         Config as Config,
     )

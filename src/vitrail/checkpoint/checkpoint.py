@@ -45,6 +45,8 @@ class Checkpoint:
     config: Config
     tensors: Mapping[str, Tensor]
     preprocessing: Preprocessing
+    format: str = "memory"
+    """How the file stored it."""
     dialect: str = "vitrail"
     family: str = "vit"
     """Which of the dialect's tables of names the file followed."""

@@ -170,11 +170,17 @@ def _image(
             )
     if table is None:
         raise VitrailError("the weights show no positions and match no preset; give --from-image HEIGHTxWIDTH")
-    count = table.shape[0]
-    example = next((Size(h, count // h) for h in range(2, count) if count % h == 0), Size(1, count))
-    raise VitrailError(
-        f"{count} rows of positions do not say how the patches are laid out; give the image that the model was made "
-        f"for, as in --from-image {example.height * patch.height}x{example.width * patch.width}"
+    raise VitrailError(_ambiguous(table.shape[0], fields["prefix"], patch))
+
+
+def _ambiguous(rows: int, prefix: Prefix, patch: Size) -> str:
+    count = rows - prefix.count if rows > prefix.count else rows
+    grids = [Size(h, count // h) for h in range(2, count) if count % h == 0 and h * h <= count] or [Size(1, count)]
+    layouts = " or ".join(str(grid) for grid in grids[:2])
+    example = Size(grids[0].height * patch.height, grids[0].width * patch.width)
+    return (
+        f"{rows} rows of positions do not say how the patches are laid out (as {layouts}?), and no config or preset "
+        f"does; give the image that the model was made for, as in --from-image {example}"
     )
 
 

@@ -62,6 +62,7 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
     return Checkpoint(
         config=config,
         tensors=tensors,
+        format=stored.format,
         dialect=dialect.name,
         family=family.name,
         name_prefix=prefix,

@@ -39,6 +39,7 @@ class Encoded:
 
     dialect: str
     family: str
+    config: Config
     tensors: dict[str, Tensor]
     written: Written
     dropped: tuple[str, ...]
@@ -56,7 +57,7 @@ def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -
     encoded = encode(checkpoint, named.name)
     metadata = {
         "format": "pt",
-        CONFIG_KEY: json.dumps(to_plain(checkpoint.config)),
+        CONFIG_KEY: json.dumps(to_plain(encoded.config)),
         PREPROCESSING_KEY: json.dumps(to_plain(checkpoint.preprocessing)),
     }
     if not path.suffix and (named.directory or encoded.written.config):
@@ -139,6 +140,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     return Encoded(
         dialect=dialect.name,
         family=family.name,
+        config=config,
         tensors={**constants, **(rest if home else {}), **tensors},
         written=written,
         dropped=() if home else tuple(rest),

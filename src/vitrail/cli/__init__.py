@@ -28,6 +28,10 @@ COMMANDS = {
     "plan": "Say what a model costs before anything runs, and whether it fits a card.",
     "compare": "Put models side by side: parameters, FLOPs, memory, and what was published of them.",
     "advise": "Advise on patch, embedding, positions, model and batch, from your images and budget.",
+    "inspect": "Say what a weights file is, how that is known, and what is wrong with it.",
+    "convert": "Write weights in another library's names and format.",
+    "adapt": "Carry trained weights to another image, patch, prefix, pool or head, and say what that did.",
+    "simulate": "Show what positions lose between two grids, and which kind survives the change.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }

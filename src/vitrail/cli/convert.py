@@ -1,0 +1,41 @@
+"""vitrail convert: weights of one library → files that another loads."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["convert"]
+
+
+def convert(
+    source: str, target: str, /, *, to: str, from_image: str | None = None, num_heads: int | None = None
+) -> None:
+    """Write weights in another library's names and format, with its config where it has one.
+
+    Parameters
+    ----------
+    source
+        A weights file, or a directory with weights and their config.
+    target
+        Where to write: the ending says the format; a directory for huggingface.
+    to
+        timm, huggingface, torchvision, google, dino, dinov2, dinov3, openclip or vitrail.
+    from_image
+        HEIGHTxWIDTH of the image that the positions were made for, where the file does not say.
+    num_heads
+        Attention heads, where the file does not say.
+    """
+    from vitrail.checkpoint.describe import check
+    from vitrail.checkpoint.read import load
+    from vitrail.checkpoint.write import save
+
+    checkpoint = load(source, from_image=from_image, num_heads=num_heads)
+    written = save(checkpoint, target, dialect=to)
+    bad = check(checkpoint).not_finite
+    lines = [f"{target}: {len(written.tensors)} tensors as {written.dialect}'s {written.family}"]
+    lines += [f"note: {note}" for note in written.notes]
+    if written.dropped:
+        lines.append(f"note: without {', '.join(written.dropped[:4])}, which {to} has no place for")
+    if bad:
+        lines.append(f"note: {', '.join(bad[:4])} have values that are not finite")
+    sys.stdout.write("\n".join(lines) + "\n")
