@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint.caveats import caveats
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.evidence import FIXED_TABLE
 from vitrail.checkpoint.projection import Projection, ProjectionLoss, change_channels, predicted_loss, resize_projection
 from vitrail.checkpoint.report import Change, Report, Status, TableChange
 from vitrail.checkpoint.resample import Method
@@ -72,6 +73,8 @@ def adapt(
         tensors=tensors,
         preprocessing=change_preprocessing(checkpoint.preprocessing, target),
         evidence=replace(checkpoint.evidence, grid=f"adapted to {target.grid} from {source.grid}"),
+        # a stored table of sines is the old grid's, and may have as many rows as the new one's
+        extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )
     return adapted, report
 

@@ -37,8 +37,8 @@ def _sentences(
             yield f"the vector is pooled by {new}, and what reads it was trained on {old}: fine-tune"
     if loss is not None and loss.natural > WORTH_SAYING:
         yield (
-            f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses {loss.natural:.0%} of its tokens on "
-            f"photographs, {loss.white:.0%} on noise, and a way back would not undo it: fine-tune"
+            f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
+            f"{loss.natural:.0%} on photographs, {loss.white:.0%} on noise, and no way back undoes it; fine-tune"
         )
     if any(change.status == "missing" and change.name.startswith("head.") for change in changes):
         yield "the head is new and zero: logits say nothing until it is trained"

@@ -66,7 +66,7 @@ def _pixels(path: Path, checkpoint: Checkpoint) -> Tensor:
         config.channels in (1, 3),
         f"{config.channels} channels cannot be decoded from pictures; measure drift on a model of 1 or 3",
     )
-    pixels = torch.from_numpy(decode(path, channels=config.channels))  # type: ignore[arg-type]
+    pixels = torch.tensor(decode(path, channels=config.channels))  # type: ignore[arg-type]
     pixels = pixels.permute(2, 0, 1)[None].float() / 255
     pixels = F.interpolate(pixels, size=tuple(config.image), mode="bicubic", antialias=True).clamp(0, 1)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))

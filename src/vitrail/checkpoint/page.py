@@ -30,8 +30,9 @@ p { margin: 0 0 12px; } .apart { margin-top: 20px; } .soft { color: var(--soft);
 section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 20px 24px;
   margin-top: 20px; }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; margin-top: 24px; }
-.figure { flex: 1 0 auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 12px 16px; }
-.figure b { display: block; font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.figure { flex: 1 0 auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 12px 16px; }
+.figure b { display: block; font-size: 20px; font-weight: 600; white-space: nowrap; }
 .warn { background: var(--warn-ground); border-color: transparent; } .warn h2 { color: var(--warn); }
 .warn ul { margin: 8px 0 0; padding-left: 20px; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 28px; margin-top: 14px; }

@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 __all__ = ["bars", "data_uri", "encode_png", "filter_picture", "heat", "paired_filters", "tile"]
@@ -50,19 +50,25 @@ def paired_filters(before: Tensor, after: Tensor, count: int = 12) -> list[tuple
     return [(filter_picture(old), filter_picture(new)) for old, new in pairs]
 
 
-def tile(rows: Sequence[Sequence[np.ndarray]], *, cell: int = 160, gap: int = 8, shade: int = 128) -> np.ndarray:
-    """Pictures in rows, each enlarged to fit a square cell without blurring, on a grey ground."""
-    columns = max(len(row) for row in rows)
-    ground = np.full((len(rows) * (cell + gap) + gap, columns * (cell + gap) + gap, 3), shade, dtype=np.uint8)
-    for down, row in enumerate(rows):
+def tile(
+    rows: Sequence[Sequence[np.ndarray]], *, row_labels: Sequence[str], column_labels: Sequence[str], cell: int = 180
+) -> np.ndarray:
+    """Pictures in labelled rows, each enlarged to fit a square cell without blurring."""
+    gap, margin, head = 12, 110, 34
+    shape = (head + len(rows) * (cell + gap), margin + len(column_labels) * (cell + gap))
+    ground = Image.new("RGB", shape[::-1], (250, 249, 246))
+    pen, font = ImageDraw.Draw(ground), ImageFont.load_default(size=14)
+    for across, label in enumerate(column_labels):
+        pen.text((margin + across * (cell + gap), 9), label, fill=(60, 66, 72), font=font)
+    for down, (label, row) in enumerate(zip(row_labels, rows, strict=True)):
+        top = head + down * (cell + gap)
+        pen.text((gap, top + cell // 2 - 9), label, fill=(60, 66, 72), font=font)
         for across, picture in enumerate(row):
             scale = cell / max(picture.shape[:2])
             size = (max(1, round(picture.shape[1] * scale)), max(1, round(picture.shape[0] * scale)))
-            enlarged = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.NEAREST))
-            top = gap + down * (cell + gap) + (cell - size[1]) // 2
-            left = gap + across * (cell + gap) + (cell - size[0]) // 2
-            ground[top : top + size[1], left : left + size[0]] = enlarged
-    return ground
+            enlarged = Image.fromarray(picture).resize(size, Image.Resampling.NEAREST)
+            ground.paste(enlarged, (margin + across * (cell + gap), top + (cell - size[1]) // 2))
+    return np.asarray(ground)
 
 
 def encode_png(picture: np.ndarray) -> bytes:

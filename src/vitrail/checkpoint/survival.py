@@ -29,7 +29,7 @@ from vitrail.nn.relative import offsets_of
 from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
 from vitrail.parts import Learned, Position, RelativeBias, Rotary, RotaryMixed, SinCos1d, SinCos2d, WindowedAttention
 
-__all__ = ["Survival", "survival", "survival_of"]
+__all__ = ["Survival", "learned_table", "survival", "survival_of"]
 
 WIDTH, HEADS, HEAD_WIDTH = 192, 3, 64
 """Of the stand-ins for kinds without trained weights: ViT-Ti's."""
@@ -86,6 +86,14 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
         case _:
             carry = _computed(position, config.width, config.head_width)
     return _measure(position, carry(old), carry(new), old, new)
+
+
+def learned_table(checkpoint: Checkpoint) -> Tensor | None:
+    """(N, D): the patches' rows of a learned table; None for other kinds."""
+    config = checkpoint.config
+    if not isinstance(config, ViTConfig) or not isinstance(config.position, Learned):
+        return None
+    return checkpoint.tensors["position.table"][-config.grid.area :]
 
 
 # ── likeness: a function of the grid ────────────────────────────────────────────────────────────────────────────

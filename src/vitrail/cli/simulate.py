@@ -1,0 +1,132 @@
+"""vitrail simulate: what is lost when positions go to another grid, and which kind survives which change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from vitrail.cli.tables import show, table, write_json
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.resample import Method
+    from vitrail.checkpoint.simulate import Simulation
+    from vitrail.checkpoint.survival import Survival
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    *,
+    grid: Annotated[str | None, Parameter(name=("--grid", "--from"))] = None,
+    to: str = "24x24",
+    method: list[str] | None = None,
+    bands: int = 4,
+    weights: Path | None = None,
+    from_image: str | None = None,
+    num_heads: int | None = None,
+    picture: Path | None = None,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Show what each method loses between two grids, by frequency, and which kind of position survives the change.
+
+    Parameters
+    ----------
+    grid
+        The grid that the positions are on, ROWSxCOLUMNS; with weights, theirs; otherwise 14x14.
+    to
+        The grid that they go to, ROWSxCOLUMNS.
+    method
+        timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact; may be given again. All unless given.
+    bands
+        How many bands of frequency to tell apart.
+    weights
+        Trained weights: their own positions are carried, instead of a table whose power falls as 1/f².
+    from_image
+        The image size that the weights were made for, where nothing in or beside the file says it.
+    num_heads
+        Heads of the weights' model, where nothing in or beside the file says it.
+    picture
+        Where to draw: a name ending in .svg for errors by frequency, in .png for maps of one component.
+    seed
+        Of the stand-ins for trained tables.
+    json
+        Exact values as JSON.
+    """
+    from vitrail.checkpoint.read import load
+    from vitrail.checkpoint.resample import METHODS, method_of
+    from vitrail.checkpoint.simulate import known_table
+    from vitrail.checkpoint.simulate import simulate as run
+    from vitrail.checkpoint.survival import learned_table, survival, survival_of
+
+    trained, kinds = None, []
+    new = Size.of(to)
+    if weights is not None:
+        require(grid is None, f"--grid {grid} and the weights' own grid cannot both hold; leave out --grid")
+        checkpoint = load(weights, from_image=from_image, num_heads=num_heads)
+        old, trained = checkpoint.config.grid, learned_table(checkpoint)
+        kinds = [survival_of(checkpoint, new, method=method_of(method[0]) if method else None)]
+    else:
+        old = Size.of(grid or "14x14")
+    methods: list[Method] = [name for name in METHODS if name != "geometric"]
+    if method:
+        methods = [method_of(name) for name in method]
+    found = [run(old, new, each, table=trained, bands=bands) for each in methods]
+    stand_ins = survival(old, new, method=methods[0], seed=seed)
+    if picture is not None:
+        _draw(picture, found, trained if trained is not None else known_table(old, 1, seed=seed))
+    if json:
+        write_json({"methods": found, "trained": kinds, "kinds": stand_ins})
+    else:
+        _show(found, kinds, stand_ins)
+
+
+def _draw(path: Path, found: Sequence[Simulation], values: object) -> None:
+    from vitrail.checkpoint.file import write_file
+    from vitrail.checkpoint.transfer_picture import band_chart, component_maps
+
+    if path.suffix == ".svg":
+        data = band_chart(found).encode()
+    elif path.suffix == ".png":
+        data = component_maps(found, values)  # type: ignore[arg-type]
+    else:
+        raise VitrailError(f"picture {path} ends in {path.suffix or 'nothing'!r}; use .svg for bands or .png for maps")
+    write_file(path, lambda file: file.write(data))
+
+
+def _show(found: Sequence[Simulation], trained: Sequence[Survival], stand_ins: Sequence[Survival]) -> None:
+    first = found[0]
+    names = [f"{band.low:.0%}–{band.high:.0%}" for band in first.bands]
+    energy = ("[dim]energy there[/]", "", "", *(f"[dim]{band.energy:.1%}[/]" for band in first.bands))
+    rows = [
+        (each.method, f"{each.error:.1%}", f"{each.round_trip:.1%}", *(f"{band.error:.1%}" for band in each.bands))
+        for each in sorted(found, key=lambda each: each.error)
+    ]
+    show(
+        table(
+            f"Positions from {first.old} to {first.new} ({first.table})",
+            ("method", "error", "there and back", *names),
+            [*rows, energy],
+            "lrr" + "r" * len(names),
+            caption="relative to the exact table at the new centres; bands: shares of the old grid's finest frequency",
+        )
+    )
+    kinds = [(each, "trained") for each in trained] + [(each, "stand-in") for each in stand_ins]
+    show(
+        table(
+            "Which kind survives",
+            ("position", "weights", "same place", "same step", "unseen pairs", "on the new grid"),
+            [
+                (each.kind, source, f"{each.place:.3f}", f"{each.step:.3f}", f"{each.unseen:.1%}", each.on_new_grid)
+                for each, source in kinds
+            ],
+            "llrrrw",
+            caption="correlation of likeness before and after. place: the same scene gets more pixels; "
+            "step: the same scale gets a wider field",
+        )
+    )

@@ -1,0 +1,320 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from configs import any_configs
+from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
+from vitrail.config import Config, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+from vitrail.parts import (
+    AttentionPool,
+    ClsPool,
+    Learned,
+    MaxPool,
+    MeanPool,
+    Mlp,
+    NoPosition,
+    Patches,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    SinCos2d,
+    WindowedAttention,
+)
+
+SMALL = ViTConfig(
+    image=Size(20, 28),
+    embedding=Patches(patch=Size(4, 4)),
+    width=24,
+    depth=2,
+    num_heads=3,
+    mlp=Mlp(width=40),
+    classes=6,
+)
+
+
+def made(config: Config) -> Checkpoint:
+    """Weights of every size, so that nothing can pass by being small."""
+    generator = torch.Generator().manual_seed(11)
+    tensors = {
+        name: torch.randn(value.shape, generator=generator) * 0.3 if value.is_floating_point() else value
+        for name, value in build(config).state_dict().items()
+    }
+    mean, std = ((values * 2)[: config.channels] for values in IMAGENET)
+    return Checkpoint(
+        config=config, tensors=tensors, preprocessing=Preprocessing(image=config.image, mean=mean, std=std)
+    )
+
+
+def image(size: Size, channels: int = 3) -> torch.Tensor:
+    return torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(12))
+
+
+# ── identity ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(any_configs)
+def test_any_model_at_its_native_size_is_itself(config):
+    checkpoint = made(config)
+    adapted, report = adapt(checkpoint, config)
+    assert adapted is checkpoint
+    assert set(report.kept) == set(checkpoint.tensors)
+    assert (report.resampled, report.missing, report.unused, report.tables, report.notes) == ((), (), (), (), ())
+
+
+def test_changes_that_change_nothing_are_the_identity():
+    checkpoint = made(SMALL)
+    adapted, _ = adapt(checkpoint, {"image": "20x28", "patch": 4, "classes": 6, "channels": 3})
+    assert adapted is checkpoint
+
+
+def test_the_input_is_never_touched():
+    checkpoint = made(SMALL)
+    copies = {name: tensor.clone() for name, tensor in checkpoint.tensors.items()}
+    adapt(checkpoint, {"image": "32x20", "patch": 2, "channels": 4, "prefix": Prefix(registers=2), "classes": 3})
+    assert all(torch.equal(checkpoint.tensors[name], copy) for name, copy in copies.items())
+
+
+def test_what_needs_nothing_is_the_same_object():
+    checkpoint = made(SMALL)
+    adapted, report = adapt(checkpoint, {"image": "32x20"})
+    assert report.resampled == ("position.table",)
+    assert all(adapted.tensors[name] is checkpoint.tensors[name] for name in report.kept)
+
+
+# ── image ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+POSITIONS = [
+    *(Learned(prefix=prefix, convention="timm") for prefix in ("all", "cls", "none")),
+    *(Learned(convention=name) for name in ("huggingface", "dinov2", "torchvision", "big_vision")),
+    RelativeBias(),
+    RelativeBias(shared=True, prefix=False),
+    Rotary(),
+    Rotary(coordinates="normalised"),
+    RotaryMixed(),
+    SinCos2d(),
+    NoPosition(),
+]
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=repr)
+@pytest.mark.parametrize("size", [Size(32, 20), Size(12, 16), Size(40, 14 * 4)], ids=str)
+def test_an_adapted_model_is_the_old_one_at_the_new_size(position, size):
+    """The model resamples by its own convention as it runs; adapting does it once, for good."""
+    checkpoint = made(SMALL.but(position=position, prefix=Prefix(registers=2)))
+    adapted, report = adapt(checkpoint, {"image": size})
+    pixels = image(size)
+    assert torch.equal(adapted.model()(pixels), checkpoint.model()(pixels))
+    assert adapted.config.grid == Size(size.height // 4, size.width // 4)
+    assert any(type(position).__name__ in note for note in report.notes)
+
+
+@pytest.mark.parametrize("window", [Size(3, 2), Size(5, 9)], ids=str)
+def test_windows_that_stay_keep_their_biases(window):
+    attention = WindowedAttention(window=window)
+    checkpoint = made(SMALL.but(position=RelativeBias(prefix=False), attention=attention))
+    for size in (Size(32, 20), Size(12, 16)):
+        adapted, _ = adapt(checkpoint, {"image": size})
+        assert torch.equal(adapted.model()(image(size)), checkpoint.model()(image(size)))
+
+
+def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
+    stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
+    config = PyramidConfig(image=Size(48, 64), stages=stages, window=Size(5, 7), classes=6)
+    checkpoint = made(config)
+    larger, report = adapt(checkpoint, {"image": "64x96"})
+    assert not report.resampled
+    assert torch.equal(larger.model()(image(Size(64, 96))), checkpoint.model()(image(Size(64, 96))))
+    smaller, report = adapt(checkpoint, {"image": "24x40"})
+    assert all("near offsets" in change.note for change in report.changes if change.status == "resampled")
+    assert torch.equal(smaller.model()(image(Size(24, 40))), checkpoint.model()(image(Size(24, 40))))
+    _, report = adapt(checkpoint, {"window": "7x7"})
+    assert len(report.tables) == 4
+
+
+def test_a_method_resamples_and_a_convention_goes_along():
+    checkpoint = made(SMALL)
+    named, _ = adapt(checkpoint, {"image": "32x40"}, method="torchvision")
+    assert named.config.position == Learned(convention="torchvision")
+    exact, report = adapt(checkpoint, {"image": "32x40"}, method="exact")
+    assert exact.config.position == Learned(convention="timm")
+    assert report.tables[0].method == "exact"
+    assert not torch.equal(named.tensors["position.table"], exact.tensors["position.table"])
+    back, _ = adapt(exact, {"image": "20x28"}, method="exact")
+    # float32 twice rounded
+    assert torch.allclose(back.tensors["position.table"], checkpoint.tensors["position.table"], atol=1e-6)
+
+
+def test_a_convention_alone_changes_the_config_and_no_tensor():
+    checkpoint = made(SMALL)
+    adapted, report = adapt(checkpoint, {}, method="dinov2")
+    assert adapted.config.position == Learned(convention="dinov2")
+    assert not report.resampled
+
+
+# ── patch and channels ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_larger_patch_on_a_larger_image_gives_the_same_tokens():
+    checkpoint = made(SMALL.but(position=NoPosition()))
+    adapted, report = adapt(checkpoint, {"image": "40x56", "patch": 8})
+    patches = image(Size(20, 28)).unfold(2, 4, 4).unfold(3, 4, 4)  # each resized alone, as the projection assumes
+    larger = torch.nn.functional.interpolate(patches.reshape(-1, 1, 4, 4), size=(8, 8), mode="bicubic", antialias=True)
+    larger = larger.view(2, 3, 5, 7, 8, 8).permute(0, 1, 2, 4, 3, 5).reshape(2, 3, 40, 56)
+    assert torch.allclose(adapted.model()(larger), checkpoint.model()(image(Size(20, 28))), atol=1e-4)
+    assert report.projection is not None
+    assert report.projection.natural < 1e-6
+    assert not any("loses" in note for note in report.notes)
+
+
+def test_a_smaller_patch_says_what_it_loses():
+    _, report = adapt(made(SMALL), {"patch": "2x4"})
+    assert report.projection is not None
+    assert report.projection.natural > 0.05
+    assert any("loses" in note and "fine-tune" in note for note in report.notes)
+
+
+def test_channels_change_filters_and_statistics():
+    adapted, report = adapt(made(SMALL), {"channels": 1})
+    assert adapted.model()(image(Size(20, 28), 1)).shape == (2, 6)
+    assert adapted.preprocessing.mean == (pytest.approx(sum(IMAGENET[0]) / 3),)
+    assert report.resampled == ("embedding.weight",)
+    wide, _ = adapt(made(SMALL), {"channels": 13})
+    assert len(wide.preprocessing.std) == 13
+    assert wide.tensors["embedding.weight"].shape == (24, 13, 4, 4)
+
+
+# ── prefix, pool, head ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_registers_are_added_behind_and_removed_from_behind():
+    checkpoint = made(SMALL.but(prefix=Prefix(registers=2)))
+    more, report = adapt(checkpoint, {"prefix": Prefix(registers=4)})
+    assert torch.equal(more.tensors["prefix.registers"][:, :2], checkpoint.tensors["prefix.registers"])
+    old, new = checkpoint.tensors["position.table"], more.tensors["position.table"]
+    assert torch.equal(new[:3], old[:3])
+    assert not new[3:5].any()
+    assert torch.equal(new[5:], old[3:])
+    assert any("registers are untrained" in note for note in report.notes)
+    fewer, _ = adapt(more, {"prefix": Prefix(registers=1)})
+    assert torch.equal(fewer.tensors["prefix.registers"], checkpoint.tensors["prefix.registers"][:, :1])
+    assert torch.equal(fewer.tensors["position.table"], torch.cat([old[:2], old[3:]]))
+
+
+def test_cls_gives_way_to_the_mean_of_patches():
+    checkpoint = made(SMALL)
+    adapted, report = adapt(checkpoint, {"prefix": Prefix(cls=False), "pool": MeanPool()})
+    assert report.unused == ("prefix.cls",)
+    assert torch.equal(adapted.tensors["position.table"], checkpoint.tensors["position.table"][1:])
+    assert adapted.model()(image(Size(20, 28))).shape == (2, 6)
+    assert any("pooled by MeanPool" in note for note in report.notes)
+
+
+def test_relative_biases_lose_their_prefix_entries_with_the_prefix():
+    checkpoint = made(SMALL.but(position=RelativeBias(), pool=MeanPool()))
+    adapted, _ = adapt(checkpoint, {"prefix": Prefix(cls=False)})
+    name = "blocks.0.attention.position.table"
+    assert torch.equal(adapted.tensors[name], checkpoint.tensors[name][:-3])
+    back, _ = adapt(adapted, checkpoint.config)
+    assert torch.equal(back.tensors[name][:-3], checkpoint.tensors[name][:-3])
+    assert not back.tensors[name][-3:].any()
+
+
+@pytest.mark.parametrize("rows", ["cls", "none"])
+def test_position_rows_that_go_are_added_to_their_tokens(rows):
+    checkpoint = made(SMALL.but(prefix=Prefix(registers=2)))
+    adapted, _ = adapt(checkpoint, SMALL.but(prefix=Prefix(registers=2), position=Learned(prefix=rows)))
+    pixels = image(Size(20, 28))
+    assert torch.allclose(adapted.model()(pixels), checkpoint.model()(pixels), atol=1e-5)
+
+
+def test_an_attention_pool_comes_and_goes():
+    checkpoint = made(SMALL)
+    adapted, report = adapt(checkpoint, {"pool": AttentionPool(num_heads=3, mlp_width=40)})
+    assert all(name.startswith("pool.") for name in report.missing)
+    assert torch.equal(adapted.tensors["pool.norm.weight"], torch.ones(24))
+    adapted.model()(image(Size(20, 28)))
+    back, report = adapt(adapted, {"pool": ClsPool()})
+    assert all(name.startswith("pool.") for name in report.unused)
+    assert torch.equal(back.model()(image(Size(20, 28))), checkpoint.model()(image(Size(20, 28))))
+
+
+def test_a_new_head_is_zero_and_the_same_count_keeps_the_old():
+    adapted, report = adapt(made(SMALL), {"classes": 9})
+    assert report.missing == ("head.weight", "head.bias")
+    assert not adapted.model()(image(Size(20, 28))).any()
+    headless, report = adapt(made(SMALL), {"classes": 0})
+    assert report.unused == ("head.weight", "head.bias")
+    assert headless.model()(image(Size(20, 28))).shape == (2, 24)
+
+
+def test_new_tokens_follow_the_seed():
+    checkpoint = made(SMALL)
+    first, again, other = (
+        adapt(checkpoint, {"prefix": Prefix(registers=3)}, seed=seed)[0].tensors["prefix.registers"]
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_new_tensors_have_the_weights_type():
+    checkpoint = made(SMALL)
+    half = checkpoint.but(tensors={name: tensor.bfloat16() for name, tensor in checkpoint.tensors.items()})
+    adapted, _ = adapt(half, {"image": "32x20", "patch": 2, "prefix": Prefix(registers=3), "classes": 4})
+    assert {tensor.dtype for tensor in adapted.tensors.values()} == {torch.bfloat16}
+
+
+def test_evidence_and_preprocessing_follow():
+    adapted, _ = adapt(made(SMALL), {"image": "32x20"})
+    assert adapted.preprocessing.image == Size(32, 20)
+    assert adapted.evidence.grid == "adapted to 8x5 from 5x7"
+
+
+# ── mistakes ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"width": 48}, "width changes from 24 to 48, and weights cannot follow"),
+        ({"depth": 3}, "depth changes from 2 to 3"),
+        ({"mlp": Mlp(width=44)}, "mlp changes from"),
+        ({"position": Rotary()}, "position changes from Learned to Rotary"),
+        ({"prefix": Prefix(cls=False)}, "ClsPool needs a CLS token"),
+        ({"image": "30x28"}, "30x28 is not divisible by patch 4x4"),
+        ({"imag": "20x28"}, "has no field imag"),
+    ],
+)
+def test_what_weights_cannot_follow_is_refused_in_one_line(changes, reason):
+    with pytest.raises(VitrailError, match=reason) as error:
+        adapt(made(SMALL), changes)
+    assert "\n" not in str(error.value)
+
+
+def test_another_kind_of_model_is_refused():
+    with pytest.raises(VitrailError, match="a ViTConfig cannot become a PyramidConfig"):
+        adapt(made(SMALL), PyramidConfig())
+
+
+def test_stride_scales_with_the_patch_or_is_asked_for():
+    config = SMALL.but(embedding=Patches(patch=Size(8, 8), stride=Size(4, 4)))
+    adapted, _ = adapt(made(config), {"patch": 4})
+    assert adapted.config.embedding == Patches(patch=Size(4, 4), stride=Size(2, 2))  # type: ignore[union-attr]
+    with pytest.raises(VitrailError, match="give the embedding itself"):
+        adapt(made(config), {"patch": 5})
+
+
+def test_max_pool_and_dropout_change_nothing_else():
+    checkpoint = made(SMALL)
+    adapted, report = adapt(checkpoint, replace(SMALL, pool=MaxPool(), dropout=0.1))
+    assert set(report.kept) == set(checkpoint.tensors)
+    assert adapted.config.pool == MaxPool()  # type: ignore[union-attr]
