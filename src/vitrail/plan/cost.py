@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
 from vitrail.parts import (
     ClsPool,
+    FullAttention,
+    LinearAttention,
     Learned,
     MaxPool,
     MeanPool,
@@ -23,7 +26,8 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, sdpa, softmax_attention, unbind_heads
+from vitrail.plan.attend import Problem, copy, unbind_heads
+from vitrail.plan.mixes import full_mix, linear_mix
 from vitrail.plan.meter import Number
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Run, Tape, Tensor, module
@@ -216,16 +220,22 @@ def attention(
         q, k = position.turn(t, path, q), position.turn(t, path, k)
     elif position is not None:
         bias = position
-    problem = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
-    in_order = c.qk_norm
-    if t.kernel == "eager" or not c.attention.fused:
-        mixed = softmax_attention(t, path, q, k, v, problem, c.attention_dropout if t.train else 0.0, bias, in_order)
-        copies = True
-    else:
-        mixed = sdpa(t, path, q, k, v, problem, bias)
-        copies = in_order and is_flash(t, bias)  # flash lays its result out as the queries are
-    x = ops.linear(t, f"{path}.out", copy(t, mixed) if copies else mixed, n.width, n.width)
+    mixed, heads_first = mix(t, c, n, path, q, k, v, bias)
+    x = ops.linear(t, f"{path}.out", copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
+
+
+def mix(
+    t: Tape, c: ViTConfig, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+) -> tuple[Tensor, bool]:
+    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
+    in_order = c.qk_norm
+    match c.attention:
+        case FullAttention():
+            return full_mix(t, path, q, k, v, p, bias, c.attention_dropout if t.train else 0.0, in_order)
+        case LinearAttention():
+            return linear_mix(t, path, q, k, v, p, in_order)
+    raise VitrailError(f"{type(c.attention).__name__} is not planned; use FullAttention")
 
 
 def heads(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> list[Tensor]:

@@ -147,6 +147,20 @@ def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None) -> Tensor:
     return t.record(t.new(count, size, component), (x, y), None, backward)
 
 
+def divide(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
+    """x / y, where y is spread over x."""
+    count, size, small = x.count, x.size, y.count
+    saved = t.save(path, x, y)
+
+    def backward(grad: Tensor):
+        steps = [t.new(count, size) for _ in range(4)]  # x/y, x/y/y, its negative, times the gradient
+        del steps[:3]
+        before = t.new(count, size)
+        return before, t.new(small, size)
+
+    return t.record(t.new(count, size), (x, y), saved, backward)
+
+
 def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
     if not t.train or rate == 0:
         return x

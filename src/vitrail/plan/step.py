@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
+from vitrail.parts import FullAttention
 from vitrail.plan import cost
 from vitrail.plan.meter import Meter, Number
 from vitrail.plan.ops import cross_entropy
@@ -38,7 +39,7 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
         train=train,
         amp=workload.precision.startswith("amp"),
         size=SIZES[workload.precision],
-        kernel=workload.attention,
+        kernel=_kernel(config, workload),
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
     )
@@ -64,6 +65,11 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
     after = meter.state()
     del images, labels
     return Step(tape, peaks, at_peak, after)
+
+
+def _kernel(config: Config, workload: Workload) -> str:
+    explicit = isinstance(config, ViTConfig) and config.attention == FullAttention(fused=False)
+    return "eager" if explicit else workload.attention
 
 
 def _model(config: Config, workload: Workload):
