@@ -36,7 +36,7 @@ def advise(
     limit: int = 200,
     json: Flag = False,
 ) -> None:
-    """Advise on patch, embedding, positions, model and batch, from the work, the budget and your own images.
+    """Advise on patch, embedding, positions, model and batch, from your images and budget.
 
     Parameters
     ----------

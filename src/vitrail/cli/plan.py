@@ -51,7 +51,7 @@ def plan(
     json: Flag = False,
     csv: Flag = False,
 ) -> None:
-    """Say what a model costs before anything runs: tokens, parameters, FLOPs, bytes, and whether it fits a card.
+    """Say what a model costs before anything runs, and whether it fits a card.
 
     Parameters
     ----------

@@ -105,22 +105,17 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
     A change that saves nothing here, or that makes a combination which doesn't exist, is left out.
     """
 
-    def need(trial: _Trial) -> int:
-        try:
-            return need_bytes(trial.config, trial.workload, target)
-        except VitrailError:
-            return start
-
     limit = target.visible_bytes
     start = together = need_bytes(config, workload, target)
     so_far = (config, workload)
     found: list[Change] = []
     for name, propose in _PROPOSALS.items() if start > limit else ():
-        alone = propose(config, workload, target)
-        if alone is None or (alone_bytes := need(alone)) >= start:
-            continue
         enough = together <= limit
-        if not enough and (trial := propose(*so_far, target)) is not None and (bytes_now := need(trial)) < together:
+        alone, trial = propose(config, workload, target), None if enough else propose(*so_far, target)
+        alone_bytes, bytes_now = _need(alone, target), _need(trial, target)
+        if alone is None or (alone_bytes >= start and bytes_now >= together):
+            continue
+        if trial is not None and bytes_now < together:
             together, so_far = bytes_now, (trial.config, trial.workload)
         found.append(
             Change(
@@ -136,6 +131,14 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
             )
         )
     return tuple(found)
+
+
+def _need(trial: _Trial | None, target: Card) -> int:
+    """Bytes that a trial needs; more than any card has for a combination that does not exist."""
+    try:
+        return 2**63 if trial is None else need_bytes(trial.config, trial.workload, target)
+    except VitrailError:
+        return 2**63
 
 
 def _batch(config: Config, workload: Workload, target: Card) -> _Trial | None:
@@ -192,11 +195,12 @@ def _precision(config: Config, workload: Workload, target: Card) -> _Trial | Non
 def _shard(config: Config, workload: Workload, target: Card) -> _Trial | None:
     if not workload.train or (workload.shard is not None and workload.shard.kind != "ddp"):
         return None
-    for devices in (2, 4, 8):
-        sharded = replace(workload, shard=Shard("fsdp", devices))
-        if need_bytes(config, sharded, target) <= target.visible_bytes:
-            break
-    return _Trial(f"fsdp over {devices} cards", "more cards, and traffic between them", config, sharded)
+    price = "more cards, and traffic between them"
+    trials = [
+        _Trial(f"fsdp over {devices} cards", price, config, replace(workload, shard=Shard("fsdp", devices)))
+        for devices in (2, 4, 8)
+    ]
+    return next((trial for trial in trials if _need(trial, target) <= target.visible_bytes), trials[-1])
 
 
 def _patch(config: Config, workload: Workload, target: Card) -> _Trial | None:
