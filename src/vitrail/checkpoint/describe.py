@@ -92,7 +92,7 @@ def describe(checkpoint: Checkpoint) -> Description:
         patch=config.patch,
         grid=config.grid,
         prefix=_prefix(vit) if vit else (),
-        position=type(vit.position).__name__ if vit else "none",
+        position=_position(vit) if vit else "none",
         convention=_convention(vit) if vit else "computed inside",
         pool=type(vit.pool).__name__ if vit else "MeanPool",
         width=vit.width if vit else 0,
@@ -116,9 +116,15 @@ def _prefix(config: ViTConfig) -> tuple[str, ...]:
 
 def _convention(config: ViTConfig) -> str:
     position = config.position
-    if isinstance(position, Learned):
-        return f"{position.convention} (rows for {position.prefix} of the prefix)"
-    return position.on_new_grid
+    return f"resampled as {position.convention} does" if isinstance(position, Learned) else position.on_new_grid
+
+
+def _position(config: ViTConfig) -> str:
+    position = config.position
+    if not isinstance(position, Learned) or not config.prefix.count:
+        return type(position).__name__
+    rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
+    return f"{type(position).__name__}, {rows[position.prefix]}"
 
 
 def _variant(config: Config) -> str:
@@ -133,17 +139,6 @@ ASIDE = {"image", "classes", "head_bias", "layer_scale", "position", "remainder"
 def _alike(preset: Config, config: Config) -> bool:
     if type(preset) is not type(config):
         return False
-    ignored = {
-        "image",
-        "classes",
-        "head_bias",
-        "layer_scale",
-        "position",
-        "remainder",
-        "norm_eps",
-        "pool",
-        "final_norm",
-    }
     if isinstance(preset, ViTConfig) and isinstance(config, ViTConfig):
         same = type(preset.position) is type(config.position)
         if not same or (preset.layer_scale is None) != (config.layer_scale is None):

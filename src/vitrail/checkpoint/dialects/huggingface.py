@@ -21,7 +21,7 @@ from vitrail.checkpoint.dialects.huggingface_config import (
     vision_part,
 )
 from vitrail.checkpoint.dialects.table import CLS, JOINED, PIXELS_LAST, Q_AND_KV, TABLE, Row, Sizes, both
-from vitrail.checkpoint.dialects.timm import gated, is_sincos, pooled_norm, token_norm
+from vitrail.checkpoint.dialects.timm import gated, is_learned, is_shared_bias, is_sincos, pooled_norm, token_norm
 from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
@@ -80,7 +80,8 @@ DEIT_ROWS = (
 )
 MAE_ROWS = (*VIT_ROWS, Row((FIXED_TABLE,), ("{p}embeddings.position_embeddings",), TABLE, is_sincos))
 BEIT_ROWS = (
-    *FRONT,
+    *FRONT[:3],
+    Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE, is_learned),
     *VIT_BLOCK,
     _qkv(f"{LAYER}.attention.attention")[0],
     *_two_biases(f"{LAYER}.attention.attention"),
@@ -90,7 +91,11 @@ BEIT_ROWS = (
         ("blocks.{i}.attention.position.table",),
         (f"{LAYER}.attention.attention.relative_position_bias.relative_position_bias_table",),
     ),
-    Row(("position.table",), ("{p}encoder.relative_position_bias.relative_position_bias_table",)),
+    Row(
+        ("position.table",),
+        ("{p}encoder.relative_position_bias.relative_position_bias_table",),
+        when=is_shared_bias,
+    ),
     *both("norm", "{p}layernorm", when=token_norm),
     *both("norm", "{p}pooler.layernorm", when=pooled_norm),
     *both("head", "classifier"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
-from vitrail.checkpoint.dialects.table import JOINED, SAME, TABLE, Row, both
+from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
 from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Preprocessing, Statistics
@@ -16,7 +16,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary, SinCos2d, SwiGLU
 
-__all__ = ["BLOCK", "FRONT", "TIMM", "gated", "is_sincos", "pooled_norm", "token_norm"]
+__all__ = ["BLOCK", "FRONT", "TIMM", "gated", "is_learned", "is_shared_bias", "is_sincos", "pooled_norm", "token_norm"]
 
 
 def pooled_norm(config: Config) -> bool:
@@ -33,6 +33,14 @@ def gated(config: Config) -> bool:
 
 def is_sincos(config: Config) -> bool:
     return isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d)
+
+
+def is_learned(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and isinstance(config.position, Learned)
+
+
+def is_shared_bias(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and config.position == RelativeBias(shared=True)
 
 
 FRONT = (
@@ -95,8 +103,9 @@ DISTILLED_ROWS = (
     *both("distillation_head", "{p}head_dist"),
 )
 BEIT_ROWS = (
-    *FRONT,
-    Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), SAME),
+    *FRONT[:3],
+    Row(("position.table",), ("{p}pos_embed",), TABLE, is_learned),
+    Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), when=is_shared_bias),
     *BLOCK,
     *TWO_BIASES,
     *GAMMAS,
