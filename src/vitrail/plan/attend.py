@@ -70,7 +70,10 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
 
 def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:
     """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over the heads."""
-    m = t.cast(mask, t.compute, "attention_maps")
+    if mask.size == 1:  # booleans: true is 0, false is −∞
+        m = t.new(mask.count, t.compute, "attention_maps")
+    else:
+        m = t.cast(mask, t.compute, "attention_maps")
     if p.keys % 8:
         m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
     return expand(t, m, p.count * p.queries * p.keys)

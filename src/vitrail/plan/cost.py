@@ -31,6 +31,7 @@ from vitrail.plan.mixes import full_mix, linear_mix
 from vitrail.plan.meter import Number
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Run, Tape, Tensor, module
+from vitrail.plan.windows import Windows, windowed_mix
 from vitrail.plan.workload import Workload
 
 __all__ = ["Numbers", "numbers", "vit"]
@@ -92,7 +93,7 @@ def vector(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 def features(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     def one(x: Tensor, i: int) -> Tensor:
-        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared)
+        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
 
     start = [_embedded(t, c, n, image)]
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
@@ -188,12 +189,16 @@ def norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 @module
 def block(
-    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float, shared: Rotation | Tensor | None
+    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
-    x = _add(
-        t, c, n, x, attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared), path, "scale1", rate
-    )
-    return _add(t, c, n, x, mlp(t, c.mlp, n.width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout), path, "scale2", rate)
+    def attend(x: Tensor) -> Tensor:
+        return attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared, shifted)
+
+    def think(x: Tensor) -> Tensor:
+        return mlp(t, c.mlp, n.width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout)
+
+    x = _add(t, c, n, x, attend(x), path, "scale1", rate)
+    return _add(t, c, n, x, think(x), path, "scale2", rate)
 
 
 def _add(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float) -> Tensor:
@@ -211,7 +216,7 @@ def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Te
 
 @module
 def attention(
-    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None
+    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
@@ -220,13 +225,13 @@ def attention(
         q, k = position.turn(t, path, q), position.turn(t, path, k)
     elif position is not None:
         bias = position
-    mixed, heads_first = mix(t, c, n, path, q, k, v, bias)
+    mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
     x = ops.linear(t, f"{path}.out", copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
 def mix(
-    t: Tape, c: ViTConfig, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+    t: Tape, c: ViTConfig, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, shifted: bool
 ) -> tuple[Tensor, bool]:
     p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
     in_order = c.qk_norm
@@ -235,6 +240,9 @@ def mix(
             return full_mix(t, path, q, k, v, p, bias, c.attention_dropout if t.train else 0.0, in_order)
         case LinearAttention():
             return linear_mix(t, path, q, k, v, p, in_order)
+        case WindowedAttention(window=window, shift=shift):
+            windows = Windows.of(c.grid, window, shifted=shifted and shift)
+            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, n.batch, bias)
     raise VitrailError(f"{type(c.attention).__name__} is not planned; use FullAttention")
 
 
@@ -284,6 +292,10 @@ def within(t: Tape, c: ViTConfig, n: Numbers, path: str, size: int) -> Rotation 
             return mixed_rotation(t, path, n.grid, n.tokens, n.num_heads, n.head_width, size)
         case RelativeBias(prefix=framed):
             heads, prefix = n.num_heads, c.prefix.count
+            if isinstance(c.attention, WindowedAttention):
+                window = Windows.of(c.grid, c.attention.window, shifted=False).window
+                offsets = (2 * window.height - 1) * (2 * window.width - 1)
+                return relative_bias(t, path, offsets, window.area, heads, 0, 0)
             return relative_bias(t, path, n.offsets, n.grid, heads, 3 if framed else 0, prefix)
     return None
 

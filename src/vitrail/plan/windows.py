@@ -1,0 +1,124 @@
+"""Windowed attention on a tape: cut into windows, mix inside them, put together again.
+
+Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d values per head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.geometry import Size
+from vitrail.plan import ops
+from vitrail.plan.attend import Problem, copy, sdpa
+from vitrail.plan.tape import Tape, Tensor
+
+__all__ = ["Windows", "windowed_mix"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A grid cut into windows no larger than it is, as `vitrail.nn.windowed_attention` cuts it."""
+
+    grid: Size
+    window: Size
+    across: Size
+    shifted: bool
+
+    @classmethod
+    def of(cls, grid: Size, window: Size, *, shifted: bool) -> Windows:
+        window = Size(min(window.height, grid.height), min(window.width, grid.width))
+        across = Size(-(-grid.height // window.height), -(-grid.width // window.width))
+        moves = any(side // 2 and length > side for side, length in zip(window, grid, strict=True))
+        return cls(grid, window, across, shifted and moves)
+
+    @property
+    def padded(self) -> bool:
+        return self.across.height * self.window.height != self.grid.height or (
+            self.across.width * self.window.width != self.grid.width
+        )
+
+    @property
+    def patches(self) -> int:
+        """With the padding."""
+        return self.across.area * self.window.area
+
+
+def windowed_mix(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    windows: Windows,
+    prefix: int,
+    batch: int,
+    bias: Tensor | None,
+) -> tuple[Tensor, bool]:
+    heads, count, size = p.count // batch, windows.across.area, windows.window.area
+    keys = size + prefix
+    q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
+    allowed = t.new(count * size * size, 1, "attention_maps") if windows.padded or windows.shifted else None
+    scores = _join_masks(t, path, bias, allowed, count)
+    if prefix:
+        k_parts = _with_prefix(t, k, k_parts, p, count, prefix)
+        v_parts = _with_prefix(t, v, v_parts, p, count, prefix)
+        if scores is not None:
+            scores = ops.pad(t, scores, scores.count // size * keys, "attention_maps")
+    if scores is not None:
+        own = heads if bias is not None else 1
+        scores = _spread(t, scores, batch * count * own * size * keys)
+    problem = Problem(p.count * count, size, keys, p.head_width)
+    mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
+    mixed = _join(t, mixed, p, windows)
+    if not prefix:
+        return mixed, True
+    queries = ops.narrow(t, q, p.count * prefix * p.head_width)
+    from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, p.head_width))
+    return ops.cat(t, from_prefix, mixed), True
+
+
+def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int) -> Tensor:
+    if prefix:
+        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    if windows.padded:
+        x = ops.pad(t, x, p.count * windows.patches * p.head_width)
+    if windows.shifted:
+        x = ops.fresh(t, x)
+    return copy(t, ops.copied_back(t, x))
+
+
+def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefix: int) -> Tensor:
+    values = p.count * prefix * p.head_width
+    return ops.cat(t, ops.expand(t, ops.narrow(t, x, values), count * values), part)
+
+
+def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None, count: int) -> Tensor | None:
+    if bias is None or allowed is None:
+        return allowed if bias is None else bias
+    saved = t.save(path, allowed)
+    own, size = bias.count, bias.size
+
+    def backward(grad: Tensor):
+        filled = t.new(count * own, size)
+        summed = t.new(own, size)
+        del filled
+        return (summed,)
+
+    return t.record(t.new(count * own, size, "attention_maps"), (bias,), saved, backward)
+
+
+def _spread(t: Tape, scores: Tensor, count: int) -> Tensor:
+    """One mask for every window of the batch: expanded, then copied."""
+    if scores.count == count:
+        return scores
+    return copy(t, ops.expand(t, scores, count))
+
+
+def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
+    x = copy(t, ops.copied_back(t, mixed))
+    if windows.shifted:
+        x = ops.fresh(t, x)
+    if windows.padded:
+        x = copy(t, ops.narrow(t, x, p.count * windows.grid.area * p.head_width))
+    return x
