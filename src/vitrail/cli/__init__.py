@@ -32,6 +32,10 @@ COMMANDS = {
     "convert": "Write weights in another library's names and format.",
     "adapt": "Carry trained weights to another image, patch, prefix, pool or head, and say what that did.",
     "simulate": "Show what positions lose between two grids, and which kind survives the change.",
+    "train": "Train a model on labelled images; a run that stopped anywhere resumes bit for bit.",
+    "evaluate": "Measure a trained model on its test split, at its own resolution and at others.",
+    "probe": "Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.",
+    "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }

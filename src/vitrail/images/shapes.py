@@ -11,7 +11,7 @@ from vitrail.images.source import Split
 __all__ = ["SHAPES", "Shapes", "draw_shape"]
 
 SHAPES = ("circle", "square", "triangle", "star")
-COUNTS = {"train": 8192, "test": 2048}
+COUNTS = {"train": 8192, "test": 1024}
 
 
 class Shapes:
@@ -35,7 +35,7 @@ class Shapes:
 def draw_shape(label: int, image: Size, random: np.random.Generator) -> Pixels:
     """uint8 (height, width, 3): one shape, anti-aliased, of random size, place and colours, under noise."""
     shorter = min(image)
-    radius = shorter * random.uniform(0.2, 0.38)
+    radius = shorter * random.uniform(0.24, 0.42)
     centre = np.array([random.uniform(radius, side - radius) for side in image])
     ink, paper = random.uniform(0, 1, (2, 3))
     ink = np.where(np.abs(ink - paper).max() < 0.4, 1 - np.round(paper), ink)  # a shape that can be seen

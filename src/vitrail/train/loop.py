@@ -114,6 +114,8 @@ def train(
                                     "gradient_norm": norm}  # fmt: skip
             if recipe.images or recipe.patches:
                 line |= {"image": str(size), "patch": str(patch or config.patch)}
+            now = time.monotonic()
+            line["images_per_second"] = round(recipe.batch / max(now - before, 1e-9), 1)
             new = {name for part in parts for name in part.damaged} - damaged
             damaged |= new
             for name in sorted(new):
@@ -121,11 +123,9 @@ def train(
             if test is not None and (done == recipe.steps or (evaluate_every and done % evaluate_every == 0)):
                 accuracy = _test(trained, job, test, world)
                 line["test_accuracy"] = accuracy
-            now = time.monotonic()
-            line["images_per_second"] = round(recipe.batch / max(now - before, 1e-9), 1)
-            before = now
             folder.append(line)
             watch(line)
+            before = time.monotonic()  # a look at the test split is not part of the next step
             asked = world.first(stop.asked)
             if asked is not None or done == recipe.steps or (save_every and done % save_every == 0):
                 save_state(folder.states, done, trained, rank=world.rank)

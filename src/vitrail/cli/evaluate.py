@@ -1,0 +1,98 @@
+"""vitrail evaluate: accuracy against resolution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from vitrail.cli.tables import show, table, write_json
+from vitrail.errors import require
+from vitrail.geometry import Size
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    run: Path,
+    *,
+    image: str | None = None,
+    data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    batch: int = 128,
+    chart: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Measure a trained model on its test split, at its own resolution and at others.
+
+    Parameters
+    ----------
+    run
+        A run's folder, or a checkpoint.
+    image
+        Resolutions, like 32,48,64 or 32x48; the model is adapted to each. By default its own.
+    data
+        Other data than the run's; a checkpoint needs it.
+    batch
+        Images at a time.
+    chart
+        A PNG or SVG of accuracy against resolution; in a run's folder resolution.png by default.
+    json
+        Exact values as JSON.
+    """
+    from vitrail.checkpoint.adapt import adapt
+    from vitrail.images.open import open_source
+    from vitrail.train.evaluate import evaluate as measure
+    from vitrail.train.job import read_job
+    from vitrail.train.prepare import open_checkpoint
+
+    checkpoint = open_checkpoint(run)
+    is_run = (run / "data.json").is_file()
+    require(data is not None or is_run, f"{run} is a checkpoint and says nothing of data; give --data")
+    sources = data if data is not None else list(read_job(run).data.sources)
+    sizes = [checkpoint.config.image] if image is None else [Size.of(each) for each in image.split(",")]
+    held, scores = checkpoint.preprocessing, []
+    for size in sizes:
+        adapted, _ = adapt(checkpoint, {"image": size})
+        source = open_source(sources, "test", image=size)
+        require(
+            len(source.classes) <= adapted.config.classes,
+            f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give data it learnt",
+        )
+        scores.append(measure(adapted.model(), source, image=size, mean=held.mean, std=held.std, batch=batch))
+    if json:
+        fields = ("image", "accuracy", "right", "images", "damaged")
+        write_json([{name: getattr(score, name) for name in fields} for score in scores])
+    else:
+        own = checkpoint.config.image
+        rows = [
+            (str(s.image), f"{s.accuracy:.2%}", f"{s.right:,} of {s.images:,}", "own" if s.image == own else "adapted")
+            for s in scores
+        ]
+        show(table("Accuracy against resolution", ("image", "accuracy", "right", ""), rows, "lrrl"))
+        for name in dict.fromkeys(name for score in scores for name in score.damaged):
+            show(f"left out: {name}")
+    if chart is None and is_run and len(scores) > 1:
+        chart = run / "resolution.png"
+    if chart is not None:
+        _draw(chart, [str(s.image) for s in scores], [s.accuracy for s in scores], str(checkpoint.config.image))
+        if not json:
+            show(f"chart: {chart}")
+
+
+def _draw(path: Path, names: list[str], values: list[float], own: str) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        require(False, "a chart needs matplotlib; pip install 'vitrail[plot]'")
+        return
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(names, values, "o-")
+    for name, value in zip(names, values, strict=True):
+        axes.annotate(f"{value:.1%}", (name, value), textcoords="offset points", xytext=(0, 7), ha="center")
+    if own in names:
+        axes.axvline(names.index(own), linestyle=":", alpha=0.5)
+    axes.set(xlabel="image (pixels)", ylabel="accuracy", ylim=(0, 1.08), title="Accuracy against resolution")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)

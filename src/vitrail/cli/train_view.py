@@ -1,0 +1,98 @@
+"""What a person sees of a run: the forecast, a line that moves, notes, and the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitrail.cli.tables import bytes_text, count_text
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.plan.workload import Memory
+from vitrail.train.job import Job
+
+__all__ = ["View"]
+
+
+class View:
+    """Writes to standard error what moves, and to standard output what stays."""
+
+    def __init__(self, folder: Path, *, quiet: bool, tensorboard: bool) -> None:
+        self.folder, self.quiet = folder, quiet
+        self.console = Console(stderr=True, highlight=False, quiet=quiet)
+        self.out = Console(highlight=False, quiet=quiet, soft_wrap=True)
+        self.progress = Progress(
+            TextColumn("[bold]step[/]"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=self.console,
+            disable=quiet,
+        )
+        self.task = self.progress.add_task("", total=None)
+        self.events = _events(folder) if tensorboard and not quiet else None
+
+    def begin(self, job: Job, planned: Memory | None, free: int | None) -> None:
+        config, recipe, facts = job.config, job.recipe, job.data
+        images = f"{facts.images:,} images, {len(facts.classes)} classes"
+        self.out.print(f"data      {', '.join(facts.sources)}: {images}")
+        grid: Size = config.grid
+        self.out.print(
+            f"model     image {config.image}, grid {grid}" + (f", from {facts.start}" if facts.start else "")
+        )
+        self.out.print(f"recipe    {recipe.steps:,} steps of {recipe.batch}, lr {recipe.lr:g}, seed {recipe.seed}")
+        if planned is None:
+            self.out.print("memory    no forecast: the planner does not know this kind of model")
+        else:
+            parts = sorted(planned.bytes.items(), key=lambda item: -item[1])[:3]
+            largest = ", ".join(f"{name.replace('_', ' ')} {bytes_text(size)}" for name, size in parts if size)
+            of = f" of {bytes_text(free)} free" if free is not None else ""
+            self.out.print(f"memory    forecast {bytes_text(planned.peak_bytes)} at its highest{of} ({largest})")
+
+    def watch(self, facts: dict[str, Any]) -> None:
+        if "note" in facts:
+            self.note(facts["note"])
+            return
+        if "loss" not in facts:
+            self.progress.update(self.task, total=facts["steps"], completed=facts["step"])
+            return
+        words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
+        self.progress.update(self.task, completed=facts["step"], description=words)
+        if "test_accuracy" in facts:
+            self.note(f"step {facts['step']}: test accuracy {facts['test_accuracy']:.2%}")
+        if self.events is not None:
+            for name, value in facts.items():
+                if isinstance(value, float):
+                    self.events.add_scalar(name, value, facts["step"])
+
+    def note(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def end(self, outcome: Any) -> None:
+        accuracy = "" if outcome.accuracy is None else f", test accuracy {outcome.accuracy:.2%}"
+        self.out.print(f"finished  step {outcome.step}, loss {outcome.loss:.4f}{accuracy}")
+        self.out.print(f"weights   {self.folder / 'model.safetensors'}")
+
+    def __enter__(self) -> View:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+        if self.events is not None:
+            self.events.close()
+
+
+def _events(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise VitrailError("--tensorboard needs the tensorboard package; pip install tensorboard") from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,82 @@
+"""Frozen features: how well a linear classifier, or the nearest neighbours, tell the classes apart.
+
+Shapes: N images, D width, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.images.source import Source
+from vitrail.train.batches import in_order, normalise
+from vitrail.train.objective import Model
+
+__all__ = ["extract", "linear_probe", "nearest_neighbours"]
+
+
+@torch.inference_mode()
+def extract(
+    model: Model,
+    source: Source,
+    *,
+    image: Size,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    batch: int = 128,
+) -> tuple[Tensor, Tensor]:
+    """(N, D) pooled vectors, before any head, and (N,) labels; damaged images are left out."""
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    vectors, labels = [], []
+    for pixels, own, _ in in_order(source, image, batch):
+        vector = model.vector(normalise(pixels.to(device), mean, std))
+        vectors.append(vector.flatten(1).cpu())
+        labels.append(own)
+    model.train(training)
+    require(len(vectors) > 0, "no image could be read; check the data")
+    return torch.cat(vectors), torch.cat(labels)
+
+
+def linear_probe(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, penalty: float = 1e-4
+) -> float:
+    """Test accuracy of logistic regression on standardised features, solved by L-BFGS in float64.
+
+    The start is the closed form of least squares, so few iterations remain.
+    """
+    (features, labels), (held, answers) = train, test
+    centre, spread = features.double().mean(0), features.double().std(0).clamp(min=1e-6)
+    x, y = ((part.double() - centre) / spread for part in (features, held))
+    one_hot = F.one_hot(labels, classes).double()
+    gram = x.T @ x / len(x) + max(penalty, 1e-3) * torch.eye(x.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(gram, x.T @ (one_hot - 1 / classes) / len(x)).requires_grad_()  # (D, K)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=200, tolerance_change=1e-9, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        value = F.cross_entropy(x @ weight + bias, labels) + penalty / 2 * weight.square().sum()
+        value.backward()
+        return value
+
+    solver.step(loss)  # type: ignore[arg-type]
+    with torch.no_grad():
+        return ((y @ weight + bias).argmax(1) == answers).double().mean().item()
+
+
+def nearest_neighbours(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, k: int = 20, temperature: float = 0.07
+) -> float:
+    """Test accuracy of the k nearest by cosine, each voting exp(cosine / temperature) (as DINO, arXiv 2104.14294)."""
+    (features, labels), (held, answers) = train, test
+    x, y = (F.normalize(part.float(), dim=1) for part in (features, held))
+    right = 0
+    for some, own in zip(y.split(1024), answers.split(1024), strict=True):
+        cosine, near = (some @ x.T).topk(min(k, len(x)), dim=1)
+        votes = torch.zeros(len(some), classes).scatter_add_(1, labels[near], (cosine / temperature).exp())
+        right += int((votes.argmax(1) == own).sum())
+    return right / len(held)
