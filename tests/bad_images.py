@@ -45,7 +45,7 @@ def _save(image: Image.Image, format: str, **options) -> bytes:  # noqa: A002 â€
     return buffer.getvalue()
 
 
-def _turned(orientation: int) -> bytes:
+def _turned(orientation: int, format: str = "PNG") -> bytes:  # noqa: A002
     """The picture stored so that this orientation sets it upright."""
     undo = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -61,7 +61,7 @@ def _turned(orientation: int) -> bytes:
         stored = stored.transpose(undo[orientation])
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return _save(stored, "PNG", exif=exif)
+    return _save(stored, format, exif=exif)
 
 
 def _png_stub(width: int, height: int) -> bytes:
@@ -121,6 +121,7 @@ def _corpus() -> list[Case]:
         Case("one-pixel.png", _save(Image.new("RGB", (1, 1), RED), "PNG"), (1, 1), RED),
         Case("thin.png", _save(Image.new("RGB", (20_000, 1), RED), "PNG"), (1, 20_000), RED),
         *(Case(f"orientation-{turn}.png", _turned(turn), size, RED) for turn in range(1, 9)),
+        *(Case(f"orientation-{turn}.tiff", _turned(turn, "TIFF"), size, RED) for turn in range(1, 9)),
     ]
     bad = [
         Case("empty.jpg", b"", error="empty"),
@@ -132,7 +133,7 @@ def _corpus() -> list[Case]:
         ),
         Case("truncated.png", png[: len(png) * 2 // 3], error="damaged PNG"),
         Case("truncated.jpg", jpeg[:-40], error="damaged JPEG"),
-        Case("cut-header.jpg", jpeg[: len(jpeg) // 2], error="damaged header"),
+        Case("cut-header.jpg", jpeg[: len(jpeg) // 2], error="unreadable header"),
         Case("no-data.png", _png_stub(9, 9), error="damaged PNG"),
         Case("no-pixels.png", _png_stub(0, 0), error="not a readable image"),
         Case("page.pdf", b"%PDF-1.4\n", error="not a readable image"),

@@ -89,8 +89,9 @@ def decode(
 def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:
     """The upright size, from the header alone."""
     with _opened(source, max_pixels) as (image, _):
-        size = Size(image.height, image.width)
-        return Size(size.width, size.height) if _orientation(image) >= 5 else size
+        # Pillow itself turns a TIFF, and gives its size as it will be
+        turned = image.format != "TIFF" and _orientation(image) >= 5
+        return Size(*image.size) if turned else Size(image.height, image.width)
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: more than {max_pixels:,} pixels; tile it, or shrink it first") from None
     except _DAMAGE as error:
-        raise ImageError(f"{name}: damaged header ({_reason(error)}); replace or remove it") from error
+        raise ImageError(f"{name}: unreadable header ({_reason(error)}); replace or remove it") from error
     with image:
         if min(image.size) < 1:
             raise ImageError(f"{name}: {image.height}x{image.width} has no pixels; replace or remove it")
