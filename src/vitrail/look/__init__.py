@@ -1,0 +1,31 @@
+"""Model + image → maps → pictures: attention, rollout, head statistics, token colours, filters, positions."""
+
+from vitrail.look.capture import AttentionMap, Maps, capture
+from vitrail.look.cells import Cells, cells_of
+from vitrail.look.filters import Filters, projection_filters
+from vitrail.look.heads import attention_distance, head_entropy
+from vitrail.look.pca import TokenColours, pca_colours
+from vitrail.look.positions import PositionSimilarity, position_similarity
+from vitrail.look.rollout import fuse_heads, rollout
+from vitrail.look.tokens import norm_outliers, token_norms, tokens_after
+
+__all__ = [
+    "AttentionMap",
+    "Cells",
+    "Filters",
+    "Maps",
+    "PositionSimilarity",
+    "TokenColours",
+    "attention_distance",
+    "capture",
+    "cells_of",
+    "fuse_heads",
+    "head_entropy",
+    "norm_outliers",
+    "pca_colours",
+    "position_similarity",
+    "projection_filters",
+    "rollout",
+    "token_norms",
+    "tokens_after",
+]

@@ -1,0 +1,50 @@
+"""Where a grid of tokens lies on the image, in pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.config import Config, ViTConfig
+from vitrail.geometry import Size
+from vitrail.parts import Patches
+
+__all__ = ["Cells", "Step", "cells_of"]
+
+Step = tuple[float, float]
+"""Pixels from one patch to the next: down, across."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """The top left corner of a grid and the size of one cell, in pixels of the image as the model sees it."""
+
+    grid: Size
+    step: Step
+    top: float = 0.0
+    left: float = 0.0
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """left, right, bottom, top: the order in which matplotlib's imshow takes it."""
+        return (
+            self.left,
+            self.left + self.step[1] * self.grid.width,
+            self.top + self.step[0] * self.grid.height,
+            self.top,
+        )
+
+
+def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
+    """The cells of a layer's `grid` on an image of `seen` pixels, remainder already dealt with.
+
+    Overlapping patches have cells of one stride, around the patches' centres.
+    """
+    if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches) and config.embedding.stride is not None:
+        patch, stride = config.embedding.patch, config.embedding.stride
+        return Cells(
+            grid=grid,
+            step=(stride.height, stride.width),
+            top=(patch.height - stride.height) / 2,
+            left=(patch.width - stride.width) / 2,
+        )
+    return Cells(grid=grid, step=(seen.height / grid.height, seen.width / grid.width))

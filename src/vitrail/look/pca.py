@@ -1,0 +1,104 @@
+"""Tokens as colours: their three principal components as red, green and blue.
+
+Shapes: B images, T tokens of which the last N are patches, n real patches of all images, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import require
+from vitrail.nn.layout import Layout
+
+__all__ = ["TokenColours", "pca_colours"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenColours:
+    """Alike tokens have alike colours, across all images of the batch."""
+
+    rgb: Tensor
+    """(B, N, 3), 0 … 1; black for padding and, if split off, for the background."""
+    shares: tuple[float, ...]
+    """Of the tokens' variance, what each of the three components holds."""
+    shown: Tensor
+    """(B, N), true for the patches that were coloured."""
+
+
+@torch.no_grad()
+def pca_colours(
+    tokens: Tensor, layout: Layout, *, foreground: bool = False, clip: tuple[float, float] = (0.02, 0.98)
+) -> TokenColours:
+    """Colour the patches of (B, T, D). One basis serves the whole batch.
+
+    A component's sign is the one that makes it skew upward, so that a rotation of the features changes nothing; it is
+    scaled from its `clip` quantiles to 0 … 1, so that a few extreme tokens do not take all the contrast. With
+    `foreground`, the first component, cut in two (Otsu), splits off the side that has more of the image's border,
+    and only the rest is coloured, by components of its own.
+    """
+    require(0 <= clip[0] < clip[1] <= 1, f"clip {clip} is not two rising shares between 0 and 1; use (0.02, 0.98)")
+    patches = tokens[:, layout.prefix :].double()
+    shown = layout.patch_mask
+    if shown is None:
+        shown = torch.ones(patches.shape[:2], dtype=torch.bool, device=patches.device)
+    if foreground:
+        first = patches.new_zeros(patches.shape[:2])
+        first[shown] = _components(patches[shown])[0][:, 0]
+        above = first > _otsu(first[shown])
+        border = _border(layout, patches.shape[:2], patches.device) & shown
+        outside = above if _share(above, border) > _share(~above, border) else ~above
+        shown = shown & ~outside
+    scores, shares = _components(patches[shown])
+    rgb = patches.new_zeros(*patches.shape[:2], 3)
+    rgb[shown] = _scaled(scores, clip)
+    return TokenColours(rgb=rgb.float(), shares=tuple(shares.tolist()), shown=shown)
+
+
+def _components(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, D) → scores (n, 3) and shares of variance (3,); components that the data lack are zero."""
+    x = x - x.mean(dim=0)
+    values, vectors = torch.linalg.eigh(x.T @ x)  # rising
+    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+    count = min(3, x.shape[1])
+    scores = x.new_zeros(x.shape[0], 3)
+    scores[:, :count] = x @ vectors[:, :count]
+    scores = scores * torch.where(scores.pow(3).sum(dim=0) < 0, -1.0, 1.0)
+    shares = x.new_zeros(3)
+    shares[:count] = values[:count] / values.sum().clamp_min(torch.finfo(x.dtype).tiny)
+    return scores, shares
+
+
+def _scaled(scores: Tensor, clip: tuple[float, float]) -> Tensor:
+    low, high = torch.quantile(scores, scores.new_tensor(clip), dim=0)
+    spread = high - low
+    return torch.where(spread > 0, (scores - low) / spread.clamp_min(torch.finfo(scores.dtype).tiny), 0.5).clamp(0, 1)
+
+
+def _otsu(values: Tensor) -> Tensor:
+    """The cut that leaves the most variance between its two sides."""
+    values = values.sort().values
+    below = torch.arange(1, len(values), device=values.device)
+    sums = values.cumsum(0)
+    left, right = sums[:-1] / below, (sums[-1] - sums[:-1]) / (len(values) - below)
+    cut = (below * (len(values) - below) * (left - right).square()).argmax()
+    return (values[cut] + values[cut + 1]) / 2
+
+
+def _border(layout: Layout, shape: torch.Size, device: torch.device) -> Tensor:
+    """(B, N), true for patches at the edge of the grid."""
+    rectangles = layout.rectangles
+    if rectangles is None:
+        top, left = layout.centres(device).long().unbind(-1)
+        bottom, right = top + 1, left + 1
+    else:
+        top, left, height, width = rectangles.unbind(-1)
+        bottom, right = top + height, left + width
+    edge = (top == 0) | (left == 0) | (bottom == layout.grid.height) | (right == layout.grid.width)
+    return edge.expand(shape)
+
+
+def _share(side: Tensor, border: Tensor) -> float:
+    return (side & border).sum().item() / max(1, int(side.sum()))

@@ -1,0 +1,108 @@
+"""How alike a model's positions make its patches: for every patch, its similarity with every other.
+
+Shapes: r×c grid, N = r·c patches, T tokens with the prefix, h heads, d values per head, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.config import MobileConfig, ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.look.capture import layer_index
+from vitrail.nn.attention import Attention
+from vitrail.nn.front import VisionFrontEnd
+from vitrail.nn.layout import Layout
+from vitrail.nn.mobile import MobileViT
+from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
+from vitrail.nn.pyramid import PyramidViT
+from vitrail.nn.relative import RelativeTable
+from vitrail.nn.rotary import AxialRotation, MixedRotation
+
+__all__ = ["PositionSimilarity", "position_similarity"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionSimilarity:
+    """A grid of grids: `values[i, j]` is patch (i, j)'s similarity with all patches."""
+
+    values: Tensor
+    """(r, c, r, c)"""
+    kind: str
+    """Which positions: learned, sine, rotary, relative …"""
+    measure: str
+    """What the numbers are, with their unit."""
+
+    @property
+    def grid(self) -> Size:
+        return Size(*self.values.shape[:2])
+
+
+@torch.no_grad()
+def position_similarity(
+    model: VisionFrontEnd | PyramidViT | MobileViT,
+    *,
+    grid: Size | None = None,
+    layer: int = 0,
+    head: int | None = None,
+) -> PositionSimilarity:
+    """The similarity that positions alone give, on the model's grid or, carried over as the model would, on another.
+
+    Added positions: the cosine of two rows. Rotary: q·k of two equal tokens, each turned by its place, over their
+    norms. Relative: the bias itself, within a window where there are windows. Where every layer or head has its own,
+    `layer` chooses, and `head`; of no head it is the mean.
+    """
+    require(
+        not isinstance(model.config, MobileConfig),
+        "a mobile model has no positions: its convolutions tell places apart",
+    )
+    assert not isinstance(model, MobileViT)
+    prefix = model.config.prefix.count if isinstance(model.config, ViTConfig) else 0
+    where = grid or model.config.grid
+    layout = Layout(grid=where, frame=where).behind(prefix)
+    shared = model.position if isinstance(model, VisionFrontEnd) else None
+    position = shared or _position_of(model, layer)
+    match position:
+        case LearnedTable() | SinCos1dTable() | SinCos2dTable():
+            table = position.table
+            rows = position(table.new_zeros(1, prefix + where.area, table.shape[1]), layout)[0, prefix:].double()
+            values = F.normalize(rows, dim=-1) @ F.normalize(rows, dim=-1).T
+            kind = {LearnedTable: "learned", SinCos1dTable: "1D sine", SinCos2dTable: "2D sine"}[type(position)]
+            measure = "cosine similarity"
+        case AxialRotation() | MixedRotation():
+            width = model.config.head_width  # type: ignore[union-attr]
+            equal = torch.ones(1, 1, prefix + where.area, width, dtype=torch.float64)
+            turned = position.rotation(layout, equal).turn(equal)[0, :, prefix:]  # (1 or h, N, d)
+            values, kind, measure = turned @ turned.mT / width, "rotary", "q·k of equal tokens, over |q||k|"
+        case RelativeTable():
+            where = Size(*map(min, position.grid, grid or position.grid)) if position.windowed else where
+            values = position.bias(Layout(grid=where, frame=where)).double()
+            kind, measure = "relative", "bias, logits"
+        case _:
+            raise VitrailError("this model has no positions: without them an encoder cannot tell patches apart")
+    if shared is None:
+        kind = f"{kind}, layer {layer}"
+    if values.ndim == 3 and len(values) > 1:
+        kind = f"{kind}, {'mean of heads' if head is None else f'head {head}'}"
+    values = _one_head(values, head).view(*where, *where)
+    return PositionSimilarity(values=values, kind=kind, measure=measure)
+
+
+def _position_of(model: VisionFrontEnd | PyramidViT, layer: int):
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    require(len(attentions) > 0, f"{type(model).__name__} has no layers; give the whole model")
+    return attentions[layer_index(layer, len(attentions))].position
+
+
+def _one_head(values: Tensor, head: int | None) -> Tensor:
+    if values.ndim == 2:
+        return values
+    if head is None or len(values) == 1:
+        return values.mean(dim=0)
+    require(0 <= head < len(values), f"head {head} is not among this layer's {len(values)}; use 0 to {len(values) - 1}")
+    return values[head]

@@ -1,0 +1,62 @@
+"""A model's tokens after any layer, and their norms.
+
+Shapes: B images, C channels, H×W pixels, T tokens of which the last N are patches, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import require
+from vitrail.look.capture import layer_index
+from vitrail.nn.block import Block
+from vitrail.nn.layout import Layout
+from vitrail.nn.mobile import MobileViT
+from vitrail.nn.pyramid import PyramidViT
+from vitrail.nn.vit import ViT
+
+__all__ = ["norm_outliers", "token_norms", "tokens_after"]
+
+OUTLIER_DEVIATIONS = 8.0
+
+
+@torch.no_grad()
+def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int | None = None) -> tuple[Tensor, Layout]:
+    """(B, C, H, W) → the tokens (B, T, D) that a block gives, and where they lie; of no block, the model's features."""
+    if layer is None:
+        return model.features(image)
+    require(
+        not isinstance(model, MobileViT),
+        f"layer {layer} of a mobile model keeps the places of a patch apart; leave layer out to see its last map",
+    )
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    seen: list[tuple[Tensor, Layout]] = []
+
+    def observe(_: nn.Module, arguments: tuple, output: Tensor) -> None:
+        seen.append((output, arguments[1]))
+
+    hook = blocks[layer_index(layer, len(blocks))].register_forward_hook(observe)
+    try:
+        model.features(image)
+    finally:
+        hook.remove()
+    return seen[0]
+
+
+def token_norms(tokens: Tensor, layout: Layout) -> Tensor:
+    """(B, T, D) → (B, N): the length of every patch's vector; zero for padding.
+
+    A few patches far longer than the rest are artefacts: tokens that a large model without registers uses as
+    scratch space (arXiv 2309.16588).
+    """
+    norms = tokens[:, layout.prefix :].norm(dim=-1)
+    return norms if layout.patch_mask is None else norms * layout.patch_mask
+
+
+def norm_outliers(norms: Tensor, layout: Layout, deviations: float = OUTLIER_DEVIATIONS) -> Tensor:
+    """(B, N), true where a norm lies above the image's median by that many robust deviations (1.4826 MAD)."""
+    seen = norms if layout.patch_mask is None else norms.masked_fill(~layout.patch_mask, torch.nan)
+    centre = seen.nanmedian(dim=1, keepdim=True).values
+    spread = 1.4826 * (seen - centre).abs().nanmedian(dim=1, keepdim=True).values
+    return seen > centre + deviations * spread

@@ -1,0 +1,142 @@
+"""The rows of the attention matrix that a mix applies, fused or not, without forming it: computed from q and k.
+
+Shapes: B images, h heads, T tokens of which p are the prefix and N patches, Q queries, d values per head, m patches
+of a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+from vitrail.nn.attention import FullMix, Mix
+from vitrail.nn.layout import Layout
+from vitrail.nn.linear_attention import LinearMix, feature_map
+from vitrail.nn.sparse_attention import SparseMix
+from vitrail.nn.windowed_attention import WindowedMix, Windows
+
+__all__ = ["attention_rows"]
+
+CHUNK_ELEMENTS = 1 << 22
+"""Weights computed at a time: what is held beside the result stays near 16 MiB."""
+
+Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+"""Queries (Q,) → their bias, and which keys they may meet; each broadcasts to (B, h, Q, T), or is None."""
+
+
+def attention_rows(
+    mix: Mix,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    layout: Layout,
+    queries: Tensor,
+    *,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> Tensor:
+    """(B, h, Q, T) in float32 at least: what each of the tokens `queries` (Q,) takes from every token.
+
+    A row sums to 1 over the keys that it may meet and is zero elsewhere; the row of a padding token is zero.
+    """
+    batch, heads, tokens, _ = q.shape
+    precise = torch.promote_types(q.dtype, torch.float32)
+    rows = torch.empty(batch, heads, len(queries), tokens, dtype=precise, device=q.device)
+    step = max(1, chunk_elements // (batch * heads * tokens))
+    with torch.autocast(q.device.type, enabled=False):  # autocast would take the scores back to half precision
+        q, k = q[:, :, queries].to(precise), k.to(precise)
+        bias = None if bias is None else bias.to(precise)
+        one_chunk = _kernel(k, layout) if isinstance(mix, LinearMix) else _softmax(k, _scores(mix, bias, layout))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            rows[:, :, part] = one_chunk(q[:, :, part], queries[part])
+    if layout.mask is not None:
+        rows.mul_(layout.mask[:, None, queries, None])
+    return rows
+
+
+def _kernel(k: Tensor, layout: Layout) -> Callable[[Tensor, Tensor], Tensor]:
+    keys = feature_map(k)
+    if layout.mask is not None:
+        keys = keys * layout.mask[:, None, :, None]
+
+    def chunk(q: Tensor, queries: Tensor) -> Tensor:
+        return F.normalize(feature_map(q) @ keys.mT, p=1, dim=-1)
+
+    return chunk
+
+
+def _softmax(k: Tensor, scores_of: Scores) -> Callable[[Tensor, Tensor], Tensor]:
+    def chunk(q: Tensor, queries: Tensor) -> Tensor:
+        bias, allowed = scores_of(queries)
+        scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT
+        if bias is not None:
+            scores += bias
+        if allowed is None:
+            return scores.softmax(dim=-1)
+        # a padding token may meet nobody: its row becomes zeros, not NaN
+        return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0)
+
+    return chunk
+
+
+def _scores(mix: Mix, bias: Tensor | None, layout: Layout) -> Scores:
+    """What a kind of mix adds to its scores, and what it leaves out."""
+    keys = None if layout.mask is None else layout.mask[:, None, None, :]
+    if isinstance(mix, FullMix):
+        return lambda queries: (None if bias is None else bias[:, queries], keys)
+    if isinstance(mix, SparseMix):
+        return _criss_cross(layout, keys)
+    if isinstance(mix, WindowedMix):
+        return _windowed(Windows(layout, mix.window, shifted=mix.shifted), bias, layout, keys)
+    raise VitrailError(
+        f"attention of kind {type(mix).__name__} has no rows to show; use full, windowed, sparse or linear"
+    )
+
+
+def _criss_cross(layout: Layout, keys: Tensor | None) -> Scores:
+    def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor]:
+        place = torch.arange(layout.prefix + layout.grid.area, device=queries.device) - layout.prefix  # (T,)
+        query = (queries - layout.prefix)[:, None]
+        same_row = query // layout.grid.width == place // layout.grid.width
+        same_column = query % layout.grid.width == place % layout.grid.width
+        allowed = same_row | same_column | (query < 0) | (place < 0)
+        return None, allowed if keys is None else allowed & keys
+
+    return scores_of
+
+
+def _windowed(windows: Windows, bias: Tensor | None, layout: Layout, keys: Tensor | None) -> Scores:
+    device = layout.mask.device if layout.mask is not None else bias.device if bias is not None else None
+    numbers = torch.arange(1, layout.grid.area + 1, device=device)
+    members = windows.split(numbers[None, None, :, None])[0, :, 0, :, 0]  # (W, m): patch + 1, or 0 for padding
+    window, slot = (place[members.flatten().argsort()[-layout.grid.area :]] for place in _places(members))  # (N,) each
+    meets = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
+
+    def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor]:
+        patch = (queries - layout.prefix).clamp_min(0)
+        same = window[patch][:, None] == window
+        allowed = same[None, None]  # (1, 1, Q, N)
+        if meets is not None:
+            allowed = allowed & meets[:, window[patch], 0, slot[patch]][..., slot].unsqueeze(1)
+        # prefix queries meet every real key, patches meet the prefix
+        everything = torch.ones(1, dtype=torch.bool, device=queries.device) if keys is None else keys
+        allowed = torch.where(
+            (queries < layout.prefix)[:, None], everything, F.pad(allowed, (layout.prefix, 0), value=True)
+        )
+        if bias is None:
+            return None, allowed
+        added = F.pad(bias[:, slot[patch]][..., slot], (layout.prefix, 0))  # (h, Q, T)
+        return added.masked_fill((queries < layout.prefix)[:, None], 0.0), allowed
+
+    return scores_of
+
+
+def _places(members: Tensor) -> tuple[Tensor, Tensor]:
+    """Window and slot of every entry of (W, m), flattened."""
+    index = torch.arange(members.numel(), device=members.device)
+    return index // members.shape[1], index % members.shape[1]
