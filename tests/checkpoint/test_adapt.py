@@ -53,6 +53,11 @@ def made(config: Config) -> Checkpoint:
     )
 
 
+def vit(checkpoint: Checkpoint) -> ViTConfig:
+    assert isinstance(checkpoint.config, ViTConfig)
+    return checkpoint.config
+
+
 def image(size: Size, channels: int = 3) -> torch.Tensor:
     return torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(12))
 
@@ -143,9 +148,9 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
 def test_a_method_resamples_and_a_convention_goes_along():
     checkpoint = made(SMALL)
     named, _ = adapt(checkpoint, {"image": "32x40"}, method="torchvision")
-    assert named.config.position == Learned(convention="torchvision")
+    assert vit(named).position == Learned(convention="torchvision")
     exact, report = adapt(checkpoint, {"image": "32x40"}, method="exact")
-    assert exact.config.position == Learned(convention="timm")
+    assert vit(exact).position == Learned(convention="timm")
     assert report.tables[0].method == "exact"
     assert not torch.equal(named.tensors["position.table"], exact.tensors["position.table"])
     back, _ = adapt(exact, {"image": "20x28"}, method="exact")
@@ -156,7 +161,7 @@ def test_a_method_resamples_and_a_convention_goes_along():
 def test_a_convention_alone_changes_the_config_and_no_tensor():
     checkpoint = made(SMALL)
     adapted, report = adapt(checkpoint, {}, method="dinov2")
-    assert adapted.config.position == Learned(convention="dinov2")
+    assert vit(adapted).position == Learned(convention="dinov2")
     assert not report.resampled
 
 
@@ -308,7 +313,7 @@ def test_another_kind_of_model_is_refused():
 def test_stride_scales_with_the_patch_or_is_asked_for():
     config = SMALL.but(embedding=Patches(patch=Size(8, 8), stride=Size(4, 4)))
     adapted, _ = adapt(made(config), {"patch": 4})
-    assert adapted.config.embedding == Patches(patch=Size(4, 4), stride=Size(2, 2))  # type: ignore[union-attr]
+    assert vit(adapted).embedding == Patches(patch=Size(4, 4), stride=Size(2, 2))
     with pytest.raises(VitrailError, match="give the embedding itself"):
         adapt(made(config), {"patch": 5})
 
@@ -317,4 +322,4 @@ def test_max_pool_and_dropout_change_nothing_else():
     checkpoint = made(SMALL)
     adapted, report = adapt(checkpoint, replace(SMALL, pool=MaxPool(), dropout=0.1))
     assert set(report.kept) == set(checkpoint.tensors)
-    assert adapted.config.pool == MaxPool()  # type: ignore[union-attr]
+    assert vit(adapted).pool == MaxPool()

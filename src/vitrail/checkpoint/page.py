@@ -187,6 +187,7 @@ def _loss(loss: ProjectionLoss | None) -> str:
             ("on photographs (neighbouring pixels correlate 0.95)", loss.natural),
             ("on white noise, the worst case", loss.white),
             ("on photographs, after a resize there and back", loss.round_trip),
+            ("the filters themselves, after there and back", loss.round_trip_white),
         )
     )
     return (

@@ -55,8 +55,8 @@ def tile(
 ) -> np.ndarray:
     """Pictures in labelled rows, each enlarged to fit a square cell without blurring."""
     gap, margin, head = 12, 110, 34
-    shape = (head + len(rows) * (cell + gap), margin + len(column_labels) * (cell + gap))
-    ground = Image.new("RGB", shape[::-1], (250, 249, 246))
+    size = (margin + len(column_labels) * (cell + gap), head + len(rows) * (cell + gap))
+    ground = Image.new("RGB", size, (250, 249, 246))
     pen, font = ImageDraw.Draw(ground), ImageFont.load_default(size=14)
     for across, label in enumerate(column_labels):
         pen.text((margin + across * (cell + gap), 9), label, fill=(60, 66, 72), font=font)

@@ -44,5 +44,5 @@ def component_maps(found: Sequence[Simulation], table: Tensor) -> bytes:
                 heat((after - truth).view(*new), -reach, reach),
             ]
         )
-    labels = ("before", "after", "as it should be", "difference, ×2")
+    labels = ("before", "after", "as it should be", "difference, doubled")
     return encode_png(tile(rows, row_labels=[each.method for each in found], column_labels=labels))
