@@ -1,4 +1,4 @@
-"""Charts of plans: memory against image size, sweeps, and models side by side. matplotlib is an extra."""
+"""Charts of plans: memory against image size, and sweeps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.chart_frame import INK, RED, finish, halo, new_figure, plain_log, save, shades, style
+from vitrail.cli.chart_frame import INK, RED, finish, halo, new_figure, plain_log, shades
+from vitrail.cli.tables import bytes_text
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import Adaptive
 from vitrail.plan.fit import need_bytes
-from vitrail.plan.hardware import GIB, Card
+from vitrail.plan.hardware import GIB, MIB, Card
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from vitrail.cli.sweep import Answer
 
-__all__ = ["compare_chart", "memory_chart", "sweep_chart"]
+__all__ = ["memory_chart", "sweep_chart"]
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart, from the ground of the stack upward.
 COLOURS = {
@@ -45,16 +46,17 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     figure, axes = new_figure(path)
     sizes, plans = _by_image(config, workload, target)
     sides = [size.height for size in sizes]
-    stack = {part: [plan.bytes.get(part, 0) / GIB for plan in plans] for part in COLOURS}
-    total = [plan.peak_bytes / GIB for plan in plans]
+    unit, unit_name = (GIB, "GiB") if plans[-1].peak_bytes >= GIB else (MIB, "MiB")
+    stack = {part: [plan.bytes.get(part, 0) / unit for plan in plans] for part in COLOURS}
+    total = [plan.peak_bytes / unit for plan in plans]
     stack = {part: values for part, values in stack.items() if max(values) > 0.004 * total[-1]}
     axes.stackplot(sides, *stack.values(), colors=[COLOURS[part] for part in stack], linewidth=0, alpha=0.92)
     axes.plot(sides, total, color=INK, linewidth=1.4)
 
     top = total[-1] * 1.04
     if target is not None:
-        needed = [need_bytes(config.but(image=size), workload, target) / GIB for size in sizes]
-        visible = target.visible_bytes / GIB
+        needed = [need_bytes(config.but(image=size), workload, target) / unit for size in sizes]
+        visible = target.visible_bytes / unit
         axes.plot(sides, needed, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate("likely on the card ", (sides[-1], needed[-1]), ha="right", va="bottom", color=INK, fontsize=8)
         axes.axhline(visible, color=RED, linewidth=1.2)
@@ -68,7 +70,7 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
             fontsize=9,
         )
         top = max(needed[-1] * 1.04, visible * 1.12)
-    _mark(axes, config, workload)
+    _mark(axes, config, workload, unit)
     axes.set_xlim(sides[0], sides[-1])
     axes.set_ylim(0, top)
     _band_labels(axes, sides[-1], stack, top)
@@ -76,7 +78,7 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     square = config.image.height == config.image.width
     axes.set_xticks([size.height for size in ticks], [str(size.height) if square else str(size) for size in ticks])
     axes.set_xlabel("image side, pixels" if square else "image, height × width in pixels")
-    axes.set_ylabel("GiB at the peak, one device")
+    axes.set_ylabel(f"{unit_name} at the peak, one device")
     kind = "training" if workload.train else "inference"
     title = f"{name}: memory of {kind} against image size"
     finish(figure, axes, path, title, f"batch {workload.batch}, {workload.precision}, {workload.attention} attention")
@@ -120,12 +122,12 @@ def _cell(config: Config) -> Size:
     return config.embedding.patches[-1] if isinstance(config.embedding, Adaptive) else config.patch
 
 
-def _mark(axes: Axes, config: Config, workload: Workload) -> None:
-    here = memory(config, workload).peak_bytes / GIB
-    axes.plot([config.image.height], [here], "o", color=INK, markersize=5, zorder=5, clip_on=False)
+def _mark(axes: Axes, config: Config, workload: Workload, unit: int) -> None:
+    here = memory(config, workload).peak_bytes
+    axes.plot([config.image.height], [here / unit], "o", color=INK, markersize=5, zorder=5, clip_on=False)
     axes.annotate(
-        f"{config.image}: {here:.2f} GiB",
-        (config.image.height, here),
+        f"{config.image}: {bytes_text(here)}",
+        (config.image.height, here / unit),
         xytext=(9, -5),
         textcoords="offset points",
         va="top",
@@ -181,12 +183,13 @@ def sweep_chart(
     numeric = [key for key, values in axes.items() if len(values) > 1 and isinstance(values[0], int | Size)]
     require(bool(numeric), "a chart of a sweep needs two values or more of a number; add image=224,384,512")
     along = "image" if "image" in numeric else max(numeric, key=lambda key: len(axes[key]))
+    naming = [key for key, values in axes.items() if key != along and len(values) > 1]
     figure, drawn = new_figure(path)
     lines: dict[str, list[tuple[int, float]]] = {}
     for answer in answers:
         if answer.error:
             continue
-        others = ", ".join(_say(key, value) for key, value in answer.values.items() if key != along)
+        others = ", ".join(_say(key, value) for key, value in answer.values.items() if key in naming)
         lines.setdefault(others, []).append((_number(answer.values[along]), answer.numbers["peak_bytes"] / GIB))
     ends = []
     for label, colour in zip(lines, shades(len(lines)), strict=True):
@@ -232,6 +235,7 @@ def _end_labels(axes: Axes, ends: list[tuple[tuple[int, float], str, Any]]) -> N
             color=colour,
             fontweight="bold",
             annotation_clip=False,
+            path_effects=halo(),
         )
 
 
@@ -243,34 +247,3 @@ def _say(key: str, value: Any) -> str:
     if isinstance(value, Size):
         value = value.height if value.height == value.width else value
     return str(value) if key == "model" else f"{key.replace('_', ' ')} {value}"
-
-
-# ── models side by side ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def compare_chart(models: Sequence[tuple[str, int, int, int]], path: Path, *, memory_label: str) -> None:
-    """(name, parameters, forward FLOPs, peak bytes) of each model: parameters and memory against FLOPs, log-log."""
-    figure, (left, right) = new_figure(path, panels=2)
-    panels = (
-        (left, [(flops / 1e9, params / 1e6, name) for name, params, flops, _ in models], "parameters, millions"),
-        (right, [(flops / 1e9, peak / GIB, name) for name, _, flops, peak in models], f"peak GiB, {memory_label}"),
-    )
-    for axes, unsorted, label in panels:
-        points = sorted(unsorted)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for (x, y, name), colour in zip(points, shades(len(points)), strict=True):
-            axes.plot([x], [y], "o", color=colour, markersize=9, zorder=3)
-            axes.annotate(
-                name, (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9, color=INK, zorder=4
-            )
-        axes.plot([p[0] for p in points], [p[1] for p in points], color="#cccccc", linewidth=1, zorder=1)
-        axes.margins(0.14, 0.18)
-        axes.set_xlabel("forward GFLOP an image")
-        axes.set_ylabel(label)
-        plain_log(axes, both=True)
-        style(axes)
-        axes.grid(axis="x", color="#f0f0f0", linewidth=0.7)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.04)  # type: ignore[union-attr]
-    figure.suptitle("Models side by side", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
-    save(figure, path)

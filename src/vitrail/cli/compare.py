@@ -81,7 +81,7 @@ def compare(
     workload = Workload(batch=batch, train=True, precision=precision, optimizer=optimizer, attention=attention)
     found = [_model(name, image, workload, target) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
-        from vitrail.cli.charts import compare_chart
+        from vitrail.cli.compare_chart import compare_chart
 
         points = [(entry.model, entry.params, entry.flops_forward, entry.train_peak_bytes) for entry in found]
         compare_chart(points, chart, memory_label=f"training, batch {batch}, {precision}")

@@ -89,6 +89,7 @@ def run_sweep(
         from vitrail.cli.charts import sweep_chart
 
         fixed = [] if "model" in axes else [str(asked["config"] or asked["model"])]
+        fixed += [f"{key} {values[0]}" for key, values in axes.items() if len(values) == 1]
         fixed += [f"{key} {getattr(workload, key)}" for key in ("batch", "precision", "attention") if key not in axes]
         kind = "training" if workload.train else "inference"
         sweep_chart(axes, answers, target, chart, title=f"Memory of {kind}", subtitle=", ".join(fixed))
