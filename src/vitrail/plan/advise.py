@@ -11,7 +11,7 @@ from vitrail.parts import Adaptive, Embedding, Hierarchical, Learned, Patches, P
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.guidance import APPLICATIONS, MISFITS, Misfit, Question
 from vitrail.plan.hardware import roofline
-from vitrail.plan.rank import Candidate, input_size, largest_for_data, rank, tokens_per_object, training
+from vitrail.plan.rank import Candidate, input_size, largest_model, rank, tokens_per_object, training
 
 __all__ = ["Advice", "Decision", "advise"]
 
@@ -66,7 +66,7 @@ def advise(question: Question) -> Advice:
         Decision(about="patch", choice=str(best.patch), why=_why_patch(question, best)),
         about_embedding,
         about_position,
-        Decision(about="model", choice=best.name, why=_why_model(question)),
+        Decision(about="model", choice=best.name, why=_why_model(question, best)),
     )
     return Advice(
         question=question,
@@ -162,10 +162,13 @@ def _why_patch(question: Question, best: Candidate) -> str:
     return "; ".join(reasons) or "the best balance of detail and cost"
 
 
-def _why_model(question: Question) -> str:
+def _why_model(question: Question, best: Candidate) -> str:
+    largest = largest_model(question)
+    if best.model != largest:
+        return f"up to {largest} is worth considering, but its cost or memory outweighs what it brings here"
     if question.data_size is None:
         return "the largest worth starting with; give --data-size to be precise"
-    return f"{question.data_size:,} images feed at most a {largest_for_data(question)}"
+    return f"the largest that {question.data_size:,} images and {question.application} call for"
 
 
 def _misfits(question: Question, best: Candidate) -> tuple[Misfit, ...]:

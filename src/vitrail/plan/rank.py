@@ -3,7 +3,7 @@
 Every candidate is planned. Its score is the product of factors between 0 and 1, each shown, so that an answer can be
 argued with:
 
-    use      the starting point of the application's table: 1 first choice, 0.8 others named there, 0.5 the rest
+    use      the application's first choice of patch 1, others named there 0.8, the rest halved per octave from those
     objects  tokens across a typical object, up to 2; squared, because what no token resolves is lost
     detail   the share of the images' spectrum that the grid can represent
     size     how near the model is to the largest that the data can feed
@@ -32,7 +32,7 @@ from vitrail.presets import preset
 if TYPE_CHECKING:
     from vitrail.images.measure import Survey
 
-__all__ = ["MODELS", "Candidate", "input_size", "largest_for_data", "rank", "tokens_per_object", "training"]
+__all__ = ["MODELS", "Candidate", "input_size", "largest_model", "rank", "tokens_per_object", "training"]
 
 MODELS = ("Ti", "S", "B", "L", "H")
 PATCHES = (4, 8, 14, 16, 32)
@@ -59,7 +59,7 @@ class Candidate:
 
 def rank(question: Question) -> tuple[Candidate, ...]:
     """Every model and patch size that can be built and trained on the card, best first."""
-    largest = _largest_model(question)
+    largest = largest_model(question)
     found = [
         candidate
         for image in _inputs(question)
@@ -115,7 +115,9 @@ def training(card: Card | None, batch: int = 1) -> Workload:
 
 
 def _application_factor(side: int, patches: tuple[int, ...]) -> float:
-    return 1.0 if side == patches[0] else 0.8 if side in patches else 0.5
+    if side in patches:
+        return 1.0 if side == patches[0] else 0.8
+    return 0.5 ** max(1.0, min(abs(log2(side / known)) for known in patches))
 
 
 def _memory_factor(config: ViTConfig, card: Card) -> float:
@@ -124,15 +126,11 @@ def _memory_factor(config: ViTConfig, card: Card) -> float:
     return sqrt(largest_batch(config, training(card), card) / ENOUGH_BATCH)
 
 
-def _largest_model(question: Question) -> str:
-    by_data = "B" if question.data_size is None else largest_for_data(question)
+def largest_model(question: Question) -> str:
+    """The largest that the application is worth and the training images can feed; B where their number is unknown."""
+    data = question.data_size
+    by_data = "B" if data is None else next(model for most, model in CAPACITY if most is None or data < most)
     return min(APPLICATIONS[question.application].largest, by_data, key=MODELS.index)
-
-
-def largest_for_data(question: Question) -> str:
-    """The largest model that the training images can feed."""
-    size = question.data_size or 0
-    return next(model for most, model in CAPACITY if most is None or size < most)
 
 
 def input_size(question: Question) -> Size:
