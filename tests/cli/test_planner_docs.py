@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from command import call
+from vitrail.plan.hardware import CARDS, GIB
 
 TEXT = (Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -24,3 +25,8 @@ def test_a_command_of_the_page_prints_what_the_page_shows(capsys, command, outpu
 def test_the_page_s_python_runs():
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.S):
         exec(compile(block, "planner.md", "exec"), {})
+
+
+def test_the_page_lists_every_card():
+    listed = dict(re.findall(r"^\| `([\w-]+)` \| [^|]+ \| ([\d.]+) \|", TEXT, flags=re.M))
+    assert listed == {card.key: f"{card.visible_bytes / GIB:.2f}" for card in CARDS}
