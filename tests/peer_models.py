@@ -13,7 +13,7 @@ from peers import timm, transformers
 __all__ = ["randomise", "relative_error", "save_timm", "save_transformers"]
 
 
-def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomise(module: nn.Module, seed: int = 0) -> Any:
     """Every parameter at random, norms and scales and biases included, so that a tensor that is missed shows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -27,7 +27,7 @@ def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
     return module.eval()
 
 
-def save_timm(directory: Path, name: str, **arguments: Any) -> nn.Module:
+def save_timm(directory: Path, name: str, **arguments: Any) -> Any:
     """timm's model, saved by timm with its config.json."""
     model = randomise(timm.create_model(name, **arguments))
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()}
@@ -35,7 +35,7 @@ def save_timm(directory: Path, name: str, **arguments: Any) -> nn.Module:
     return model
 
 
-def save_transformers(directory: Path, model: str, config: str, **arguments: Any) -> nn.Module:
+def save_transformers(directory: Path, model: str, config: str, **arguments: Any) -> Any:
     """transformers' model, saved by transformers."""
     module = randomise(getattr(transformers, model)(getattr(transformers, config)(**arguments)))
     module.save_pretrained(directory)

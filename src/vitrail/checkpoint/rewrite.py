@@ -51,7 +51,8 @@ def fixed_table(config: ViTConfig, position: SinCos2d) -> torch.Tensor:
 def _bake_sines(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     if not isinstance(config.position, SinCos2d):
         return None
-    tensors = {**checkpoint.tensors, "position.table": fixed_table(config, config.position)}
+    table = fixed_table(config, config.position).to(checkpoint.tensors["embedding.weight"])
+    tensors = {**checkpoint.tensors, "position.table": table}
     return _changed(checkpoint, tensors, position=Learned()), "its sines were written out as a table of positions"
 
 
@@ -91,7 +92,7 @@ def _fill_qkv_biases(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     if config.qkv_bias == "all":
         return None
     tensors = dict(checkpoint.tensors)
-    zeros = torch.zeros(config.width, dtype=tensors["blocks.0.attention.qkv.weight"].dtype)
+    zeros = tensors["blocks.0.attention.qkv.weight"].new_zeros(config.width)
     for index in range(config.depth):
         query, value = (tensors.pop(f"blocks.{index}.attention.{name}_bias", zeros) for name in "qv")
         tensors[f"blocks.{index}.attention.qkv.bias"] = torch.cat([query, zeros, value])
@@ -101,7 +102,7 @@ def _fill_qkv_biases(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
 def _fill_patch_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     if not isinstance(config.embedding, Patches) or config.embedding.bias:
         return None
-    zeros = torch.zeros(config.width, dtype=checkpoint.tensors["embedding.weight"].dtype)
+    zeros = checkpoint.tensors["embedding.weight"].new_zeros(config.width)
     embedding = Patches(patch=config.embedding.patch, stride=config.embedding.stride)
     tensors = {**checkpoint.tensors, "embedding.bias": zeros}
     return _changed(checkpoint, tensors, embedding=embedding), "the patch projection was given a bias of zeros"
@@ -110,7 +111,7 @@ def _fill_patch_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
 def _fill_head_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     if config.head_bias or not config.classes:
         return None
-    zeros = torch.zeros(config.classes, dtype=checkpoint.tensors["head.weight"].dtype)
+    zeros = checkpoint.tensors["head.weight"].new_zeros(config.classes)
     return _changed(checkpoint, {**checkpoint.tensors, "head.bias": zeros}, head_bias=True), (
         "the head was given a bias of zeros"
     )
@@ -118,8 +119,8 @@ def _fill_head_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
 
 CHANGES: tuple[Callable[[Checkpoint, ViTConfig], Rewritten], ...] = (
     _bake_sines,
-    _zero_positions,
     _fold_positions,
+    _zero_positions,
     _fill_head_bias,
     _fill_qkv_biases,
     _fill_patch_bias,

@@ -116,7 +116,8 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     config = checkpoint.config
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
     kept = {name: tensor for name, tensor in checkpoint.extra.items() if name.startswith("+")}
-    if isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d):
+    stores_sines = any(row.ours == (FIXED_TABLE,) for row in family.rows)
+    if stores_sines and isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d):
         table = fixed_table(config, config.position)
         if FIXED_TABLE not in kept or kept[FIXED_TABLE].shape != table.shape:
             kept[FIXED_TABLE] = table

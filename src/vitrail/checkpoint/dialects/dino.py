@@ -88,10 +88,11 @@ def _dinov3_constants(config: Config) -> dict[str, Tensor]:
     mask = torch.ones(3, config.width)
     mask[1] = 0
     waves = config.head_width // 4
+    biased = range(config.depth) if config.qkv_bias == "no_key" else ()
     return {
         **_mask_token(config),
         "rope_embed.periods": config.position.temperature ** (torch.arange(waves) / waves),
-        **{f"blocks.{index}.attn.qkv.bias_mask": mask.flatten() for index in range(config.depth)},
+        **{f"blocks.{index}.attn.qkv.bias_mask": mask.flatten() for index in biased},
     }
 
 

@@ -140,10 +140,12 @@ def read_rows(
     ours: dict[str, Tensor] = {}
     rest = dict(tensors)
     for row in rows:
+        pattern = _pattern(row.theirs[0], prefix)
         for name in list(rest):  # what an earlier row has taken is not offered again
-            places = _match(row.theirs[0], prefix, name)
-            if places is None:
+            found = pattern.fullmatch(name)
+            if found is None or name not in rest:
                 continue
+            places = found.groupdict()
             names = [each.format(p=prefix, **places) for each in row.theirs]
             missing = [each for each in names if each not in tensors]
             require(not missing, f"the weights have {name} but not {', '.join(missing)}; the file is not whole")
@@ -181,14 +183,16 @@ def write_rows(
     for row in rows:
         if not row.when(config):
             continue
+        pattern = _pattern(row.ours[0], "")
         for name in available:
-            places = _match(row.ours[0], "", name)
-            if places is None:
+            found = pattern.fullmatch(name)
+            if found is None:
                 continue
+            places = found.groupdict()
             names = [each.format(**places) for each in row.ours]
             if any(each not in available and not each.startswith("+") for each in names):
                 continue
-            given = [available.get(each, torch.zeros_like(available[name])) for each in names]
+            given = [available[each] if each in available else torch.zeros_like(available[name]) for each in names]
             targets = [each.format(p=prefix, **places) for each in row.theirs]
             theirs.update(zip(targets, row.transform.write(given, sizes, len(targets)), strict=True))
             for each in names:
@@ -196,16 +200,9 @@ def write_rows(
     return theirs, list(rest)
 
 
-def _match(pattern: str, prefix: str, name: str) -> dict[str, str] | None:
-    if not any(place in pattern for place in ("{i}", "{s}", "{n}")):
-        return {} if name == pattern.replace("{p}", prefix) else None
-    found = _expression(pattern, prefix).fullmatch(name)
-    return None if found is None else found.groupdict()
-
-
 @cache
-def _expression(pattern: str, prefix: str) -> re.Pattern[str]:
-    text = re.escape(pattern.replace("{p}", prefix))
+def _pattern(name: str, prefix: str) -> re.Pattern[str]:
+    text = re.escape(name.replace("{p}", prefix))
     for place, kind in (("i", r"\d{1,4}"), ("s", r"\d{1,4}"), ("n", r"[^+].*")):
         text = text.replace(rf"\{{{place}\}}", f"(?P<{place}>{kind})")
     return re.compile(text)

@@ -102,11 +102,12 @@ DISTILLED_ROWS = (
     *HEAD,
     *both("distillation_head", "{p}head_dist"),
 )
+BEIT_BLOCK = tuple(row for row in BLOCK if row.ours[0] != "blocks.{i}.attention.qkv.bias")
 BEIT_ROWS = (
     *FRONT[:3],
     Row(("position.table",), ("{p}pos_embed",), TABLE, is_learned),
     Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), when=is_shared_bias),
-    *BLOCK,
+    *BEIT_BLOCK,
     *TWO_BIASES,
     *GAMMAS,
     Row(("blocks.{i}.attention.position.table",), ("{p}blocks.{i}.attn.relative_position_bias_table",)),
@@ -116,7 +117,7 @@ BEIT_ROWS = (
 EVA_ROWS = (
     *FRONT[:3],  # its positions are rotary
     REGISTERS,
-    *(row for row in BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
+    *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
     *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=lambda config: not gated(config)),
     *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated),
     *TWO_BIASES,
