@@ -130,10 +130,13 @@ def _known(old: Size, new: Size, method: Method, index: Tensor, bands: int) -> T
 def _distance(axes: list[tuple[Tensor, Tensor]]) -> Tensor:
     """(k, l): |a⊗b − a'⊗b'|² of the waves given by rows and columns, (a, a') and (b, b')."""
     (a, a_true), (b, b_true) = axes
-    given = a.square().sum(0)[:, None] * b.square().sum(0)
-    true = a_true.square().sum(0)[:, None] * b_true.square().sum(0)
-    both = (a * a_true).sum(0)[:, None] * (b * b_true).sum(0)
-    return (given - 2 * both + true).clamp(min=0)
+    da, db = a - a_true, b - b_true  # differences first: where they vanish, so must the result
+
+    def outer(rows: Tensor, columns: Tensor) -> Tensor:
+        return rows.sum(0)[:, None] * columns.sum(0)
+
+    squares = outer(da.square(), b.square()) + outer(a_true.square(), db.square()) + 2 * outer(da * a_true, b * db)
+    return squares.clamp(min=0)
 
 
 def _measured(table: Tensor, old: Size, new: Size, method: Method, index: Tensor, bands: int) -> Tensor:

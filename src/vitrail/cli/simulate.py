@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from vitrail.cli.tables import show, table, write_json
-from vitrail.errors import VitrailError, require
+from vitrail.errors import require
 from vitrail.geometry import Size
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vitrail.checkpoint.resample import Method
     from vitrail.checkpoint.simulate import Simulation
     from vitrail.checkpoint.survival import Survival
@@ -64,6 +66,9 @@ def simulate(
     from vitrail.checkpoint.simulate import simulate as run
     from vitrail.checkpoint.survival import learned_table, survival, survival_of
 
+    if picture is not None:
+        ending = picture.suffix or "nothing"
+        require(ending in (".svg", ".png"), f"picture {picture} ends in {ending}; use .svg for bands or .png for maps")
     trained, kinds = None, []
     new = Size.of(to)
     if weights is not None:
@@ -86,16 +91,11 @@ def simulate(
         _show(found, kinds, stand_ins)
 
 
-def _draw(path: Path, found: Sequence[Simulation], values: object) -> None:
+def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:
     from vitrail.checkpoint.file import write_file
     from vitrail.checkpoint.transfer_picture import band_chart, component_maps
 
-    if path.suffix == ".svg":
-        data = band_chart(found).encode()
-    elif path.suffix == ".png":
-        data = component_maps(found, values)  # type: ignore[arg-type]
-    else:
-        raise VitrailError(f"picture {path} ends in {path.suffix or 'nothing'!r}; use .svg for bands or .png for maps")
+    data = band_chart(found).encode() if path.suffix == ".svg" else component_maps(found, table)
     write_file(path, lambda file: file.write(data))
 
 

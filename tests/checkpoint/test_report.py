@@ -1,0 +1,193 @@
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.drift import measure_drift
+from vitrail.checkpoint.page import to_html
+from vitrail.checkpoint.pictures import bars, heat, paired_filters
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.report import Report, agreement, similarity_maps, to_json
+from vitrail.checkpoint.resample import resample_table
+from vitrail.checkpoint.simulate import known_table
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.images.synthesize import synthesize_image
+from vitrail.nn.build import build
+from vitrail.parts import Mlp, Patches, Prefix, RelativeBias
+
+SMALL = ViTConfig(
+    image=Size(20, 28),
+    embedding=Patches(patch=Size(4, 4)),
+    width=24,
+    depth=2,
+    num_heads=3,
+    mlp=Mlp(width=40),
+    classes=6,
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    generator = torch.Generator().manual_seed(3)
+    tensors = {name: torch.randn(value.shape, generator=generator) for name, value in build(SMALL).state_dict().items()}
+    return Checkpoint(config=SMALL, tensors=tensors, preprocessing=Preprocessing(image=SMALL.image))
+
+
+@pytest.fixture(scope="module")
+def report(checkpoint) -> Report:
+    changes = {"image": "16x22", "patch": 2, "prefix": Prefix(registers=2), "channels": 4, "classes": 3}
+    return adapt(checkpoint, changes)[1]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    for seed, size in enumerate((Size(40, 60), Size(33, 21), Size(24, 24))):
+        Image.fromarray(synthesize_image(seed, size)).save(folder / f"{seed}.png")
+    return sorted(folder.iterdir())
+
+
+def test_every_tensor_of_both_models_is_in_exactly_one_line(checkpoint, report):
+    names = [change.name for change in report.changes]
+    assert len(names) == len(set(names))
+    expected = build(report.target).state_dict()
+    assert set(names) == set(checkpoint.tensors) | set(expected)
+    for change in report.changes:
+        before = checkpoint.tensors.get(change.name)
+        assert change.before == (None if before is None else tuple(before.shape))
+        assert change.after == (tuple(expected[change.name].shape) if change.status != "unused" else None)
+
+
+def test_json_says_everything_but_the_pictures(report):
+    data = json.loads(json.dumps(to_json(report)))
+    assert data["counts"] == {"kept": 28, "resampled": 2, "missing": 3, "unused": 0}
+    assert data["target"]["image"] == "16x22"
+    assert data["tables"][0]["name"] == "position.table"
+    assert set(data["tables"][0]) == {"name", "old", "new", "method", "round_trip", "agreement", "bands"}
+    assert 0 < data["projection"]["natural"] < data["projection"]["white"]
+    assert len(data["notes"]) == 4
+    assert data["drift"] is None
+
+
+class Page(HTMLParser):
+    """Which tags a page has, whether they close, and what it would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "line", "rect", "text") or tag in ("rect", "text"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_fetches_nothing(checkpoint, report, images):
+    grey, found = adapt(checkpoint, {"image": "32x20"})
+    page = Page()
+    page.feed(to_html(replace(report, drift=measure_drift(checkpoint, grey, images)), title="a <b> & c"))
+    assert page.open == []
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert len(page.sources) == 9 + 9 + 2 * 12
+    text = " ".join(page.text)
+    for word in (
+        "a <b> & c",
+        "Before you rely on it",
+        "Positions",
+        "Patch projection",
+        "Measured on 3 images",
+        "0.png",
+    ):
+        assert word in text
+    assert found.drift is None
+
+
+def test_pages_of_other_adaptations_are_whole_too(checkpoint):
+    relative = SMALL.but(position=RelativeBias())
+    biased = Checkpoint(
+        config=relative, tensors=build(relative).state_dict(), preprocessing=Preprocessing(image=relative.image)
+    )
+    for source, changes in ((checkpoint, {}), (biased, {"image": "32x20"}), (checkpoint, {"classes": 0})):
+        page = Page()
+        page.feed(to_html(adapt(source, changes)[1]))
+        assert page.open == []
+
+
+def test_similarity_is_one_with_itself_and_maps_of_the_same_table_agree():
+    old, new = Size(5, 7), Size(9, 11)
+    table = known_table(old, 64)
+    maps = similarity_maps(table, table, old=old, new=old)
+    assert agreement(maps) == pytest.approx(1, abs=1e-6)
+    assert all(each.before.max() > 0.6 for each in maps)
+    fine = resample_table(table, old=old, new=new, method="exact")
+    wrong = fine[torch.randperm(new.area, generator=torch.Generator().manual_seed(0))]
+    assert agreement(similarity_maps(table, fine, old=old, new=new)) > 0.95
+    assert agreement(similarity_maps(table, wrong, old=old, new=new)) < 0.5
+
+
+# ── drift ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_drifts_at_the_native_size(checkpoint, images):
+    drift = measure_drift(checkpoint, adapt(checkpoint, {})[0], images)
+    assert [each.image for each in drift.images] == ["0.png", "1.png", "2.png"]
+    assert drift.lowest == pytest.approx(1, abs=1e-6)
+
+
+def test_drift_is_the_cosine_of_pooled_vectors(checkpoint, images):
+    adapted, _ = adapt(checkpoint, {"image": "32x20", "channels": 1})
+    drift = measure_drift(checkpoint, adapted, images)
+    assert drift.mean == pytest.approx(sum(each.cosine for each in drift.images) / 3)
+    assert drift.lowest == min(each.cosine for each in drift.images) < 0.999
+
+
+def test_drift_says_what_it_cannot_measure(checkpoint, images):
+    with pytest.raises(VitrailError, match="4 channels cannot be decoded from pictures"):
+        measure_drift(checkpoint, adapt(checkpoint, {"channels": 4})[0], images)
+    with pytest.raises(VitrailError, match="no images to measure on"):
+        measure_drift(checkpoint, checkpoint, [])
+
+
+# ── pictures ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_heat_goes_from_dark_to_bright_without_turning_back():
+    colours = heat(torch.linspace(-1, 2, 300).view(1, -1), 0, 1)[0].astype(float)
+    light = colours @ np.array([0.2126, 0.7152, 0.0722])
+    assert (np.diff(light) >= -0.5).all()
+    assert (colours[0] == colours[99]).all()  # below the lowest is the lowest
+
+
+def test_filters_are_paired_by_direction():
+    weight = torch.randn(10, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+    pairs = paired_filters(weight, weight, count=5)
+    assert len(pairs) == 5
+    assert all((before == after).all() for before, after in pairs)
+    assert pairs[0][0].shape == (4, 6, 3)
+
+
+def test_bars_are_as_tall_as_their_values():
+    chart = bars("a & b", ["x", "y"], [("one", [0.1, 0.2]), ("two", [0.0, 0.4])])
+    assert "a &amp; b" in chart
+    heights = [float(part.split('"')[0]) for part in chart.split('height="')[1:] if 'rx="2" fill' in part]
+    assert [round(h / heights[3], 3) for h in heights[:4]] == [0.25, 0.0, 0.5, 1.0]

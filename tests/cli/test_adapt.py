@@ -1,0 +1,104 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from command import call
+from peers import timm
+from vitrail.checkpoint.read import load
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.images.synthesize import synthesize_image
+from vitrail.parts import MeanPool, Prefix
+
+KNOWN = ("--from-image", "20x28", "--num-heads", "3")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """timm's own, on a 5×7 grid that nothing in the file says."""
+    model = timm.models.VisionTransformer(
+        img_size=(20, 28), patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=6
+    )
+    path = tmp_path_factory.mktemp("weights") / "vit.pth"
+    torch.save(model.state_dict(), path)
+    return str(path)
+
+
+def test_adapt_writes_what_timm_reads_and_says_what_it_did(weights, tmp_path, capsys):
+    out = tmp_path / "out.pth"
+    assert call("adapt", weights, str(out), "--image", "32x20", *KNOWN) == 0
+    shown = capsys.readouterr().out
+    assert "grid 5x7 → image 32x20, grid 8x5" in shown
+    assert "5x7 → 8x5 by timm" in shown
+    model = timm.models.VisionTransformer(
+        img_size=(32, 20), patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=6
+    ).eval()
+    model.load_state_dict(torch.load(out))
+    image = torch.randn(2, 3, 32, 20)
+    with torch.no_grad():
+        assert torch.allclose(model(image), load(out, from_image="32x20", num_heads=3).model()(image), atol=1e-5)
+
+
+def test_every_option_at_once(weights, tmp_path, capsys):
+    for seed in range(2):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(synthesize_image(seed, Size(30, 40))).save(tmp_path / "images" / f"{seed}.png")
+    out, page = tmp_path / "out.safetensors", tmp_path / "report.html"
+    arguments = [
+        *("--image", "24x16", "--patch", "2x4", "--prefix", "registers=2", "--pool", "mean", "--channels", "1"),
+        *("--classes", "9", "--to", "vitrail", "--convention", "hf", "--projection", "natural", "--seed", "3"),
+        *("--images", str(tmp_path / "images"), "--report", str(page), "--json"),
+    ]
+    assert call("adapt", weights, str(out), *arguments, *KNOWN) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["dialect"] == "vitrail"
+    assert found["counts"]["unused"] == 1
+    assert found["tables"][0]["method"] == "huggingface"
+    assert found["projection"]["how"] == "natural"
+    assert len(found["drift"]["images"]) == 2
+    assert page.read_text().startswith("<!doctype html>")
+    config = load(out).config
+    assert isinstance(config, ViTConfig)
+    assert (config.image, config.channels, config.classes) == (Size(24, 16), 1, 9)
+    assert (config.patch, config.prefix, config.pool) == (Size(2, 4), Prefix(cls=False, registers=2), MeanPool())
+
+
+def test_a_dialect_with_a_directory(weights, tmp_path, capsys):
+    assert call("adapt", weights, str(tmp_path / "vit"), "--image", "32x20", "--to", "huggingface", *KNOWN) == 0
+    assert load(tmp_path / "vit").config.grid == Size(8, 5)
+    assert "huggingface" in capsys.readouterr().out
+
+
+def test_nothing_to_do_is_the_same_file_again(weights, tmp_path, capsys):
+    assert call("adapt", weights, str(tmp_path / "same.pth"), *KNOWN) == 0
+    before, after = torch.load(weights), torch.load(tmp_path / "same.pth")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--num-heads", "3"), "--from-image"),
+        (("--image", "30x28", *KNOWN), "not divisible by patch 4x4"),
+        (("--prefix", "none", *KNOWN), "add --pool mean"),
+        (("--prefix", "cls,tokens=3", *KNOWN), "not understood at 'tokens=3'"),
+        (("--pool", "sum", *KNOWN), "pool 'sum' is unknown; use one of cls, mean, max, attention"),
+        (("--convention", "cubic", *KNOWN), "method 'cubic' is unknown"),
+        (("--patch", "2", "--projection", "magic", *KNOWN), "projection 'magic' is unknown"),
+        (("--to", "keras", *KNOWN), "dialect 'keras' is unknown"),
+        (("--channels", "0", *KNOWN), "channels 0"),
+        (("--images", "/nowhere", *KNOWN), "/nowhere is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line_exit_2_and_no_file(weights, tmp_path, capsys, arguments, reason):
+    out = tmp_path / "out.pth"
+    assert call("adapt", weights, str(out), *arguments) == 2
+    shown = capsys.readouterr()
+    assert reason in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not out.exists()
