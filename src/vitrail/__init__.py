@@ -46,6 +46,7 @@ _HOMES = {
     "nn.positions": ("sinusoidal_2d",),
     "nn.remainder": ("pad_batch",),
     "nn.vit": ("ViT",),
+    "checkpoint.adapt": ("adapt",),
     "checkpoint.checkpoint": ("Checkpoint",),
     "checkpoint.preprocessing": ("Preprocessing",),
     "checkpoint.read": ("load",),
@@ -56,6 +57,7 @@ _HOME = {name: f"vitrail.{module}" for module, names in _HOMES.items() for name 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint.adapt import adapt as adapt
     from vitrail.checkpoint.checkpoint import Checkpoint as Checkpoint
     from vitrail.checkpoint.preprocessing import Preprocessing as Preprocessing
     from vitrail.checkpoint.read import load as load
