@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -131,7 +132,7 @@ def _materialise(model: nn.Module, device: str, dtype: torch.dtype) -> None:
 def _checkpoint_blocks(model: nn.Module) -> None:
     """As `torch.utils.checkpoint` is meant to be used: a block at a time, not reentrant."""
     for name, part in model.named_modules():
-        if name.split(".")[-1].isdigit() and name.split(".")[-2] in ("blocks", "layer", "layers"):
+        if re.search(r"(^|\.)(blocks|(encoder|vit)\.layers?)\.\d+$", name):
             forward = part.forward
             part.forward = lambda *args, f=forward, **kwargs: checkpoint(
                 f, *args, use_reentrant=False, preserve_rng_state=False, **kwargs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from vitrail.errors import VitrailError
 from vitrail.plan.meter import Number
 from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
 from vitrail.plan.tape import Tape, Tensor
@@ -43,9 +44,13 @@ def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
 
 def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
     """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads."""
+    flash, head_width = is_flash(t, mask), p.head_width
+    if flash and isinstance(head_width, int) and head_width % 8:
+        return _padded_flash(t, path, q, k, v, p)
+    _check_efficient(t, p, flash)
     m = None if mask is None else _mask(t, mask, p)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
-    size, flash = t.compute, is_flash(t, mask)
+    size = t.compute
     flops = 4 * p.count * p.queries * p.keys * p.head_width
     t.tally(path, flops)
     out = t.new(p.count * p.queries * p.head_width, size)
@@ -66,6 +71,26 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
         return [t.new(count, size) for count in counts]
 
     return t.record(out, (q, k, v) if m is None or m.node is None else (q, k, v, m), saved, backward)
+
+
+def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
+    """Flash wants head widths in eights: queries, keys and values are padded, and the result cut."""
+    whole = replace(p, head_width=-(-p.head_width // 8) * 8)
+    v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
+    q, k, v = (
+        pad(t, x, p.count * length * whole.head_width)
+        for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
+    )
+    return narrow(t, sdpa(t, path, q, k, v, whole), p.count * p.queries * p.head_width)
+
+
+def _check_efficient(t: Tape, p: Problem, flash: bool) -> None:
+    factor = 16 // t.compute
+    if not flash and isinstance(p.head_width, int) and p.head_width % factor:
+        raise VitrailError(
+            f"head width {p.head_width} is not a multiple of {factor}, which PyTorch's memory-efficient attention "
+            "needs; use another num_heads, or FullAttention(fused=False)"
+        )
 
 
 def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:

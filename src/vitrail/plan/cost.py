@@ -9,32 +9,60 @@ from dataclasses import dataclass
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
+from vitrail.geometry import Size
 from vitrail.parts import (
+    AttentionKind,
+    AttentionPool,
     ClsPool,
     FullAttention,
-    LinearAttention,
+    Hierarchical,
     Learned,
+    LinearAttention,
     MaxPool,
     MeanPool,
+    Mlp,
     MlpKind,
+    NoPosition,
+    Patches,
+    Position,
+    Prefix,
     RelativeBias,
     Rotary,
     RotaryMixed,
     SinCos1d,
     SinCos2d,
+    SparseAttention,
+    Stem,
     SwiGLU,
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, unbind_heads
-from vitrail.plan.mixes import full_mix, linear_mix
+from vitrail.plan.attend import Problem, copy, sdpa, unbind_heads
+from vitrail.plan.embeddings import conv_stem, pyramid_embed
 from vitrail.plan.meter import Number
+from vitrail.plan.mixes import full_mix, linear_mix, sparse_mix
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.windows import Windows, windowed_mix
 from vitrail.plan.workload import Workload
 
 __all__ = ["Numbers", "numbers", "vit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """What a block needs to know: a ViTConfig says it, and so do the stages of the other models."""
+
+    grid: Size
+    mlp: MlpKind
+    attention: AttentionKind = FullAttention()
+    position: Position = NoPosition()
+    prefix: Prefix = Prefix(cls=False)
+    qkv_bias: str = "all"
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
 
 
 @dataclass
@@ -127,11 +155,30 @@ def runs(c: ViTConfig, n: Numbers) -> list[Run]:
 
 
 def embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
-    tokens = patch_embed(t, c, n, image)
+    tokens = embedding(t, c, n, fit_pixels(t, c, image, n))
     tokens = prefix(t, c, n, tokens)
     if isinstance(c.position, Learned | SinCos1d | SinCos2d):
         tokens = position(t, c, n, tokens)
     return tokens
+
+
+def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, n: Numbers) -> Tensor:
+    """A resized or padded image is a new one; a cropped one is a view."""
+    if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
+        return image
+    count = n.batch * n.channels * fit.fitted.area
+    return Tensor(image.storage, count, image.size) if c.remainder == "crop" else t.new(count, image.size)
+
+
+def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    match c.embedding:
+        case Patches():
+            return patch_embed(t, c, n, image)
+        case Stem() as spec:
+            return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, n.channels, n.width)
+        case Hierarchical() as spec:
+            return pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
+    raise VitrailError(f"{type(c.embedding).__name__} is not planned; use Patches")
 
 
 @module
@@ -189,7 +236,7 @@ def norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 @module
 def block(
-    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float, shared: Rotation | Tensor | None, shifted: bool
+    t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str, rate: float, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     def attend(x: Tensor) -> Tensor:
         return attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared, shifted)
@@ -201,7 +248,7 @@ def block(
     return _add(t, c, n, x, think(x), path, "scale2", rate)
 
 
-def _add(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float) -> Tensor:
+def _add(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float) -> Tensor:
     if c.layer_scale is not None:
         branch = ops.multiply(t, path, branch, t.parameter(path, n.width, scale))
     return ops.add(t, x, drop_path(t, path, n, branch, rate) if t.train else branch)
@@ -210,13 +257,12 @@ def _add(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, branch: Tensor, path: str
 def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
     if rate == 0:
         return branch
-    keep = t.new(n.batch, branch.size)
     return ops.multiply(t, path, branch, t.new(n.batch, branch.size))
 
 
 @module
 def attention(
-    t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
+    t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
@@ -231,7 +277,7 @@ def attention(
 
 
 def mix(
-    t: Tape, c: ViTConfig, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, shifted: bool
+    t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, shifted: bool
 ) -> tuple[Tensor, bool]:
     p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
     in_order = c.qk_norm
@@ -243,10 +289,11 @@ def mix(
         case WindowedAttention(window=window, shift=shift):
             windows = Windows.of(c.grid, window, shifted=shifted and shift)
             return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, n.batch, bias)
-    raise VitrailError(f"{type(c.attention).__name__} is not planned; use FullAttention")
+        case SparseAttention():
+            return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count)
 
 
-def heads(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
+def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
     bias: bool | Tensor = c.qkv_bias == "all"
     if c.qkv_bias == "no_key":
         bias = ops.cat(t, t.parameter(path, n.width, "q_bias"), t.new(n.width, t.size), t.parameter(path, n.width, "v_bias"))
@@ -278,12 +325,12 @@ def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
     return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))
 
 
-def shares_position(c: ViTConfig) -> bool:
+def shares_position(c: ViTConfig | Encoder) -> bool:
     """What acts inside attention is computed once for all blocks."""
     return isinstance(c.position, Rotary) or (isinstance(c.position, RelativeBias) and c.position.shared)
 
 
-def within(t: Tape, c: ViTConfig, n: Numbers, path: str, size: int) -> Rotation | Tensor | None:
+def within(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, size: int) -> Rotation | Tensor | None:
     """What a position contributes inside attention: a rotation, a bias, or nothing."""
     match c.position:
         case Rotary(coordinates=coordinates):
@@ -312,7 +359,24 @@ def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
             return ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
         case MaxPool():
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
-    raise NotImplementedError
+    return attention_pool(t, c.pool, n, x)
+
+
+@module
+def attention_pool(t: Tape, spec: AttentionPool, n: Numbers, x: Tensor) -> Tensor:
+    d = n.width
+    q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
+    q = ops.expand(t, q, n.batch * d)
+    k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
+    mixed = sdpa(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
+    x = _linear(t, "pool.out", mixed, d, d)
+    x = ops.add(t, x, mlp(t, Mlp(width=spec.mlp_width, activation=spec.activation), d, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))
+    return ops.narrow(t, x, n.batch * d)
+
+
+@module
+def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number) -> Tensor:
+    return ops.linear(t, path, x, before, after)
 
 
 def _patches(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:

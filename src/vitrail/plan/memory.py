@@ -37,12 +37,13 @@ def memory(config: Config, workload: Workload) -> Memory:
         held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape.total(tape.tensors), size)
         if workload.accumulate > 1:
             held["gradients"] = tape.total(tape.grad_bytes)
+    notes = list(tape.notes)
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
     phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
-    return Memory(peak_bytes=phase_peaks[highest], bytes=by_phase[highest], phase_peaks=phase_peaks)
+    return Memory(peak_bytes=phase_peaks[highest], bytes=by_phase[highest], phase_peaks=phase_peaks, exact=not notes, note="; ".join(notes))
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:

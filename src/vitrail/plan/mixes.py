@@ -6,11 +6,12 @@ product copies them. Every mix also says whether its result is stored heads firs
 
 from __future__ import annotations
 
+from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, matmul, sdpa, softmax_attention
+from vitrail.plan.attend import Problem, copy, is_flash, matmul, sdpa, softmax, softmax_attention
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["full_mix", "linear_mix"]
+__all__ = ["full_mix", "linear_mix", "sparse_mix"]
 
 
 def full_mix(
@@ -18,7 +19,9 @@ def full_mix(
 ) -> tuple[Tensor, bool]:
     if t.kernel == "eager":
         return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), True
-    return sdpa(t, path, q, k, v, p, bias), in_order and is_flash(t, bias)  # flash stores its result like the queries
+    cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
+    # flash stores its result like the queries, or cuts it from a wider one
+    return sdpa(t, path, q, k, v, p, bias), is_flash(t, bias) and (in_order or cut)
 
 
 def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, in_order: bool) -> tuple[Tensor, bool]:
@@ -45,3 +48,50 @@ def _sum_keys(t: Tape, k: Tensor, p: Problem) -> Tensor:
         return (Tensor(grad.storage, whole, own) if own == size else t.new(whole, own),)
 
     return t.record(t.new(count, size), (k,), None, backward)
+
+
+def sparse_mix(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, grid: Size, prefix: int
+) -> tuple[Tensor, bool]:
+    """Rows, columns and prefix in one softmax; every product copies its operands into its own order."""
+    h, w, d, scores = grid.height, grid.width, p.head_width, p.count * grid.area
+    q_grid, k_grid, v_grid = (_patches(t, x, scores * d, prefix) for x in (q, k, v))
+    q_grid = ops.fresh(t, q_grid)
+    along_row = _product(t, path, q_grid, k_grid, p.count * h, w, d, w)
+    along_column = _product(t, path, q_grid, k_grid, p.count * w, h, d, h)
+    to_prefix = _product(t, path, q_grid, _spread(t, k, p, h, prefix), p.count * h, w, d, prefix)
+    twice = t.new(h * h, 1)
+    along_column = ops.fresh(t, along_column, t.save(path, twice))
+    weights = softmax(t, path, ops.cat(t, along_row, along_column, to_prefix))
+    in_row, in_column, in_prefix = ops.split(t, weights, scores * w, scores * h, scores * prefix)
+    mixed = ops.add(
+        t,
+        _product(t, path, in_row, v_grid, p.count * h, w, w, d, copies=False),
+        _product(t, path, in_column, v_grid, p.count * w, h, h, d),
+    )
+    if not prefix:
+        return mixed, True
+    of_prefix = _spread(t, v, p, h, prefix)
+    mixed = ops.add(t, mixed, _product(t, path, in_prefix, of_prefix, p.count * h, w, prefix, d, copies=False))
+    queries = ops.narrow(t, q, p.count * prefix * d)
+    from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, d))
+    return ops.cat(t, from_prefix, mixed), True
+
+
+def _patches(t: Tape, x: Tensor, count: int, prefix: int) -> Tensor:
+    return ops.narrow(t, x, count) if prefix else x
+
+
+def _spread(t: Tape, x: Tensor, p: Problem, rows: int, prefix: int) -> Tensor:
+    """The prefix's keys or values, the same for every row of the grid."""
+    count = p.count * prefix * p.head_width
+    return ops.expand(t, ops.narrow(t, x, count), count * rows)
+
+
+def _product(
+    t: Tape, path: str, a: Tensor, b: Tensor, batch: int, m: int, k: int, n: int, *, copies: bool = True
+) -> Tensor:
+    right, left = t.cast(b, t.compute), t.cast(a, t.compute)
+    if copies:
+        left = copy(t, left)
+    return matmul(t, path, left, copy(t, right) if right.count else right, batch, m, k, n)

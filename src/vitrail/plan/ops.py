@@ -88,6 +88,22 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
     return t.record(y, (a, w, b), saved, backward)
 
 
+def batch_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
+    """Half-precision maps stay so under autocast, with statistics in float32."""
+    w, b = t.parameter(path, width), t.parameter(path, width, "bias")
+    t.buffer(path, 2 * width, t.size)
+    t.buffer(path, 1, 8)
+    count, size = x.count, x.size
+    y = t.new(count, size)
+    mean, rstd = t.new(width, 4), t.new(width, 4)
+    saved = t.save(path, x, mean, rstd)
+
+    def backward(grad: Tensor):
+        return t.new(count, size), t.new(width, t.size), t.new(width, t.size)
+
+    return t.record(y, (x, w, b), saved, backward)
+
+
 # ── element by element ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -189,6 +205,8 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
 def expand(t: Tape, x: Tensor, count: Number) -> Tensor:
     """The same for every image: a view, whose gradient is summed."""
     own, size = x.count, x.size
+    if isinstance(own, int) and own == count:
+        return x
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 
 

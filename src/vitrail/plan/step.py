@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.parts import FullAttention
 from vitrail.plan import cost
 from vitrail.plan.meter import Meter, Number
@@ -75,4 +74,7 @@ def _kernel(config: Config, workload: Workload) -> str:
 def _model(config: Config, workload: Workload):
     if isinstance(config, ViTConfig):
         return cost.vit, cost.numbers(config, workload)
-    raise VitrailError(f"{type(config).__name__} is not planned yet; give a ViTConfig")
+    from vitrail.plan import stages
+
+    model = stages.pyramid if isinstance(config, PyramidConfig) else stages.mobile
+    return model, stages.sizes(config, workload)

@@ -106,6 +106,7 @@ class Tape:
         self.buffer_bytes: dict[str, Number] = defaultdict(int)
         self.repeats: dict[str, tuple[Number, list[str]]] = {}
         """Paths that stand for so many more like them, and those paths."""
+        self.notes: list[str] = []
         self._component = "activations"
         self._running_back = False
         self._nodes: list[Node | Callable[[], None]] = []
@@ -201,6 +202,11 @@ class Tape:
                     times = times + more
             total = total + value * times
         return total
+
+    def approximate(self, why: str) -> None:
+        """Say that the bytes of this run are an estimate."""
+        if why not in self.notes:
+            self.notes.append(why)
 
     # ── many blocks ─────────────────────────────────────────────────────────────────────────────────────────────
 

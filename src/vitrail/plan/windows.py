@@ -38,6 +38,11 @@ class Windows:
         )
 
     @property
+    def whole(self) -> bool:
+        """One window that is the grid itself: nothing has to be copied."""
+        return self.across.area == 1 and not self.padded
+
+    @property
     def patches(self) -> int:
         """With the padding."""
         return self.across.area * self.window.area
@@ -55,6 +60,8 @@ def windowed_mix(
     batch: int,
     bias: Tensor | None,
 ) -> tuple[Tensor, bool]:
+    if windows.across.width == 1 and not windows.whole and not windows.padded and not windows.shifted:
+        t.approximate("windows as wide as the grid are cut without a copy, which is not modelled")
     heads, count, size = p.count // batch, windows.across.area, windows.window.area
     keys = size + prefix
     q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
@@ -67,12 +74,15 @@ def windowed_mix(
             scores = ops.pad(t, scores, scores.count // size * keys, "attention_maps")
     if scores is not None:
         own = heads if bias is not None else 1
-        scores = _spread(t, scores, batch * count * own * size * keys)
+        scores = ops.expand(t, scores, batch * count * own * size * keys)
+        if allowed is not None and batch > 1:  # windows have masks of their own: one for each must be made
+            scores = copy(t, scores)
     problem = Problem(p.count * count, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
-    mixed = _join(t, mixed, p, windows)
+    if not windows.whole:
+        mixed = _join(t, mixed, p, windows)
     if not prefix:
-        return mixed, True
+        return mixed, not windows.whole
     queries = ops.narrow(t, q, p.count * prefix * p.head_width)
     from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, p.head_width))
     return ops.cat(t, from_prefix, mixed), True
@@ -81,6 +91,8 @@ def windowed_mix(
 def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int) -> Tensor:
     if prefix:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    if windows.whole:
+        return x
     if windows.padded:
         x = ops.pad(t, x, p.count * windows.patches * p.head_width)
     if windows.shifted:
@@ -106,13 +118,6 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
         return (summed,)
 
     return t.record(t.new(count * own, size, "attention_maps"), (bias,), saved, backward)
-
-
-def _spread(t: Tape, scores: Tensor, count: int) -> Tensor:
-    """One mask for every window of the batch: expanded, then copied."""
-    if scores.count == count:
-        return scores
-    return copy(t, ops.expand(t, scores, count))
 
 
 def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
