@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from peers import timm, transformers
 from vitrail.checkpoint.resample import (
     METHODS,
+    Method,
     axis_matrix,
     cut_relative,
     method_of,
@@ -21,7 +22,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.relative import offset_index
 
-TABLES = [method for method in METHODS if method != "geometric"]
+TABLES: list[Method] = [method for method in METHODS if method != "geometric"]
 GRIDS = [Size(8, 11), Size(3, 4), Size(5, 9), Size(11, 7)]
 OLD = Size(5, 7)
 

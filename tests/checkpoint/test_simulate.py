@@ -8,7 +8,7 @@ from scipy.fft import dctn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.resample import METHODS, resample_table
+from vitrail.checkpoint.resample import METHODS, Method, resample_table
 from vitrail.checkpoint.simulate import known_spectrum, known_table, simulate
 from vitrail.checkpoint.survival import learned_table, survival, survival_of
 from vitrail.checkpoint.transfer_picture import band_chart, component_maps
@@ -19,7 +19,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, Mlp, NoPosition, Patches, Position, RelativeBias, Rotary, RotaryMixed, SinCos2d
 
 OLD = Size(5, 7)
-TABLES = [method for method in METHODS if method != "geometric"]
+TABLES: list[Method] = [method for method in METHODS if method != "geometric"]
 
 
 def test_the_known_table_has_the_known_spectrum():
