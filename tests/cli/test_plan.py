@@ -239,4 +239,4 @@ def test_planning_imports_neither_torch_nor_numpy():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_planned(capsys, name):
-    planned(capsys, "plan", "--model", name, "--train", "--batch", "2")
+    planned(capsys, "plan", "--model", name, "--train", "--batch", "2", "--precision", "amp-bf16")
