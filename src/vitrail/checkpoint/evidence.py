@@ -57,13 +57,18 @@ def settle(
 ) -> tuple[ViTConfig, Evidence]:
     """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
     fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
-    twins = [(name, preset) for name, preset in PRESETS.items() if _is_twin(preset, fields, tensors)]
+    twins = [
+        (name, preset)
+        for name, preset in PRESETS.items()
+        if isinstance(preset, ViTConfig) and _is_twin(preset, fields, tensors)
+    ]
+    twins.sort(key=lambda twin: twin[1].patch != fields["embedding"].patch)
     source = known.source
     if num_heads is not None:
         fields["num_heads"] = num_heads
         source += "; num_heads from the caller"
     elif fields.get("num_heads") is None:
-        heads = {preset.num_heads: name for name, preset in twins if isinstance(preset, ViTConfig)}
+        heads = {preset.num_heads: name for name, preset in reversed(twins)}
         require(
             len(heads) == 1,
             f"width {fields['width']} and depth {fields['depth']} are no preset's, and weights do not show num_heads; "
@@ -131,10 +136,8 @@ def _depth(tensors: Mapping[str, Tensor]) -> int:
     return len(numbers)
 
 
-def _is_twin(preset: object, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
     """A preset of the same names and shapes, its patch, positions' grid and classes aside."""
-    if not isinstance(preset, ViTConfig):
-        return False
     learned = isinstance(preset.position, Learned | SinCos2d)  # a fixed table may be stored as a learned one
     return (
         all(getattr(preset, name) == fields[name] for name in ("width", "depth", "prefix", "qk_norm", "embedding_norm"))
@@ -150,7 +153,7 @@ def _image(
     tensors: Mapping[str, Tensor],
     fields: Mapping[str, Any],
     known: Known,
-    twins: list[tuple[str, Any]],
+    twins: list[tuple[str, ViTConfig]],
     from_image: Size | None,
 ) -> tuple[Size, str]:
     """The image that the positions were made for, and what says so."""
@@ -161,7 +164,7 @@ def _image(
     patch = fields["embedding"].patch
     table = tensors.get("position.table", tensors.get("blocks.0.attention.position.table"))
     for name, preset in twins:
-        if preset.patch == patch and (table is None or _fits(table, fields, preset.grid)):
+        if preset.patch == patch and (table is None or _fits(table, preset)):
             reason = "" if table is not None else "; positions are computed, so that any grid will do"
             rows = f"{table.shape[0]} × {table.shape[1]} and " if table is not None else ""
             return (
@@ -184,10 +187,17 @@ def _ambiguous(rows: int, prefix: Prefix, patch: Size) -> str:
     )
 
 
-def _fits(table: Tensor, fields: Mapping[str, Any], grid: Size) -> bool:
-    prefix: Prefix = fields["prefix"]
-    rows = {grid.area + count for count in (0, int(prefix.cls), prefix.count)}
-    return table.shape[0] in (rows | {offsets_of(grid).area, offsets_of(grid).area + 3})
+def _fits(table: Tensor, preset: ViTConfig) -> bool:
+    """The preset's own count of rows; for a model with registers also timm's, where no prefix token has one."""
+    grid, prefix = preset.grid, preset.prefix
+    match preset.position:
+        case Learned(prefix=kind):
+            rows = grid.area + {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[kind]
+            return table.shape[0] == rows or (prefix.registers > 0 and table.shape[0] == grid.area)
+        case RelativeBias(prefix=special):
+            return table.shape[0] == offsets_of(grid).area + 3 * special
+        case _:
+            return table.shape[0] == grid.area + prefix.count
 
 
 def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size) -> Any:

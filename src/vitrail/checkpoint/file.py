@@ -13,6 +13,7 @@ import pickle
 import re
 import secrets
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,9 @@ def _open_zip(path: Path) -> tuple[str, dict[str, Tensor]]:
 
 def _open_pickle(path: Path, *, mapped: bool) -> dict[str, Tensor]:
     try:
-        value = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of unusual pickles: they open, or the error says why not
+            value = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         reason = re.sub(r"\s+", " ", str(error)).partition("WeightsUnpickler error:")[2].strip() or "not only tensors"
         raise VitrailError(
@@ -203,7 +206,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write in the format that the name's ending asks for; metadata has a place in safetensors only."""
 
     def torch_file(file: BinaryIO) -> None:
-        torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+        try:
+            torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+        except RuntimeError as error:  # closing its zip, torch hides what stopped the writing
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
     writers: dict[str, Callable[[BinaryIO], None]] = {
         ".safetensors": lambda file: write_safetensors(file, tensors, metadata),

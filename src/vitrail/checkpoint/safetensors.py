@@ -89,11 +89,12 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        if len(set(keys)) != len(keys):
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise VitrailError(f"{path} names {twice!r} twice, so what it holds is open to doubt; {DAMAGED}")
-        return dict(pairs)
+        return found
 
     try:
         header = json.loads(text, object_pairs_hook=unique)

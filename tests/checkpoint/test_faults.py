@@ -1,0 +1,400 @@
+"""Files that are damaged or mean harm: one line, exit code 2, and nothing that was there before is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from command import call
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.file import open_stored, write_file
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.read import load
+from vitrail.checkpoint.safetensors import MOST_TENSORS, write_safetensors
+from vitrail.checkpoint.write import encode, save
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+from vitrail.parts import Mlp
+
+CONFIG = ViTConfig(image=Size(32, 48), width=12, depth=1, num_heads=3, mlp=Mlp(width=24), classes=5)
+
+
+def small() -> Checkpoint:
+    torch.manual_seed(0)
+    return Checkpoint(
+        config=CONFIG, tensors=build(CONFIG).state_dict(), preprocessing=Preprocessing(image=CONFIG.image)
+    )
+
+
+def raw(header: Any, body: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+def entry(begin: int, end: int, shape: list[int] | None = None, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape if shape is not None else [(end - begin) // 4], "data_offsets": [begin, end]}
+
+
+def whole() -> bytes:
+    buffer = io.BytesIO()
+    write_safetensors(buffer, encode(small(), "timm").tensors, {})
+    return buffer.getvalue()
+
+
+class Payload:
+    """What an attacker pickles: a call that leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.trace),))
+
+
+def pickled(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def lying_npz() -> bytes:
+    """A header of 4 TiB in a file of a few hundred bytes."""
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("embedding/kernel.npy", member.getvalue() + b"\0" * 64)
+    return buffer.getvalue()
+
+
+def bomb() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("embedding/kernel.npy", b"\0" * 50_000_000)
+    return buffer.getvalue()
+
+
+ENTRY = json.dumps(entry(0, 8)).encode()
+NAMED = {"a": entry(0, 8), "b": entry(8, 16)}
+FAULTS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "neither safetensors, .npz nor a PyTorch file"),
+    "text": (b"hello, I am a README\n", "neither safetensors, .npz nor a PyTorch file"),
+    "eight bytes": (b"\0" * 8, "neither safetensors"),
+    "truncated": (whole()[:-100], "bytes of tensors and its header tells of"),
+    "truncated in the header": (whole()[:200], "claims a header"),
+    "trailing bytes": (whole() + b"\0" * 7, "bytes of tensors and its header tells of"),
+    "a header longer than the file": (raw(NAMED, b"\0" * 16, length=2**39), "claims a header of 549,755,813,888 bytes"),
+    "a huge header": (raw(b"{" + b" " * 100_000_001, b""), "claims a header of 100,000,002 bytes"),
+    "a header that is not JSON": (raw(b"{nonsense", b"\0" * 16), "header that is not JSON"),
+    "a header nested without end": (raw(b'{"a":' + b"[" * 100_000), "header that is not JSON"),
+    "duplicate keys": (
+        raw(b'{"a":%s,"a":%s}' % ((json.dumps(entry(0, 8)).encode(),) * 2), b"\0" * 8),
+        "names 'a' twice",
+    ),
+    "overlapping offsets": (raw({"a": entry(0, 8), "b": entry(4, 12)}, b"\0" * 12), "starts at byte 4 where 8 is due"),
+    "a hole": (raw({"a": entry(0, 8), "b": entry(12, 16)}, b"\0" * 16), "starts at byte 12 where 8 is due"),
+    "offsets that overflow": (raw({"a": entry(0, 2**63)}, b"\0" * 16), "which are not counts"),
+    "a shape that overflows": (raw({"a": entry(0, 8, [2**62, 4, 2**62])}, b"\0" * 8), "does not fill bytes 0 to 8"),
+    "negative offsets": (raw({"a": entry(-8, 8)}, b"\0" * 16), "which are not counts"),
+    "a shape that lies": (raw({"a": entry(0, 8, [3])}, b"\0" * 8), "does not fill bytes 0 to 8"),
+    "an unknown type": (raw({"a": entry(0, 8, [2], "F31")}, b"\0" * 8), "has type 'F31'"),
+    "an entry that is a number": (raw({"a": 3}), "not described by an object"),
+    "metadata that is not text": (raw({"__metadata__": {"a": 3}, **NAMED}, b"\0" * 16), "metadata that is not text"),
+    "a name that is a path": (raw({"../../a": entry(0, 8)}, b"\0" * 8), "is a path and not a name"),
+    "no model's names": (raw(NAMED, b"\0" * 16), "not a Vision Transformer that vitrail knows"),
+    "too many tensors": (
+        raw({f"t{i}": entry(0, 0) for i in range(100_000)}),
+        f"names 100,000 tensors, and vitrail reads at most {MOST_TENSORS:,}",
+    ),
+    "a torn zip": (pickled({"a": torch.zeros(9)})[:-60], "zip that does not open"),
+    "a pickle of a list": (pickled([1, 2, 3]), "no tensors by name"),
+    "a legacy pickle of nothing": (pickle.dumps({"a": 1}), "PyTorch file|no tensors by name|more than weights"),
+    "an npz of objects": (npz(a=np.array([{"x": 1}], dtype=object)), "holds Python objects"),
+    "an npz of text": (npz(a=np.array(["x"])), "not a type of weights"),
+    "an npz that lies": (lying_npz(), "of shape \\(1099511627776,\\) in float32 has 64 bytes"),
+    "a zip bomb": (bomb(), "no weights compress so well"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_damaged_file_is_one_line_and_exit_2(name: str, tmp_path: Path, capsys):
+    data, reason = FAULTS[name]
+    path = tmp_path / "weights.bin"
+    path.write_bytes(data)
+    started = time.monotonic()
+    with pytest.raises(VitrailError, match=reason):
+        load(path)
+    assert time.monotonic() - started < 5
+    assert call("inspect", str(path)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert len(shown.err) < 600
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"an earlier output")
+    assert call("convert", str(path), str(out), "--to", "timm") == 2
+    assert (path.read_bytes(), out.read_bytes()) == (data, b"an earlier output")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.safetensors", "weights.bin"]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_with_a_payload_is_refused_and_does_not_run(legacy: bool, tmp_path: Path):
+    trace, path = tmp_path / "ran", tmp_path / "weights.pth"
+    state = {**encode(small(), "timm").tensors, "payload": Payload(trace)}
+    torch.save(state, path, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(VitrailError, match=r"holds more than weights .*runs no code from files"):
+        load(path)
+    assert not trace.exists()
+
+
+def test_unknown_tensors_inside_the_model_are_refused(tmp_path: Path):
+    tensors = {**encode(small(), "timm").tensors, "blocks.0.attn.secret.weight": torch.zeros(3)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(VitrailError, match=r"blocks\.0\.attn\.secret\.weight.*it is another architecture"):
+        load(tmp_path / "w.safetensors", from_image="32x48", num_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "reason"),
+    [
+        ("blocks.0.norm1.weight", torch.zeros(13), r"norm1.weight has shape \(13,\) where .* \(12,\)"),
+        ("blocks.0.attn.qkv.weight", torch.zeros(35, 12), r"qkv.weight has shape \(35, 12\)"),
+        ("patch_embed.proj.weight", torch.zeros(12, 3), r"embedding.weight has shape \(12, 3\)"),
+        ("pos_embed", torch.zeros(1, 8, 12), "8 rows, and image 32x48 is a grid of 2x3"),
+        ("pos_embed", torch.zeros(()), r"has shape \(\)"),
+        ("blocks.0.mlp.fc1.weight", None, "no blocks.0.mlp.fc1.weight"),
+        ("norm.bias", None, "lacks norm.bias"),
+    ],
+)
+def test_wrong_and_missing_shapes_are_named(name: str, tensor: torch.Tensor | None, reason: str, tmp_path: Path):
+    tensors = dict(encode(small(), "timm").tensors)
+    if tensor is None:
+        del tensors[name]
+    else:
+        tensors[name] = tensor
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(VitrailError, match=reason):
+        load(tmp_path / "w.safetensors", from_image="32x48", num_heads=3)
+
+
+def test_a_directory_without_config_is_refused(tmp_path: Path):
+    save(small(), tmp_path / "model.safetensors", dialect="timm")
+    with pytest.raises(VitrailError, match=r"has no config\.json to say what its weights are"):
+        load(tmp_path)
+    with pytest.raises(VitrailError, match="does not exist"):
+        load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..", ""])
+def test_a_shard_outside_its_directory_is_refused(shard: str, tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    with pytest.raises(VitrailError, match="outside its own directory"):
+        open_stored(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"model_type": "vit", "hidden_act": "relu6"}', "hidden_act 'relu6'"),
+    ],
+)
+def test_a_broken_config_is_named(content: str, reason: str, tmp_path: Path):
+    save(small(), tmp_path / "hf", dialect="huggingface")
+    metadata_free = load_file(tmp_path / "hf" / "model.safetensors")
+    save_file(metadata_free, tmp_path / "hf" / "model.safetensors")
+    (tmp_path / "hf" / "config.json").write_text(content)
+    with pytest.raises(VitrailError, match=reason):
+        load(tmp_path / "hf")
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+WRITER = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.write import save
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.nn.build import build
+from vitrail.parts import Mlp
+
+config = ViTConfig(image="32x48", width=48, depth=2, num_heads=3, mlp=Mlp(width=96))
+checkpoint = Checkpoint(
+    config=config, tensors=build(config).state_dict(), preprocessing=Preprocessing(image=config.image)
+)
+folder, mode = Path(sys.argv[1]), sys.argv[2]
+if mode == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    for pair in sys.argv[3:]:
+        name, dialect = pair.split(":")
+        try:
+            save(checkpoint, folder / name, dialect)
+        except VitrailError as error:
+            print(error)
+else:
+    while True:
+        save(checkpoint, folder / "out.safetensors", "timm")
+"""
+
+
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path):
+    targets = {"out.safetensors": "timm", "out.npz": "google", "out.pth": "timm", "out": "huggingface"}
+    for name in list(targets)[:3]:
+        (tmp_path / name).write_bytes(b"an earlier output")
+    pairs = [f"{name}:{dialect}" for name, dialect in targets.items()]
+    result = subprocess.run(
+        [sys.executable, "-c", WRITER, str(tmp_path), "full", *pairs], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(targets)
+    assert all("was not written (File too large)" in line for line in lines)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
+        list(targets)[:3], b"an earlier output"
+    )
+
+
+def test_kill_9_while_writing_leaves_a_whole_file(tmp_path: Path):
+    target = tmp_path / "out.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), "kill"])
+    while not target.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    for _ in range(30):  # whatever moment is seen, the name holds a whole file
+        load(target)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert load(target).config.image == Size(32, 48)
+    leftovers = [path.name for path in tmp_path.iterdir() if path != target]
+    assert all(name.startswith(".out.safetensors.") and name.endswith(".part") for name in leftovers)
+
+
+def test_writing_over_the_input_keeps_its_values(tmp_path: Path):
+    path = tmp_path / "w.safetensors"
+    save(small(), path, dialect="timm")
+    checkpoint = load(path)
+    save(checkpoint, path, dialect="vitrail")
+    again = load(path)
+    assert again.dialect == "vitrail"
+    assert all(torch.equal(again.tensors[name], tensor) for name, tensor in small().tensors.items())
+
+
+def test_an_error_while_writing_leaves_no_temporary_file(tmp_path: Path):
+    def fail(file: Any) -> None:
+        file.write(b"half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_file(tmp_path / "out", fail)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "dialect", "reason"),
+    [
+        ("out.xyz", "timm", "ends in '.xyz', which names no format"),
+        ("out", "timm", "has no ending"),
+        ("out.safetensors", "huggingface", "give a name without an ending"),
+        ("out.pth", "vitrail", "no room for the config"),
+    ],
+)
+def test_a_target_that_says_no_format_is_refused(target: str, dialect: str, reason: str, tmp_path: Path):
+    with pytest.raises(VitrailError, match=reason):
+        save(small(), tmp_path / target, dialect=dialect)
+    assert not list(tmp_path.iterdir())
+
+
+# ── fuzzing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def seeds() -> list[bytes]:
+    tensors = encode(small(), "timm").tensors
+    arrays = {name: tensor.numpy() for name, tensor in encode(small(), "google").tensors.items()}
+    legacy = io.BytesIO()
+    torch.save(tensors, legacy, _use_new_zipfile_serialization=False)
+    return [whole(), pickled(tensors), npz(**arrays), legacy.getvalue()]
+
+
+SEEDS = seeds()
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_bytes_changed_anywhere_load_or_are_refused(data: st.DataObject, tmp_path: Path):
+    """Any file, however damaged, gives a checkpoint or a VitrailError: nothing else escapes, and nothing hangs."""
+    seed = bytearray(SEEDS[data.draw(st.sampled_from(range(len(SEEDS))))])
+    for _ in range(data.draw(st.integers(1, 6))):
+        near_start = st.integers(0, min(len(seed), 2_000) - 1)
+        near_end = st.integers(max(0, len(seed) - 2_000), len(seed) - 1)
+        place = data.draw(st.one_of(near_start, near_end, st.integers(0, len(seed) - 1)))
+        match data.draw(st.sampled_from(["set", "cut", "insert"])):
+            case "set":
+                seed[place] = data.draw(st.integers(0, 255))
+            case "cut":
+                del seed[place : place + data.draw(st.integers(1, 400))]
+            case "insert":
+                seed[place:place] = data.draw(st.binary(min_size=1, max_size=40))
+        if not seed:
+            seed = bytearray(b"\0")
+    path = tmp_path / "fuzzed"
+    path.write_bytes(seed)
+    with contextlib.suppress(VitrailError):
+        load(path, from_image="32x48", num_heads=3)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "dtype": st.sampled_from(["F32", "BOOL", "X"]) | json_values,
+        "shape": json_values,
+        "data_offsets": json_values,
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.dictionaries(st.text(max_size=8), entries | json_values, max_size=5), body=st.binary(max_size=64))
+def test_any_header_is_read_or_refused(header: dict, body: bytes, tmp_path: Path):
+    path = tmp_path / "fuzzed.safetensors"
+    path.write_bytes(raw(header, body))
+    with pytest.raises(VitrailError):
+        load(path)
