@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
@@ -145,12 +145,11 @@ PLACES = tuple((row, column) for row in (1 / 6, 1 / 2, 5 / 6) for column in (1 /
 
 
 def similarity_maps(
-    before: Tensor, after: Tensor, *, old: Size, new: Size, places: Iterable[tuple[float, float]] = PLACES
+    before: Tensor, after: Tensor, *, old: Size, new: Size, places: Sequence[tuple[float, float]] = PLACES
 ) -> tuple[SimilarityMap, ...]:
     """Maps of a table before, (old.area, D), and after, (new.area, D)."""
-    return tuple(
-        SimilarityMap(place=place, before=_map(before, old, place), after=_map(after, new, place)) for place in places
-    )
+    pairs = zip(places, _maps(before, old, places), _maps(after, new, places), strict=True)
+    return tuple(SimilarityMap(place=place, before=first, after=second) for place, first, second in pairs)
 
 
 def agreement(maps: Iterable[SimilarityMap]) -> float:
@@ -171,10 +170,10 @@ def correlation(first: Tensor, second: Tensor) -> float:
     return 1.0 if length == 0 else float(pair.prod(dim=0).sum() / length)
 
 
-def _map(table: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:
-    """(h, w): the row at a place is read between cells, so that both grids are asked about the same point."""
-    table = table.double()
+def _maps(table: Tensor, grid: Size, places: Sequence[tuple[float, float]]) -> Tensor:
+    """(places, h, w): rows at places are read between cells, so that both grids are asked about the same points."""
+    table = table.float()
+    points = torch.tensor([[[(2 * column - 1, 2 * row - 1) for row, column in places]]])  # (1, 1, places, 2)
     image = table.T.reshape(1, -1, *grid)
-    point = torch.tensor([[[[2 * place[1] - 1, 2 * place[0] - 1]]]], dtype=torch.float64)
-    row = F.grid_sample(image, point, mode="bilinear", padding_mode="border", align_corners=False)
-    return F.cosine_similarity(table, row.view(1, -1), dim=1).view(*grid).float()
+    rows = F.grid_sample(image, points, mode="bilinear", padding_mode="border", align_corners=False)[0, :, 0]  # (D, p)
+    return (F.normalize(rows, dim=0).T @ F.normalize(table, dim=1).T).view(len(places), *grid)

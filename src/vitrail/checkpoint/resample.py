@@ -23,6 +23,7 @@ from vitrail.parts import Convention
 __all__ = [
     "METHODS",
     "Method",
+    "along_axes",
     "axis_matrix",
     "cosines",
     "cut_relative",
@@ -77,8 +78,7 @@ def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "tim
         raise VitrailError("method 'geometric' is for relative biases, and this is a table of places; use another")
     if method == "exact":
         rows, columns = (cosine_matrix(*sides) for sides in zip(old, new, strict=True))
-        image = table.double().view(*old, -1)
-        return torch.einsum("ai,bj,ijd->abd", rows, columns, image).flatten(0, 1).to(table.dtype)
+        return along_axes(table.double(), rows, columns).to(table.dtype)
     precise = torch.promote_types(table.dtype, torch.float32)
     image = table.to(precise).T.reshape(1, -1, *old)  # (1, D, h, w)
     if method == "area":
@@ -86,6 +86,13 @@ def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "tim
     else:
         image = F.interpolate(image, size=tuple(new), mode="bilinear", antialias=method == "flexi")
     return image.flatten(2)[0].T.to(table.dtype)
+
+
+def along_axes(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(h·w, D) by (r, h) and (s, w) → (r·s, D): one axis after the other."""
+    height, width = rows.shape[1], columns.shape[1]
+    by_rows = (rows @ table.reshape(height, -1)).view(rows.shape[0], width, -1)  # (r, w, D)
+    return (columns @ by_rows).flatten(0, 1)
 
 
 def cosine_matrix(old: int, new: int) -> Tensor:
@@ -136,9 +143,7 @@ def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "
     if method != "geometric":
         return torch.cat([resample_table(offsets, old=before, new=after, method=method), prefix])
     rows, columns = (geometric_matrix(*sides) for sides in zip(old, new, strict=True))
-    image = offsets.double().view(*before, -1)
-    spread = torch.einsum("ai,bj,ijh->abh", rows, columns, image).flatten(0, 1)
-    return torch.cat([spread.to(table.dtype), prefix])
+    return torch.cat([along_axes(offsets.double(), rows, columns).to(table.dtype), prefix])
 
 
 def cut_relative(table: Tensor, *, old: Size, new: Size) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.resample import Method, axis_matrix, cosines, resample_table
+from vitrail.checkpoint.resample import Method, along_axes, axis_matrix, cosines
 from vitrail.errors import require
 from vitrail.geometry import Size
 
@@ -95,7 +95,7 @@ def known_table(grid: Size, width: int, *, seed: int = 0) -> Tensor:
     power = known_spectrum(grid)
     waves = (power / power.sum() * grid.area / width).sqrt()[..., None] * noise
     rows, columns = (_basis(side) for side in grid)
-    return torch.einsum("ki,lj,kld->ijd", rows, columns, waves).flatten(0, 1)
+    return along_axes(waves.flatten(0, 1), rows.T, columns.T)
 
 
 def _band_of_wave(grid: Size, bands: int) -> Tensor:
@@ -142,15 +142,16 @@ def _distance(axes: list[tuple[Tensor, Tensor]]) -> Tensor:
 def _measured(table: Tensor, old: Size, new: Size, method: Method, index: Tensor, bands: int) -> Tensor:
     """The same for one table, band by band and whole."""
     rows, columns = (_basis(side) for side in old)
-    waves = torch.einsum("ki,lj,ijd->kld", rows, columns, table.double().view(*old, -1))
-    waves[0, 0] = 0
+    waves = along_axes(table.double(), rows, columns)  # (k·l, D)
+    waves[0] = 0
+    forth = [axis_matrix(*sides, method) for sides in zip(old, new, strict=True)]
+    exact = [axis_matrix(*sides, "exact") for sides in zip(old, new, strict=True)]
+    back = [axis_matrix(*sides, method) for sides in zip(new, old, strict=True)]
     found = []
     for band in range(bands + 1):
-        chosen = torch.ones_like(index, dtype=torch.bool) if band == bands else index == band
-        part = torch.einsum("ki,lj,kld->ijd", rows, columns, waves * chosen[..., None]).flatten(0, 1)
-        given = resample_table(part, old=old, new=new, method=method)
-        truth = resample_table(part, old=old, new=new, method="exact")
-        back = resample_table(given, old=new, new=old, method=method)
-        error = (given - truth).square().sum() * old.area / new.area
-        found.append(torch.stack([part.square().sum(), error, (back - part).square().sum()]))
+        chosen = (index == band) | (band == bands)
+        part = along_axes(waves * chosen.view(-1, 1), rows.T, columns.T)
+        given = along_axes(part, *forth)
+        error = (given - along_axes(part, *exact)).square().sum() * old.area / new.area
+        found.append(torch.stack([part.square().sum(), error, (along_axes(given, *back) - part).square().sum()]))
     return torch.stack(found)
