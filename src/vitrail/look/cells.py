@@ -33,6 +33,10 @@ class Cells:
             self.top,
         )
 
+    def box(self, row: int, column: int) -> tuple[float, float, float, float]:
+        """top, left, height, width of one cell."""
+        return self.top + row * self.step[0], self.left + column * self.step[1], *self.step
+
 
 def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
     """The cells of a layer's `grid` on an image of `seen` pixels, remainder already dealt with.

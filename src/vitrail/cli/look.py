@@ -1,0 +1,176 @@
+"""vitrail look: a photograph as a model sees it, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+
+if TYPE_CHECKING:
+    from vitrail.look.draw import Sheet
+    from vitrail.look.subject import Subject
+
+__all__ = ["look"]
+
+What = Literal["attention", "rollout", "positions", "filters", "pca", "patches", "adaptive", "distance"]
+MOST_PIXELS = 2048 * 2048
+
+
+def look(
+    photo: Path | None = None,
+    /,
+    *,
+    out: Path,
+    what: What = "attention",
+    weights: Path | None = None,
+    model: str | None = None,
+    image: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    query: str | None = None,
+    smooth: bool = False,
+    foreground: bool = False,
+    threshold: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.
+
+    Parameters
+    ----------
+    photo
+        The photograph; without one, a stained-glass window is drawn.
+    out
+        The picture to write: .png, .svg or .pdf.
+    what
+        attention (by layer and head; one of each for detail), rollout, positions, filters, pca (tokens as colours,
+        and their norms), patches, adaptive (the quadtree), distance (how far heads look, and how widely).
+    weights
+        A checkpoint that vitrail reads: a file, or a folder with its config.
+    model
+        Without weights, a preset with random weights; S/16 unless given.
+    image
+        HEIGHTxWIDTH that the model gets; its own size unless given.
+    layer
+        A layer, 0 first, or -1 for the last.
+    head
+        A head, 0 first.
+    query
+        ROWxCOLUMN of the patch that asks, 0x0 at the top left; CLS unless given.
+    smooth
+        Draw maps with bicubic upsampling instead of a square a token.
+    foreground
+        For pca: split off the background, and colour the rest.
+    threshold
+        For adaptive: the score at which a cell splits.
+    seed
+        Of random weights and of the drawn photograph.
+    """
+    from vitrail.look.draw.sheet import check_path
+
+    check_path(out)
+    require(
+        weights is None or model is None,
+        f"--weights {weights} and --model {model} are both given; weights know their model: give one of them",
+    )
+    subject = _subject(photo, weights, model or "S/16", image, seed)
+    sheet = _view(what, subject, layer, head, _query(query), smooth, foreground, threshold)
+    sheet.save(out)
+    _say(f"{out}: {what} · {subject.words}")
+
+
+def _subject(photo: Path | None, weights: Path | None, model: str, image: str | None, seed: int) -> Subject:
+    import torch
+
+    from vitrail.checkpoint.preprocessing import Preprocessing
+    from vitrail.images.decode import decode
+    from vitrail.images.synthesize import synthesize_image
+    from vitrail.look.subject import subject_of
+    from vitrail.presets import preset
+
+    size = None if image is None else Size.of(image)
+    require(
+        size is None or size.area <= MOST_PIXELS,
+        f"image {size} is above {MOST_PIXELS:,} pixels, too many to look at in one go; use a smaller one",
+    )
+    if weights is not None:
+        from vitrail.checkpoint.read import load
+
+        checkpoint = load(weights)
+        network, preprocessing = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing
+        name = weights.name
+    else:
+        config = preset(model) if size is None else preset(model, image=size)
+        torch.manual_seed(seed)
+        from vitrail.nn.build import build
+
+        network = build(config).eval()
+        half = (0.5,) * config.channels
+        preprocessing = Preprocessing(image=config.image, mean=half, std=half)
+        name = f"{model} with random weights (seed {seed})"
+    if size is not None:
+        from dataclasses import replace
+
+        preprocessing = replace(preprocessing, image=size)
+    channels = network.config.channels
+    if channels not in (1, 3):
+        raise VitrailError(f"the model takes {channels} channels, a photograph has 1 or 3; look at it from Python")
+    if photo is None:
+        size = preprocessing.image
+        finer = -(-640 // max(size))  # drawn finer than the model sees it, as a photograph would be
+        pixels = synthesize_image(seed, Size(finer * size.height, finer * size.width))[:, :, :channels]
+    else:
+        pixels = decode(photo, channels=channels)
+    seen = preprocessing.image
+    words = f"{name} · image {seen.height}×{seen.width}"
+    return subject_of(network, pixels, preprocessing, words=words)
+
+
+def _view(
+    what: What,
+    subject: Subject,
+    layer: int | None,
+    head: int | None,
+    query: tuple[int, int] | None,
+    smooth: bool,
+    foreground: bool,
+    threshold: float | None,
+) -> Sheet:
+    from vitrail.look import views
+
+    match what:
+        case "attention":
+            return views.view_attention(subject, layer=layer, head=head, query=query, smooth=smooth)
+        case "rollout":
+            return views.view_rollout(subject, query=query, smooth=smooth)
+        case "positions":
+            return views.view_positions(subject, layer=layer, head=head)
+        case "filters":
+            return views.view_filters(subject)
+        case "pca":
+            return views.view_pca(subject, layer=layer, foreground=foreground, smooth=smooth)
+        case "patches":
+            return views.view_patches(subject)
+        case "adaptive":
+            return views.view_adaptive(subject, threshold=threshold)
+        case "distance":
+            return views.view_distance(subject)
+    raise VitrailError(f"what {what!r} is unknown; use one of {', '.join(get_args(What))}")
+
+
+def _query(text: str | None) -> tuple[int, int] | None:
+    """`5x7` → (5, 7); a row or column may be 0, which a Size may not."""
+    if text is None:
+        return None
+    row, _, column = text.partition("x")
+    require(
+        row.isdecimal() and column.isdecimal(), f"query {text!r} is not ROWxCOLUMN; write 5x7, or 0x0 for the first"
+    )
+    return int(row), int(column)
+
+
+def _say(line: str) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=True).print(line, markup=False)

@@ -1,0 +1,123 @@
+"""A page that pictures are laid out on, in inches from its top left corner, and how it becomes a file.
+
+matplotlib is an extra and is imported on use.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.checkpoint.file import write_file
+from vitrail.errors import VitrailError, require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+__all__ = ["ACCENT", "FORMATS", "GREY", "HEADER", "INK", "MARGIN", "Sheet", "check_path"]
+
+INK, GREY, ACCENT = "#1d2733", "#66727f", "#19e3ff"
+FORMATS = (".png", ".svg", ".pdf")
+MARGIN, HEADER = 0.32, 0.86
+DPI = 160
+
+
+class Sheet:
+    """A white page with a title and a line below it; what is drawn goes under `HEADER` inches."""
+
+    def __init__(self, height: float, width: float, title: str, subtitle: str) -> None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise VitrailError(
+                "pictures need matplotlib, which is not installed; run pip install 'vitrail[plot]'"
+            ) from None
+        self.height, self.width = height, width
+        self.figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+        self.text(0.42, MARGIN, title, size=13, weight="bold")
+        self.text(0.67, MARGIN, subtitle, size=9.5, colour=GREY)
+        for line in self.figure.texts:
+            room = (width - 2 * MARGIN) * self.figure.dpi / line.get_window_extent().width
+            line.set_fontsize(float(line.get_fontsize()) * min(1.0, room))
+
+    def text(
+        self,
+        top: float,
+        left: float,
+        text: str,
+        *,
+        size: float = 8.5,
+        colour: str = INK,
+        weight: str = "normal",
+        align: str = "left",
+        rotation: float = 0.0,
+    ) -> None:
+        """One line; `top` is its baseline."""
+        place = (left / self.width, 1 - top / self.height)
+        self.figure.text(
+            *place, text, fontsize=size, color=colour, fontweight=weight, ha=align, va="baseline", rotation=rotation
+        )
+
+    def axes(self, top: float, left: float, height: float, width: float) -> Axes:
+        return self.figure.add_axes(
+            (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
+        )
+
+    def picture(self, top: float, left: float, height: float, width: float) -> Axes:
+        """Axes without ticks or frame."""
+        axes = self.axes(top, left, height, width)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        return axes
+
+    def colour_bar(self, image: AxesImage, top: float, left: float, height: float, label: str, **options: Any) -> None:
+        """A thin bar with three or four numbers, its label along it."""
+        from matplotlib.ticker import MaxNLocator
+
+        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, 0.1), **options)
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+        bar.set_label(label, fontsize=8.5, color=INK)
+
+    def render(self, suffix: str) -> bytes:
+        """The file's bytes; the same page gives the same bytes."""
+        from matplotlib import rc_context
+
+        file = io.BytesIO()
+        kind = suffix.lower().removeprefix(".")
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with rc_context({"svg.hashsalt": "vitrail", "pdf.fonttype": 42}):
+            self.figure.savefig(file, format=kind, metadata=undated)
+        return _with_attributes(file.getvalue()) if kind == "svg" else file.getvalue()
+
+    def save(self, path: Path) -> None:
+        """PNG, SVG or PDF by the name's ending; written whole or not at all."""
+        check_path(path)
+        data = self.render(path.suffix)
+        write_file(path, lambda file: file.write(data))
+
+
+def check_path(path: Path) -> None:
+    require(
+        path.suffix.lower() in FORMATS,
+        f"picture {str(path)!r} does not end in {', '.join(FORMATS)}; name a file like attention.png",
+    )
+    require(path.parent.is_dir(), f"folder {str(path.parent)!r} does not exist; make it first")
+    require(not path.is_dir(), f"picture {str(path)!r} is a folder; name a file like attention.png")
+
+
+def _with_attributes(svg: bytes) -> bytes:
+    """Colours and strokes as attributes: styles are lost where a page forbids them or a converter ignores them."""
+    text = svg.decode()
+    text = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = text.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
+
+    def attributes(match: re.Match[str]) -> str:
+        pairs = (entry.partition(":") for entry in match[1].split(";") if entry.strip())
+        return "".join(f' {name}="{value}"' for name, value in {n.strip(): v.strip() for n, _, v in pairs}.items())
+
+    return re.sub(r' style="([^"]*)"', attributes, text).encode()

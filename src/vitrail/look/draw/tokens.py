@@ -1,0 +1,138 @@
+"""Pictures of tokens: their colours and norms, the patches they come from, and the adaptive quadtree.
+
+Shapes: r×c grid, H×W pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitrail.geometry import Size
+from vitrail.look.cells import Cells
+from vitrail.look.draw.overlay import Photo, upsample
+from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
+
+__all__ = ["draw_patches", "draw_quadtree", "draw_tokens"]
+
+WIDE, GAP = 3.7, 0.22
+PREFIX = "#31688e"
+
+
+def draw_tokens(
+    rgb: Tensor, norms: Tensor, cells: Cells, photo: Photo, *, title: str, subtitle: str, smooth: bool = False
+) -> Sheet:
+    """(r, c, 3) colours and (r, c) norms beside the photograph."""
+    tall = WIDE * photo.shape
+    sheet = Sheet(HEADER + 0.22 + tall + MARGIN, 2 * MARGIN + 3 * WIDE + 2 * GAP + 0.62, title, subtitle)
+    top = HEADER + 0.22
+    raster = Size(*photo.pixels.shape[:2])
+    colours = np.stack([upsample(rgb[..., i], cells, photo.seen, raster, smooth=smooth) for i in range(3)], axis=-1)
+    lengths = upsample(norms, cells, photo.seen, raster, smooth=smooth)
+    for index, (picture, words) in enumerate(
+        ((photo.pixels, "image"), (colours, "three principal components as colours"), (lengths, "length of each token"))
+    ):
+        left = MARGIN + index * (WIDE + GAP)
+        sheet.text(top - 0.09, left, words, weight="bold")
+        axes = sheet.picture(top, left, tall, WIDE)
+        image = axes.imshow(picture, extent=photo.extent, interpolation="antialiased", cmap="cividis")
+        if index == 2:
+            sheet.colour_bar(image, top, left + WIDE + 0.08, tall, "L2 norm")
+    return sheet
+
+
+def draw_patches(photo: Photo, cells: Cells, patch: Size, prefix: list[str], *, title: str, subtitle: str) -> Sheet:
+    """The grid on the photograph, the patches apart, and the start of the sequence that they become."""
+    from matplotlib.collections import LineCollection
+
+    wide = 5.0
+    tall = wide * photo.shape
+    top, right = HEADER + 0.22, MARGIN + wide + 0.3
+    thumb, names = 0.46, 0.2
+    strip = top + tall + 0.5
+    sheet = Sheet(strip + thumb + names + MARGIN, 2 * MARGIN + 2 * wide + 0.3, title, subtitle)
+
+    sheet.text(top - 0.09, MARGIN, "the grid on the image", weight="bold")
+    axes = sheet.picture(top, MARGIN, tall, wide)
+    axes.imshow(photo.pixels, extent=photo.extent, interpolation="antialiased")
+    (left, end, bottom, upper), grid, step = cells.extent, cells.grid, cells.step
+    rows = [[(left, upper + i * step[0]), (end, upper + i * step[0])] for i in range(grid.height + 1)]
+    columns = [[(left + j * step[1], upper), (left + j * step[1], bottom)] for j in range(grid.width + 1)]
+    line = 0.9 if max(grid) <= 24 else 0.5
+    axes.add_collection(LineCollection(rows + columns, colors="white", linewidths=line, alpha=0.85))
+    axes.set(xlim=photo.extent[:2], ylim=photo.extent[2:])
+
+    sheet.text(top - 0.09, right, "the patches apart", weight="bold")
+    axes = sheet.picture(top, right, tall, wide)
+    axes.imshow(_apart(photo, cells, patch), interpolation="antialiased", aspect="auto")
+
+    sheet.text(strip - 0.11, MARGIN, "the sequence", weight="bold")
+    room = int((sheet.width - 2 * MARGIN) / (thumb + 0.07)) - 1
+    for index in range(min(room, len(prefix) + grid.area)):
+        place = MARGIN + index * (thumb + 0.07)
+        axes = sheet.picture(strip, place, thumb, thumb)
+        number = index - len(prefix)
+        if number < 0:
+            axes.set_facecolor(PREFIX)
+            axes.text(0.5, 0.5, prefix[index], color="white", fontsize=7.5, ha="center", va="center", fontweight="bold")
+        else:
+            axes.imshow(_crop(photo, cells, patch, *divmod(number, grid.width)), aspect="auto")
+        sheet.text(strip + thumb + 0.14, place + thumb / 2, str(index), size=7.5, colour=GREY, align="center")
+    sheet.text(strip + thumb / 2 + 0.04, MARGIN + room * (thumb + 0.07) + 0.05, "…", size=13, colour=GREY)
+    return sheet
+
+
+def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells, *, title: str, subtitle: str) -> Sheet:
+    """(N, 4) rectangles, in cells of the finest grid, on the photograph; and (r, c, 3) their mean colours."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    wide = 5.0
+    tall, top = wide * photo.shape, HEADER + 0.22
+    sheet = Sheet(top + tall + MARGIN, 2 * MARGIN + 2 * wide + 0.3, title, subtitle)
+    boxes = [
+        Rectangle((left * cells.step[1], down * cells.step[0]), columns * cells.step[1], rows * cells.step[0])
+        for down, left, rows, columns in rectangles.tolist()
+    ]
+    pictures = ((photo.pixels, "patches on the image", "white"), (means.numpy(), "one mean colour a token", INK))
+    for index, (picture, words, edge) in enumerate(pictures):
+        left = MARGIN + index * (wide + 0.3)
+        sheet.text(top - 0.09, left, words, weight="bold")
+        axes = sheet.picture(top, left, tall, wide)
+        axes.imshow(picture, extent=photo.extent, interpolation="nearest" if index else "antialiased")
+        axes.add_collection(
+            PatchCollection(
+                boxes, facecolor="none", edgecolor=edge, linewidth=0.3 if index else 0.8, alpha=0.9 - 0.5 * index
+            )
+        )
+        axes.set(xlim=photo.extent[:2], ylim=photo.extent[2:])
+    return sheet
+
+
+def _apart(photo: Photo, cells: Cells, patch: Size) -> np.ndarray:
+    """All patches on white, a gap between them."""
+    side = max(6, 1400 // max(cells.grid))
+    tile, gap = Size(max(1, round(side * patch.height / patch.width)), side), max(1, side // 7)
+    shape = (cells.grid.height * (tile.height + gap) - gap, cells.grid.width * (tile.width + gap) - gap, 3)
+    mosaic = np.full(shape, 255, dtype=np.uint8)
+    for row in range(cells.grid.height):
+        for column in range(cells.grid.width):
+            cut = Image.fromarray(_crop(photo, cells, patch, row, column))
+            method = Image.Resampling.NEAREST if cut.width < tile.width else Image.Resampling.LANCZOS
+            cut = cut.resize((tile.width, tile.height), method)
+            top, left = row * (tile.height + gap), column * (tile.width + gap)
+            mosaic[top : top + tile.height, left : left + tile.width] = np.asarray(cut)
+    return mosaic
+
+
+def _crop(photo: Photo, cells: Cells, patch: Size, row: int, column: int) -> np.ndarray:
+    """A patch's pixels, cut from the photograph; an overlapping patch reaches beyond its cell."""
+    scale = (photo.pixels.shape[0] / photo.seen.height, photo.pixels.shape[1] / photo.seen.width)
+    parts = []
+    for place, corner, step, length, zoom in zip(
+        (row, column), (cells.top, cells.left), cells.step, patch, scale, strict=True
+    ):
+        start = round((corner + (place + 0.5) * step - length / 2) * zoom)
+        parts.append(slice(start, max(start + 1, start + round(length * zoom))))
+    return photo.pixels[tuple(parts)]
