@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from peer_models import relative_error, save_timm, save_transformers
-from peers import timm, transformers
+from peers import timm
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.write import save
 
@@ -126,7 +126,7 @@ TRANSFORMERS: dict[str, Peer] = {
 
 
 def test_forty_models_and_more():
-    assert len(TIMM) + len(TRANSFORMERS) + 3 >= 40  # three more have tests of their own
+    assert len(TIMM) + len(TRANSFORMERS) >= 50
 
 
 @torch.no_grad()
@@ -157,6 +157,19 @@ def test_timm_outputs_and_tensors(name: str, tmp_path: Path):
 
     save(ours, tmp_path / "back.safetensors")
     again = timm.create_model(name, **arguments)
+    timm.models.load_checkpoint(again, str(tmp_path / "back.safetensors"), strict=True)
+    assert_same_tensors(again, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "image"), [("swin_tiny_patch4_window7_224", (224, 224)), ("mobilevit_xxs", (64, 128))]
+)
+def test_models_in_stages_are_known_by_their_presets_shape(name: str, image: tuple[int, int], tmp_path: Path):
+    theirs = save_timm(tmp_path / "timm", name, num_classes=7)
+    ours = load(tmp_path / "timm")
+    compare(theirs, ours, lambda output: output, image, 1e-10)
+    save(ours, tmp_path / "back.safetensors")
+    again = timm.create_model(name, num_classes=7)
     timm.models.load_checkpoint(again, str(tmp_path / "back.safetensors"), strict=True)
     assert_same_tensors(again, theirs)
 

@@ -8,6 +8,7 @@ from typing import Any
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
+from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Preprocessing, Statistics
@@ -165,6 +166,11 @@ def _known(stored: Stored, prefix: str) -> Known:
     return Known(source=source, fields=fields, image=_image(stored, arguments))
 
 
+def _known_stages(stored: Stored, prefix: str) -> Known:
+    source = f"config.json (timm's {stored.config.get('architecture')})" if stored.config else "names and shapes"
+    return Known(source=source, image=_image(stored, stored.config.get("model_args") or {}))
+
+
 def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
     return any(prefix + name in stored.tensors for name in names)
 
@@ -234,7 +240,8 @@ def _arguments(config: ViTConfig) -> tuple[str, ...]:
 
 def _refuse(config: Config) -> str | None:
     """What timm's VisionTransformer ties together."""
-    assert isinstance(config, ViTConfig)
+    if not isinstance(config, ViTConfig):
+        return "it is a plain Vision Transformer"
     position, registers = config.position, config.prefix.registers
     if isinstance(position, Learned) and position.prefix == "cls" and registers:
         return "it gives positions to all prefix tokens or to none, and here CLS alone has one"
@@ -307,6 +314,29 @@ TIMM = Dialect(
             statistics=IMAGENET,
             write=_describe,
             loose=ARGUMENTS,
+        ),
+        Family(
+            name="swin",
+            rows=SWIN_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=_has("layers.0.blocks.0.attn.relative_position_bias_table"),
+            known=_known_stages,
+            spare=r".*relative_position_index|.*attn_mask",
+            statistics=IMAGENET,
+            write=_describe,
+            needs=("stages.0.blocks.0.norm1.weight",),
+            settle=settle_stages,
+        ),
+        Family(
+            name="mobilevit",
+            rows=MOBILE_ROWS,
+            anchor="stem.conv.weight",
+            signs=_has("stages.0.0.conv1_1x1.conv.weight"),
+            known=_known_stages,
+            statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+            write=_describe,
+            needs=("stem.conv.weight",),
+            settle=settle_stages,
         ),
         Family(
             name="vit",
