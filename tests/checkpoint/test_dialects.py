@@ -14,6 +14,9 @@ from peer_models import relative_error, save_timm, save_transformers
 from peers import timm
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.write import save
+from vitrail.config import PyramidConfig, PyramidStage
+from vitrail.geometry import Size
+from vitrail.presets import PRESETS
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
 WIDE = (64, 96)
@@ -161,15 +164,25 @@ def test_timm_outputs_and_tensors(name: str, tmp_path: Path):
     assert_same_tensors(again, theirs)
 
 
-@pytest.mark.parametrize(
-    ("name", "image"), [("swin_tiny_patch4_window7_224", (224, 224)), ("mobilevit_xxs", (64, 128))]
+SWIN = PyramidConfig(
+    image=Size(56, 112),
+    stages=(PyramidStage(width=24, depth=2, num_heads=3), PyramidStage(width=48, depth=2, num_heads=6)),
 )
-def test_models_in_stages_are_known_by_their_presets_shape(name: str, image: tuple[int, int], tmp_path: Path):
-    theirs = save_timm(tmp_path / "timm", name, num_classes=7)
+STAGES: dict[str, dict[str, Any]] = {
+    "swin_tiny_patch4_window7_224": {"img_size": (56, 112), "embed_dim": 24, "depths": (2, 2), "num_heads": (3, 6)},
+    "mobilevit_xxs": {},
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_models_in_stages_are_known_by_their_presets_shape(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(PRESETS, "a small swin", SWIN)
+    arguments = {**STAGES[name], "num_classes": 7}
+    theirs = save_timm(tmp_path / "timm", name, **arguments)
     ours = load(tmp_path / "timm")
-    compare(theirs, ours, lambda output: output, image, 1e-10)
+    compare(theirs, ours, lambda output: output, arguments.get("img_size", (64, 128)), 1e-10)
     save(ours, tmp_path / "back.safetensors")
-    again = timm.create_model(name, num_classes=7)
+    again = timm.create_model(name, **arguments)
     timm.models.load_checkpoint(again, str(tmp_path / "back.safetensors"), strict=True)
     assert_same_tensors(again, theirs)
 
