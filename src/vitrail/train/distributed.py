@@ -7,6 +7,7 @@ FSDP runs are torch.distributed.checkpoint's, which execute code when read: only
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,11 +41,18 @@ class World:
             return objective
         if self.shard == "ddp":
             return nn.parallel.DistributedDataParallel(objective)
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         for block in [module for module in objective.modules() if isinstance(module, Block)]:
             fully_shard(block)
-        return fully_shard(objective)  # type: ignore[return-value]
+        fully_shard(objective)
+        register_fsdp_forward_method(objective, "logits")
+        return objective
+
+    def reshard(self, objective: nn.Module) -> None:
+        """Let go of weights that a forward pass without a backward left gathered."""
+        if self.size > 1 and self.shard == "fsdp":
+            objective.reshard()  # type: ignore[operator]
 
     def mean(self, *values: Tensor) -> tuple[float, ...]:
         """Over the processes."""
@@ -114,8 +122,12 @@ def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
+    alone = not dist.is_initialized()
     try:
-        checkpoint.load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        with warnings.catch_warnings():
+            if alone:  # torch warns that it will read in one process, which is what is asked
+                warnings.simplefilter("ignore", UserWarning)
+            checkpoint.load(tensors, checkpoint_id=folder, no_dist=alone)
     except CheckpointException as error:  # a BaseException
         raise VitrailError(
             f"{folder} cannot be read ({str(error).splitlines()[0]}); resume from another state"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -27,7 +29,7 @@ class Score:
         return self.right / self.images
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(
     model: Model,
     source: Source,
@@ -38,8 +40,12 @@ def evaluate(
     batch: int = 128,
     rank: int = 0,
     world: int = 1,
+    forward: Callable[[Tensor], Tensor] | None = None,
 ) -> Score:
-    """The part of the source that this process of `world` looks at; the model is left in the mode it was in."""
+    """The part of the source that this process of `world` looks at; the model is left in the mode it was in.
+
+    `forward` is called instead of the model, where that is not all of it.
+    """
     training, device = model.training, next(model.parameters()).device
     model.eval()
     right = images = 0
@@ -48,7 +54,7 @@ def evaluate(
         if number % world != rank:
             continue
         damaged += bad
-        logits = model(normalise(pixels.to(device), mean, std))
+        logits = (forward or model)(normalise(pixels.to(device), mean, std))
         right += int((logits.argmax(1).cpu() == labels).sum())
         images += len(labels)
     model.train(training)

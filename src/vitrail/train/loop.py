@@ -249,9 +249,19 @@ def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
     """With the running mean in the weights' place for as long as it takes."""
     model: Model = trained.objective.model  # type: ignore[assignment]
     held = _exchange(trained)
+    # Sharded processes gather weights together, so they must all look at the same images.
+    rank, size = (0, 1) if world.shard == "fsdp" else (world.rank, world.size)
     score = evaluate(
-        model, test, image=job.config.image, mean=job.data.mean, std=job.data.std, rank=world.rank, world=world.size
+        model,
+        test,
+        image=job.config.image,
+        mean=job.data.mean,
+        std=job.data.std,
+        rank=rank,
+        world=size,
+        forward=trained.objective.logits,  # type: ignore[arg-type]
     )
+    world.reshard(trained.objective)
     _exchange(trained, held)
     right, images = world.sum(score.right, score.images)
     return right / images

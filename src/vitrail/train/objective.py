@@ -99,6 +99,10 @@ class Objective(nn.Module):
         weight = self.distillation.weight
         return (1 - weight) * loss + weight * self._taught(teacher, images, vector, by_teacher), right
 
+    def logits(self, images: Tensor) -> Tensor:
+        """What the model says, through this module: where it is sharded, weights are gathered at its door."""
+        return self.model(images)
+
     def _heads(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Logits for the labels and for the teacher: the same, unless a head of its own learns from the teacher."""
         model = self.model
