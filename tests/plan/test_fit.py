@@ -102,6 +102,16 @@ def test_changes_add_up_until_it_fits():
     assert fits[-1]
 
 
+def test_sharding_says_how_many_cards_both_its_numbers_are_for():
+    target = card("rtx-4090")
+    found = changes(preset("G/14"), Workload(batch=64, train=True), target)
+    shard = next(change for change in found if change.name == "shard")
+    assert shard.workload.shard is not None
+    assert shard.what == f"fsdp over {shard.workload.shard.devices} cards"
+    assert shard.alone_bytes == need_bytes(shard.config, shard.workload, target)
+    assert shard.together_fits
+
+
 def test_patch_size_comes_last_and_only_if_it_divides():
     workload = Workload(batch=512, train=True)
     assert changes(preset("B/16"), workload, card("rtx-3060"))[-1].name == "patch"

@@ -112,6 +112,8 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
     for name, propose in _PROPOSALS.items() if start > limit else ():
         enough = together <= limit
         alone, trial = propose(config, workload, target), None if enough else propose(*so_far, target)
+        if name == "shard" and alone and trial:  # as many cards on its own as together, for one line says both
+            alone = replace(alone, what=trial.what, workload=replace(workload, shard=trial.workload.shard))
         alone_bytes, bytes_now = _need(alone, target), _need(trial, target)
         if alone is None or (alone_bytes >= start and bytes_now >= together):
             continue
