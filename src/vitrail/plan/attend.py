@@ -20,6 +20,8 @@ class Problem:
     queries: Number
     keys: Number
     head_width: Number
+    single: bool = False
+    """Of one image: its heads are a batch of matrices as they lie, and need no copy."""
 
 
 def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
@@ -142,12 +144,14 @@ def softmax_attention(
     products = _products(t, path, queries, k, p, in_order)
     del queries
     if bias is not None:
-        products = add(t, products, bias, "attention_maps")
+        products = add(t, products, bias, "attention_maps", spread=True)
     weights = dropout(t, path, softmax(t, path, products), rate)
-    return copied_back(t, matmul(t, path, weights, copy(t, v), p.count, p.queries, p.keys, p.head_width))
+    values = v if p.single else copy(t, v)
+    mixed = matmul(t, path, weights, values, p.count, p.queries, p.keys, p.head_width)
+    return mixed if p.single else copied_back(t, mixed)
 
 
 def _products(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
-    if not in_order:
+    if not in_order and not p.single:
         q, k = copy(t, q), copy(t, k)
     return matmul(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps")

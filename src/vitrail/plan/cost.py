@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.config import ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import (
+    Adaptive,
     AttentionKind,
     AttentionPool,
     ClsPool,
@@ -38,7 +39,7 @@ from vitrail.parts import (
 )
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, sdpa, unbind_heads
-from vitrail.plan.embeddings import conv_stem, pyramid_embed
+from vitrail.plan.embeddings import adaptive_embed, conv_stem, pyramid_embed
 from vitrail.plan.meter import Number
 from vitrail.plan.mixes import full_mix, linear_mix, sparse_mix
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
@@ -77,6 +78,8 @@ class Numbers:
     """Pixels of the image."""
     grid: Number
     """Patches per image."""
+    cells: Number
+    """Places of the grid: patches, but for adaptive ones."""
     tokens: Number
     offsets: Number
     """Between patches of the grid: (2·rows − 1)·(2·columns − 1)."""
@@ -92,14 +95,21 @@ class Numbers:
 
 
 def numbers(c: ViTConfig, workload: Workload) -> Numbers:
-    grid = c.grid
+    grid, patches = c.grid, c.grid.area
+    if isinstance(c.embedding, Adaptive):
+        patches = workload.adaptive_tokens or patches
+        require(
+            patches <= grid.area,
+            f"adaptive_tokens {patches} is more than the finest grid {grid} has; give at most {grid.area}",
+        )
     return Numbers(
         batch=workload.batch,
         channels=c.channels,
         patch=c.patch.area,
         pixels=c.image.area,
-        grid=grid.area,
-        tokens=c.prefix.count + grid.area,
+        grid=patches,
+        cells=grid.area,
+        tokens=c.prefix.count + patches,
         offsets=(2 * grid.height - 1) * (2 * grid.width - 1),
         width=c.width,
         depth=c.depth,
@@ -178,7 +188,8 @@ def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
             return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, n.channels, n.width)
         case Hierarchical() as spec:
             return pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
-    raise VitrailError(f"{type(c.embedding).__name__} is not planned; use Patches")
+        case Adaptive() as spec:
+            return adaptive_embed(t, spec, image, c.fit(c.image).fitted, n.grid, n.batch, n.channels, n.width)
 
 
 @module
@@ -207,14 +218,16 @@ def position(t: Tape, c: ViTConfig, n: Numbers, tokens: Tensor) -> Tensor:
     spec, count = c.position, c.prefix.count
     match spec:
         case SinCos1d():
-            return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size))
+            return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size), spread=True)
         case SinCos2d():
             return _add_rows(t, n, tokens, count, None, t.buffer("position", n.grid * n.width, t.size))
     rows = {"all": count, "cls": int(c.prefix.cls), "none": 0}[spec.prefix]
-    table = t.parameter("position", (rows + n.grid) * n.width, "table")
-    if rows == count:
-        return ops.add(t, tokens, table)
-    of_prefix, of_patches = ops.split(t, table, rows * n.width, n.grid * n.width)
+    table = t.parameter("position", (rows + n.cells) * n.width, "table")
+    if rows == count and not isinstance(c.embedding, Adaptive):
+        return ops.add(t, tokens, table, spread=True)
+    of_prefix, of_patches = ops.split(t, table, rows * n.width, n.cells * n.width)
+    if isinstance(c.embedding, Adaptive):  # a patch takes the mean of its cells
+        of_patches = ops.index(t, of_patches, n.batch * n.grid * n.width)
     return _add_rows(t, n, tokens, count, of_prefix, of_patches)
 
 
@@ -222,8 +235,8 @@ def _add_rows(t: Tape, n: Numbers, tokens: Tensor, count: int, of_prefix: Tensor
     """Patches' rows, and those of as many leading prefix tokens as have one."""
     before, patches = ops.split(t, tokens, n.batch * count * n.width, n.batch * n.grid * n.width)
     if of_prefix is not None and of_prefix.count:
-        before = ops.add(t, before, ops.pad(t, of_prefix, count * n.width))
-    return ops.cat(t, before, ops.add(t, patches, rows))
+        before = ops.add(t, before, ops.pad(t, of_prefix, count * n.width), spread=True)
+    return ops.cat(t, before, ops.add(t, patches, rows, spread=True))
 
 
 # ── encoder ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,14 +263,14 @@ def block(
 
 def _add(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float) -> Tensor:
     if c.layer_scale is not None:
-        branch = ops.multiply(t, path, branch, t.parameter(path, n.width, scale))
+        branch = ops.multiply(t, path, branch, t.parameter(path, n.width, scale), spread=True)
     return ops.add(t, x, drop_path(t, path, n, branch, rate) if t.train else branch)
 
 
 def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
     if rate == 0:
         return branch
-    return ops.multiply(t, path, branch, t.new(n.batch, branch.size))
+    return ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
 
 
 @module
@@ -279,7 +292,8 @@ def attention(
 def mix(
     t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, shifted: bool
 ) -> tuple[Tensor, bool]:
-    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width)
+    single = isinstance(n.batch, int) and n.batch == 1
+    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
     in_order = c.qk_norm
     match c.attention:
         case FullAttention():

@@ -8,13 +8,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from vitrail.geometry import Size
-from vitrail.parts import Hierarchical, Stem
+from vitrail.parts import Adaptive, Hierarchical, Stem
 from vitrail.plan import ops
 from vitrail.plan.attend import copy
 from vitrail.plan.meter import Number
 from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["conv_stem", "halved", "patch_merge", "pyramid_embed"]
+__all__ = ["adaptive_embed", "conv_stem", "halved", "patch_merge", "pyramid_embed"]
 
 
 def halved(size: Size) -> Size:
@@ -72,3 +72,29 @@ def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tenso
 @module
 def _norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     return ops.layer_norm(t, path, x, width)
+
+
+@module
+def adaptive_embed(
+    t: Tape, spec: Adaptive, image: Tensor, pixels: Size, tokens: int, batch: int, channels: int, width: int
+) -> Tensor:
+    """Every pixel is gathered and projected once, whatever the tree; which patch size takes it, the images decide."""
+    t.approximate("adaptive patches depend on the images: all are taken to have the same number of tokens")
+    sizes = [patch.area * channels for patch in spec.patches]
+    if spec.selector == "learned":
+        for patch in spec.patches[1:]:
+            _selector(t, image, batch * pixels.area // patch.area, channels)
+    parts = []
+    for i, size in enumerate(sizes):  # as if the finest patches took everything: the work is the same for all
+        path, rows = f"embedding.projections.{i}", 0 if i else batch * tokens
+        gathered = t.new(0 if i else image.count, image.size)
+        t.parameter(path, width * size), t.parameter(path, width, "bias")
+        parts.append(ops.gathered_linear(t, path, gathered, size, rows, width, 0 if i else 2 * image.count * width))
+    return copy(t, ops.cat(t, *parts))
+
+
+def _selector(t: Tape, image: Tensor, cells: int, channels: int) -> None:
+    x = t.new(64 * channels * cells, image.size)
+    x = ops.conv(t, "embedding.selector.conv1", x, 16 * 16 * channels, 16, 4 * cells)
+    x = ops.saving_output(t, "embedding.selector", x)
+    ops.saving_output(t, "embedding.selector", ops.conv(t, "embedding.selector.conv2", x, 4 * 16, 1, cells))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from vitrail.config import Config
-from vitrail.errors import VitrailError
-from vitrail.plan.step import SIZES, run_step
-from vitrail.plan.workload import Memory, Workload
+from vitrail.plan.step import SIZES, Step, run_step
+from vitrail.plan.workload import Memory, Shard, Workload
 
 __all__ = ["COMPONENTS", "memory"]
 
@@ -22,37 +21,49 @@ COMPONENTS = (
 
 
 def memory(config: Config, workload: Workload) -> Memory:
-    """The highest point of a step: the tensors of a training step in steady state, or of one inference.
+    """The highest point of a step: of training in its steady state, or of one inference.
+
+    A step's tensors die when its backward ends; images and labels are the caller's and live on.
 
     >>> from vitrail.config import ViTConfig
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
     2011288200
     """
-    step, size = run_step(config, workload), SIZES[workload.precision]
-    tape = step.tape
-    params = tape.total(tape.params)
-    held = {"weights": params * size + tape.total(tape.buffer_bytes)}
+    step = run_step(config, workload)
+    tape, size = step.tape, SIZES[workload.precision]
+    held = {"weights": tape.total(tape.params) * size + tape.total(tape.buffer_bytes)}
+    notes = list(tape.notes)
     temporary = 0
     if workload.train:
-        held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape.total(tape.tensors), size)
+        held["optimizer"], temporary = _optimizer(workload, step, notes)
         if workload.accumulate > 1:
             held["gradients"] = tape.total(tape.grad_bytes)
-    notes = list(tape.notes)
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
+    if workload.shard is not None:
+        notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
+        by_phase = {phase: _sharded(workload.shard, found, step, size) for phase, found in by_phase.items()}
     phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
-    return Memory(peak_bytes=phase_peaks[highest], bytes=by_phase[highest], phase_peaks=phase_peaks, exact=not notes, note="; ".join(notes))
+    return Memory(
+        peak_bytes=phase_peaks[highest],
+        bytes=by_phase[highest],
+        phase_peaks=phase_peaks,
+        exact=not notes,
+        note="; ".join(notes),
+    )
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def _optimizer_bytes(optimizer: str, params: int, tensors: int, size: int) -> tuple[int, int]:
-    """(state, temporary): foreach AdamW takes the square root of every second moment at once."""
-    match optimizer:
+def _optimizer(workload: Workload, step: Step, notes: list[str]) -> tuple[int, int]:
+    """(state, temporary) bytes; `adamw` is PyTorch's default, foreach, which takes every square root at once."""
+    tape, size = step.tape, SIZES[workload.precision]
+    params = tape.total(tape.params)
+    match workload.optimizer:
         case "sgd":
             return 0, 0
         case "momentum":
@@ -60,5 +71,33 @@ def _optimizer_bytes(optimizer: str, params: int, tensors: int, size: int) -> tu
         case "adamw":
             return 2 * params * size, params * size
         case "adamw-fused":
-            return 2 * params * size + 4 * tensors, 0  # its step counters are on the device
-    raise VitrailError(f"optimizer {optimizer!r} is not planned; use adamw")
+            return 2 * params * size + 4 * tape.total(tape.tensors), 0  # its step counters are on the device
+        case "adamw-8bit":
+            notes.append("adamw-8bit: two bytes a parameter and two float32 scales per 256, for every tensor")
+            return 2 * params + 8 * -(-params // 256), 0
+        case "adafactor":
+            notes.append("adafactor: state taken as a thousandth of the weights, its update as one copy of them")
+            return params * 4 // 1000, params * size
+
+
+def _sharded(shard: Shard, found: dict[str, int], step: Step, size: int) -> dict[str, int]:
+    """What one device holds. DDP's buckets are one more copy of the gradients."""
+    count, bucket = shard.devices, step.tape.total(step.tape.params) * size
+    found = dict(found)
+
+    def divide(*names: str) -> None:
+        for name in names:
+            found[name] = -(-found[name] // count)
+
+    if shard.kind == "ddp":
+        found["gradients"] += bucket
+    elif shard.kind == "zero1":
+        found["gradients"] += bucket
+        divide("optimizer")
+    elif shard.kind == "zero2":
+        divide("optimizer", "gradients")
+        found["temporary"] += step.largest_unit * size
+    else:
+        divide("weights", "optimizer", "gradients")
+        found["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next on its way
+    return found

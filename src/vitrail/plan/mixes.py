@@ -28,11 +28,15 @@ def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, 
     q, k = _feature_map(t, path, q), _feature_map(t, path, k)
     total = _sum_keys(t, k, p)
     size = p.head_width
-    summed = matmul(t, path, k if in_order else copy(t, k), copy(t, v), p.count, size, p.keys, size)
-    mixed = matmul(t, path, q if in_order else copy(t, q), summed, p.count, p.queries, size, size)
+
+    def ordered(x: Tensor, already: bool = in_order) -> Tensor:
+        return x if already or p.single else copy(t, x)
+
+    summed = matmul(t, path, ordered(k), ordered(v, False), p.count, size, p.keys, size)
+    mixed = matmul(t, path, ordered(q), summed, p.count, p.queries, size, size)
     del summed
-    share = matmul(t, path, q if in_order else copy(t, q), total, p.count, p.queries, size, 1)
-    return ops.divide(t, path, ops.copied_back(t, mixed), share), True
+    share = matmul(t, path, ordered(q), total, p.count, p.queries, size, 1)
+    return ops.divide(t, path, mixed if p.single else ops.copied_back(t, mixed), share), True
 
 
 def _feature_map(t: Tape, path: str, x: Tensor) -> Tensor:

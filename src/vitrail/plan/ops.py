@@ -56,6 +56,22 @@ def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool
     return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
 
 
+def gathered_linear(
+    t: Tape, path: str, x: Tensor, width: Number, rows: Number, out: Number, flops: Number
+) -> Tensor:
+    """A linear layer over gathered rows, which need no gradient; its FLOPs are given."""
+    b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
+    a = t.cast(x, t.compute)
+    saved, size = t.save(path, a), t.compute
+    t.tally(path, flops)
+
+    def backward(grad: Tensor):
+        t.tally(path, flops)
+        return t.new(width * out, size), t.new(out, size)
+
+    return t.record(t.new(rows * out, size), (w, b), saved, backward)
+
+
 def conv(t: Tape, path: str, x: Tensor, weights: Number, width: Number, out: Number, bias: bool = True) -> Tensor:
     """A convolution with so many weights to `width` channels at `out` places (over the whole batch)."""
     b = t.weight(path, width, "bias") if bias else None
@@ -126,7 +142,7 @@ def saving_output(t: Tape, path: str, x: Tensor) -> Tensor:
     return t.record(y, (x,), t.save(path, y), lambda grad: (t.new(count, size),))
 
 
-def multiply(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
+def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) -> Tensor:
     """x · y, where y has x's shape or is spread over it; each is saved if the other needs a gradient."""
     needs = x.node is not None, y.node is not None
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
@@ -134,31 +150,31 @@ def multiply(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
 
     def backward(grad: Tensor):
         whole = [t.new(count, size) if need else None for need in needs]
-        return [_reduced(t, whole, of, own, count, size) for of, own in like]
+        first = _reduced(t, whole, *like[0], count, size, spread=False)
+        return first, _reduced(t, whole, *like[1], count, size, spread=spread)
 
     return t.record(t.new(count, size), (x, y), saved, backward)
 
 
-def _reduced(t: Tape, whole: list[Tensor | None], count: Number, size: int, old: Number, old_size: int):
-    """The next gradient, summed over what its tensor was spread over, in its own type."""
+def _reduced(
+    t: Tape, whole: list[Tensor | None], count: Number, size: int, old: Number, old_size: int, *, spread: bool
+) -> Tensor | None:
+    """The next gradient, summed over what its tensor was spread over (even if over one image), in its own type."""
     part = whole.pop(0)
     if part is None:
         return None
-    if count is not old and not _equal(count, old):
+    if spread or (isinstance(count, int) and count != old):
         part = t.new(count, old_size)
     return part if size == old_size else t.new(count, size)
 
 
-def _equal(a: Number, b: Number) -> bool:
-    return bool(a == b) if isinstance(a, int) and isinstance(b, int) else bool((a == b).all())
-
-
-def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None) -> Tensor:
+def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: bool = False) -> Tensor:
     """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
 
     def backward(grad: Tensor):
-        return [_reduced(t, [grad], of, own, count, size) for of, own in like]
+        first = _reduced(t, [grad], *like[0], count, size, spread=False)
+        return first, _reduced(t, [grad], *like[1], count, size, spread=spread)
 
     return t.record(t.new(count, size, component), (x, y), None, backward)
 

@@ -23,9 +23,12 @@ class Rotation:
     halves: bool
 
     def turn(self, t: Tape, path: str, x: Tensor) -> Tensor:
+        def turned(x: Tensor, by: Tensor) -> Tensor:
+            return ops.multiply(t, path, x, by, spread=True)
+
         first, second = ops.split(t, x, x.count // 2, x.count // 2)
         partner = ops.cat(t, ops.fresh(t, second), first)
-        return ops.add(t, ops.multiply(t, path, x, self.cos), ops.multiply(t, path, partner, self.sin))
+        return ops.add(t, turned(x, self.cos), turned(partner, self.sin))
 
 
 def axial_rotation(t: Tape, tokens: Number, head_width: Number, size: int, halves: bool) -> Rotation:
@@ -42,7 +45,7 @@ def mixed_rotation(
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
     along = ops.split(t, frequencies, heads * pairs, heads * pairs)
     rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
-    angles = ops.add(t, ops.multiply(t, path, rows, along[0]), ops.multiply(t, path, columns, along[1]))
+    angles = ops.add(t, ops.multiply(t, path, rows, along[0], spread=True), ops.multiply(t, path, columns, along[1], spread=True))
     return _rotation_of(t, path, angles, heads * tokens * pairs, size)
 
 

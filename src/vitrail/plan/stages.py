@@ -40,6 +40,7 @@ def _numbers(batch: int, grid: Size, width: int, num_heads: int, mlp_width: int)
         patch=0,
         pixels=0,
         grid=grid.area,
+        cells=grid.area,
         tokens=grid.area,
         offsets=0,
         width=width,
@@ -133,8 +134,7 @@ def mobile(t: Tape, c: MobileConfig, n: Sizes, image: Tensor) -> Tensor:
 
 
 def _last(t: Tape, c: MobileConfig, n: Sizes, image: Tensor, size: Size) -> Tensor:
-    maps = _maps(t, c, n, image)
-    return conv_norm(t, "last", maps.pop(), c.stages[-1].width, c.last_width, n.batch * size.area)
+    return conv_norm(t, "last", _maps(t, c, n, image)[-1], c.stages[-1].width, c.last_width, n.batch * size.area)
 
 
 def _last_map(c: MobileConfig) -> Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vitrail.config import Config, PyramidConfig, ViTConfig
@@ -27,6 +28,16 @@ class Step:
     """By component, at each phase's peak."""
     after: dict[str, Number]
     """By component, when backward has ended."""
+
+    @property
+    def largest_unit(self) -> Number:
+        """Parameters of the largest block, or of what is outside of blocks: what a sharded model gathers at a time."""
+        units: dict[str, int] = {}
+        for path, count in self.tape.params.items():
+            found = re.match(r".*?blocks\.\d+", path)
+            name = found[0] if found else ""
+            units[name] = units.get(name, 0) + count
+        return max(units.values())
 
 
 def run_step(config: Config, workload: Workload, meter: Meter | None = None, numbers: object = None) -> Step:
