@@ -18,7 +18,7 @@ def evaluate(
     run: Path,
     *,
     image: str | None = None,
-    data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    data: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     batch: int = 128,
     chart: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,

@@ -46,7 +46,7 @@ def plan(
     adaptive_tokens: int | None = None,
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
     gpu: str | None = None,
-    sweep: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    sweep: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     chart: Path | None = None,
     json: Flag = False,
     csv: Flag = False,

@@ -17,7 +17,7 @@ __all__ = ["probe"]
 def probe(
     model: str,
     *,
-    data: Annotated[list[str], Parameter(consume_multiple=True)],
+    data: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
     image: str | None = None,
     limit: int = 10_000,
     neighbours: int = 20,

@@ -16,7 +16,7 @@ Flag = Annotated[bool, Parameter(negative=())]
 
 def train(
     *,
-    data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    data: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     model: str | None = None,
     image: str | None = None,
     patch: str | None = None,
