@@ -266,6 +266,6 @@ def test_the_pseudo_inverse_is_exact_upward_and_loses_downward_and_on_the_way_ba
     weight = torch.randn(256, 3, 16, 16, generator=torch.Generator().manual_seed(2))
     found = {side: predicted_loss(weight, Size(side, side)) for side in (32, 20, 14, 8)}
     assert max(found[32].natural, found[32].white, found[20].white) < 1e-6
-    assert [found[side].natural for side in (14, 8)] == pytest.approx([0.08, 0.205], abs=0.015)
+    assert [found[side].natural for side in (14, 8)] == pytest.approx([0.031, 0.128], abs=0.005)
     assert [found[side].white for side in (14, 8)] == pytest.approx([0.483, 0.866], abs=0.005)
     assert all(each.round_trip_white > 0.9 for each in found.values())

@@ -184,7 +184,7 @@ def _loss(loss: ProjectionLoss | None) -> str:
         f'<tr><td>{label}</td><td class="number">{value:.2%}</td>'
         f'<td><div class="meter"><i style="width: {min(value, 1):.1%}"></i></div></td></tr>'
         for label, value in (
-            ("on photographs (neighbouring pixels correlate 0.95)", loss.natural),
+            ("on photographs", loss.natural),
             ("on white noise, the worst case", loss.white),
             ("on photographs, after a resize there and back", loss.round_trip),
             ("the filters themselves, after there and back", loss.round_trip_white),
