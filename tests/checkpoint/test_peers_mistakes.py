@@ -126,7 +126,7 @@ def test_a_resized_patch_loads_into_timm_and_is_timms_own(tmp_path):
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def hugging_face(image: tuple[int, int], kind: str = "ViT", **extra: Any) -> Any:
+def hugging_face(image: tuple[int, int] | int, kind: str = "ViT", **extra: Any) -> Any:
     config = getattr(transformers, f"{kind}Config")(
         hidden_size=24,
         num_hidden_layers=2,
@@ -269,3 +269,25 @@ def test_the_pseudo_inverse_is_exact_upward_and_loses_downward_and_on_the_way_ba
     assert [found[side].natural for side in (14, 8)] == pytest.approx([0.031, 0.128], abs=0.005)
     assert [found[side].white for side in (14, 8)] == pytest.approx([0.483, 0.866], abs=0.005)
     assert all(each.round_trip_white > 0.9 for each in found.values())
+
+
+# ── there and into the peer ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Beit", "SiglipVision", "CLIPVision"])
+def test_an_adapted_directory_loads_into_transformers_at_the_new_size_with_our_outputs(tmp_path, kind):
+    """Square: at other shapes some of these interpolate their native table into something else, as above."""
+    extra = {"Beit": {"use_relative_position_bias": True}, "DINOv3ViT": {"num_register_tokens": 2}}
+    model = hugging_face(20, kind, **extra.get(kind, {}))
+    model.save_pretrained(tmp_path / "before")
+    adapted, report = adapt(load(tmp_path / "before"), {"image": "32x32"})
+    assert report.resampled if kind != "DINOv3ViT" else not report.resampled
+    save(adapted, tmp_path / "after")
+    peer = type(model).from_pretrained(tmp_path / "after").eval()
+    ours, image = adapted.model(), pixels(32, 32)
+    with torch.no_grad():
+        theirs = peer(image)
+        if kind == "CLIPVision":  # it normalises the pooled token only
+            assert relative(theirs.pooler_output, ours.vector(image)) < 1e-5  # type: ignore[operator]
+        else:
+            assert relative(theirs.last_hidden_state, ours.features(image)[0]) < 1e-5  # type: ignore[operator]
