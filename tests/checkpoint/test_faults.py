@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 
 from command import call
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import open_stored, write_file
+from vitrail.checkpoint.file import Stored, open_stored, write_file
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.read import load
+from vitrail.checkpoint.read import load, read_stored
 from vitrail.checkpoint.safetensors import MOST_TENSORS, write_safetensors
 from vitrail.checkpoint.write import encode, save
 from vitrail.config import ViTConfig
@@ -398,3 +398,33 @@ def test_any_header_is_read_or_refused(header: dict, body: bytes, tmp_path: Path
     path.write_bytes(raw(header, body))
     with pytest.raises(VitrailError):
         load(path)
+
+
+BESIDE = {
+    "huggingface": encode(small(), "huggingface").written.config,
+    "timm": {
+        "architecture": "vit_base_patch16_224",
+        "global_pool": "token",
+        "model_args": {"num_heads": 3, "img_size": [32, 48], "act_layer": "gelu", "init_values": 1e-5},
+        "pretrained_cfg": {"input_size": [3, 32, 48], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9},
+    },
+}
+ODD = st.sampled_from(
+    [None, True, -1, 0, 3, 1e9, 2.5, "x", "", [], [1], [1, 2], ["a"], {}, {"a": 1}, 10**30, float("nan"), float("inf")]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), dialect=st.sampled_from(sorted(BESIDE)))
+def test_any_config_beside_the_weights_is_read_or_refused(data: st.DataObject, dialect: str):
+    config = json.loads(json.dumps(BESIDE[dialect]))
+    place = config
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(ODD)
+    stored = Stored(path=Path("w"), format="memory", tensors=encode(small(), dialect).tensors, config=config)
+    with contextlib.suppress(VitrailError):
+        encode(read_stored(stored), dialect)

@@ -30,6 +30,7 @@ from vitrail.errors import VitrailError, require
 __all__ = ["Stored", "open_stored", "write_file", "write_json_file", "write_tensors"]
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+CONFIGS = ("config.json", "open_clip_config.json")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WRAPPERS = ("model", "state_dict", "model_state_dict", "teacher", "model_ema")
 """Where training scripts keep the weights among their other state."""
@@ -62,7 +63,7 @@ def open_stored(path: Path) -> Stored:
 
 def _open_directory(path: Path) -> Stored:
     require(
-        (path / "config.json").is_file(),
+        any((path / name).is_file() for name in CONFIGS),
         f"{path} has no config.json to say what its weights are; add it, or name the weights file itself",
     )
     for name in INDEXES:
@@ -102,8 +103,8 @@ def _open_shards(path: Path, index: Path) -> Stored:
 
 def _with_configs(stored: Stored, directory: Path) -> Stored:
     config, processor = (
-        _read_json(directory / name) if (directory / name).is_file() else {}
-        for name in ("config.json", "preprocessor_config.json")
+        next((_read_json(directory / name) for name in names if (directory / name).is_file()), {})
+        for names in (CONFIGS, ("preprocessor_config.json",))
     )
     return Stored(
         path=stored.path,

@@ -17,7 +17,6 @@ from vitrail.checkpoint.dialects.huggingface_config import (
     labels,
     processor_config,
     read_processor,
-    size_of,
     vision_part,
 )
 from vitrail.checkpoint.dialects.table import CLS, JOINED, PIXELS_LAST, Q_AND_KV, TABLE, Row, Sizes, both
@@ -25,6 +24,7 @@ from vitrail.checkpoint.dialects.timm import gated, is_learned, is_shared_bias, 
 from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
+from vitrail.checkpoint.said import Said
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -175,22 +175,22 @@ def _known(
     """What config.json says, with the model type's own defaults where it does not."""
 
     def known(stored: Stored, prefix: str) -> Known:
-        config = vision_part(stored.config)
+        said = vision_part(stored)
         found: dict[str, Any] = {
-            "norm_eps": config.get("layer_norm_eps", eps),
-            "activation": activation_of(config, activation),
+            "norm_eps": said.number("layer_norm_eps", eps),
+            "activation": activation_of(said, activation),
             "position": position,
             **fields,
         }
-        if "num_attention_heads" in config:
-            found["num_heads"] = config["num_attention_heads"]
+        if "num_attention_heads" in said:
+            found["num_heads"] = said.whole("num_attention_heads", 0)
         if isinstance(position, Rotary):
-            found["position"] = Rotary(coordinates="normalised", temperature=float(config.get("rope_theta", 100.0)))
+            found["position"] = Rotary(coordinates="normalised", temperature=said.number("rope_theta", 100.0))
         for key in ("layerscale_value", "layer_scale_init_value"):
-            if key in config:
-                found["layer_scale"] = config[key] or None
-        source = f"config.json ({config.get('model_type')})" if config else "names and shapes, as transformers has them"
-        return Known(source=source, fields=found, image=size_of(config.get("image_size")))
+            if key in said:
+                found["layer_scale"] = said.number(key, 0.0) or None
+        source = f"config.json ({said.text('model_type')})" if said else "names and shapes, as transformers has them"
+        return Known(source=source, fields=found, image=said.size("image_size"))
 
     return known
 
@@ -209,17 +209,17 @@ def _known_beit(stored: Stored, prefix: str) -> Known:
 
 def _known_siglip2(stored: Stored, prefix: str) -> Known:
     known = _known(Learned(convention="huggingface"), eps=1e-6, activation="gelu_pytorch_tanh")(stored, prefix)
-    config = vision_part(stored.config)
-    patch, count = config.get("patch_size", 16), config.get("num_patches", 256)
+    said = vision_part(stored)
+    patch, count = said.whole("patch_size", 16), said.whole("num_patches", 256)
     require(
-        isinstance(patch, int) and isinstance(count, int) and math.isqrt(count) ** 2 == count,
-        f"config.json has patch_size {patch!r} and num_patches {count!r}; a SigLIP2 table is square by definition",
+        count > 0 and math.isqrt(count) ** 2 == count,
+        f"config.json has num_patches {count}, and a SigLIP2 table is square by definition; mend it",
     )
     return Known(
         source=known.source,
         fields=known.fields,
         image=Size.of(patch * math.isqrt(count)),
-        sizes=Sizes(patch=Size.of(patch), channels=config.get("num_channels", 3)),
+        sizes=Sizes(patch=Size.of(patch), channels=said.whole("num_channels", 3)),
     )
 
 
@@ -252,7 +252,7 @@ def _describe(
         assert isinstance(config, ViTConfig)
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
-        came_as = (origin.get("architectures") or [""])[0]
+        came_as = Said(origin).first("architectures")
         whole = isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None

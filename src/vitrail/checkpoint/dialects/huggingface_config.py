@@ -9,12 +9,13 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Family
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
+from vitrail.checkpoint.said import Said
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import Activation, Mlp
 
-__all__ = ["activation_of", "common_fields", "labels", "processor_config", "read_processor", "size_of", "vision_part"]
+__all__ = ["activation_of", "common_fields", "labels", "processor_config", "read_processor", "vision_part"]
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -27,21 +28,14 @@ RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear",
 """Pillow's numbers."""
 
 
-def vision_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def vision_part(stored: Stored) -> Said:
     """A model of image and text has its vision tower's config inside."""
-    inside = config.get("vision_config")
-    return inside if isinstance(inside, Mapping) else config
+    said = Said(stored.config)
+    return said.part("vision_config") if "vision_config" in said else said
 
 
-def size_of(value: Any) -> Size | None:
-    """224, [384, 640] or nothing."""
-    if isinstance(value, int):
-        return Size.of(value)
-    return Size(*value) if isinstance(value, list) and len(value) == 2 else None
-
-
-def activation_of(config: Mapping[str, Any], default: str) -> Activation:
-    name = config.get("hidden_act", default)
+def activation_of(config: Said, default: str) -> Activation:
+    name = config.text("hidden_act", default)
     require(
         name in ACTIVATIONS,
         f"config.json has hidden_act {name!r}, which vitrail's models do not have; they have {', '.join(ACTIVATIONS)}",
@@ -86,24 +80,22 @@ def labels(classes: int, origin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing:
-    stated = stored.processor
+    stated = Said(stored.processor, "preprocessor_config.json")
+    mean, std = family.statistics
     if not stated:
-        mean, std = family.statistics
         return Preprocessing(image=image, mean=mean, std=std, source="what most of the family was trained with")
-    mean, std = (
-        tuple(stated.get(key, default))
-        for key, default in zip(("image_mean", "image_std"), family.statistics, strict=True)
-    )
-    size = stated.get("size", image.height)
-    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
-    crops = bool(stated.get("do_center_crop", False)) and isinstance(shorter, int)
+    if isinstance(stored.processor.get("size"), int):  # as files of early versions have it
+        shorter = stated.whole("size", 0)
+    else:
+        shorter = stated.part("size").whole("shortest_edge", 0)
+    crops = stored.processor.get("do_center_crop") is True and shorter >= min(image)
     return Preprocessing(
         image=image,
-        mean=mean,
-        std=std,
-        interpolation=RESAMPLE.get(stated.get("resample", 3), "bicubic"),
+        mean=stated.numbers("image_mean", mean),
+        std=stated.numbers("image_std", std),
+        interpolation=RESAMPLE.get(stated.whole("resample", 3), "bicubic"),
         resize="crop" if crops else "squash",
-        crop_share=min(1.0, min(image) / shorter) if crops and shorter else 1.0,
+        crop_share=min(image) / shorter if crops else 1.0,
         source="preprocessor_config.json",
     )
 

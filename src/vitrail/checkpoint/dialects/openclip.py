@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.table import CLS, DENSE, Row, both
 from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import OPENAI_CLIP, Preprocessing
+from vitrail.checkpoint.said import Said
 from vitrail.config import Config
 from vitrail.geometry import Size
 from vitrail.parts import Learned
@@ -37,18 +40,17 @@ ROWS = (
 def _known(stored: Stored, prefix: str) -> Known:
     """OpenAI's files carry their context length and input size as tensors; its activation was the quick one."""
     openai = "input_resolution" in stored.tensors
-    config = stored.config.get("model_cfg") or {}
-    vision = config.get("vision_cfg") or {}
-    quick = openai or bool(config.get("quick_gelu", False))
-    fields = {
+    said = Said(stored.config).part("model_cfg")
+    vision = said.part("vision_cfg")
+    quick = openai or said.values.get("quick_gelu") is True
+    fields: dict[str, Any] = {
         "norm_eps": 1e-5,
         "activation": "quick_gelu" if quick else "gelu",
         "position": Learned(convention="timm"),
     }
-    size = vision.get("image_size")
     if "head_width" in vision and "width" in vision:
-        fields["num_heads"] = vision["width"] // vision["head_width"]
-    image = Size.of(tuple(size) if isinstance(size, list) else size) if size else None
+        fields["num_heads"] = vision.whole("width", 0) // max(1, vision.whole("head_width", 0))
+    image = vision.size("image_size")
     source = "open_clip_config.json" if vision else "names and shapes, as OpenCLIP's models have them"
     return Known(source=source, fields=fields, image=image)
 

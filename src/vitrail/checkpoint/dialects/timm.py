@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
@@ -11,10 +11,12 @@ from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
-from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Preprocessing, Statistics
+from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
+from vitrail.checkpoint.said import Said
 from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
+from vitrail.nn.mlp import ACTIVATIONS
 from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary, SinCos2d, SwiGLU
 
 __all__ = ["BLOCK", "FRONT", "TIMM", "gated", "is_learned", "is_shared_bias", "is_sincos", "pooled_norm", "token_norm"]
@@ -142,33 +144,40 @@ POOLS = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
 
 
 def _known(stored: Stored, prefix: str) -> Known:
-    name = str(stored.config.get("architecture", ""))
-    arguments = stored.config.get("model_args") or {}
+    said = Said(stored.config)
+    name, arguments = said.text("architecture"), said.part("model_args")
+    activation = arguments.text("act_layer") or _activation(name)
+    require(
+        activation in ACTIVATIONS,
+        f"config.json has act_layer {activation!r}, which vitrail's models do not have; "
+        f"they have {', '.join(ACTIVATIONS)}",
+    )
     fields: dict[str, Any] = {
         "norm_eps": 1e-5 if re.search(r"_clip_|dinov3", name) else 1e-6,
-        "activation": arguments.get("act_layer") or _activation(name),
+        "activation": activation,
         "position": _position(stored, prefix, name),
     }
     if not name:
         fields["norm_eps"] = 1e-5 if f"{prefix}norm_pre.weight" in stored.tensors else 1e-6
     if f"{prefix}fc_norm.weight" in stored.tensors:
         fields |= {"final_norm": "pooled", "pool": MeanPool()}
-    heads = arguments.get("num_heads") or UNUSUAL_HEADS.get(name) or HEADS.get(_size_in(name))
-    if heads is not None:
+    heads = arguments.whole("num_heads", UNUSUAL_HEADS.get(name) or HEADS.get(_size_in(name), 0))
+    if heads:
         fields["num_heads"] = heads
-    pool = arguments.get("global_pool") or stored.config.get("global_pool")
+    pool = arguments.text("global_pool") or said.text("global_pool")
     if pool in POOLS:
         fields["pool"] = POOLS[pool]
-    scale = arguments.get("init_values")
-    if isinstance(scale, float) and _any(stored, prefix, ("blocks.0.ls1.gamma", "blocks.0.gamma_1")):
-        fields["layer_scale"] = scale
+    if "init_values" in arguments and _any(stored, prefix, ("blocks.0.ls1.gamma", "blocks.0.gamma_1")):
+        fields["layer_scale"] = arguments.number("init_values", 1e-5)
     source = f"config.json (timm's {name})" if name else "names and shapes, as timm's models have them"
-    return Known(source=source, fields=fields, image=_image(stored, arguments))
+    return Known(source=source, fields=fields, image=_image(said))
 
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
-    source = f"config.json (timm's {stored.config.get('architecture')})" if stored.config else "names and shapes"
-    return Known(source=source, image=_image(stored, stored.config.get("model_args") or {}))
+    said = Said(stored.config)
+    name = said.text("architecture")
+    source = f"config.json (timm's {name})" if name else "names and shapes"
+    return Known(source=source, image=_image(said))
 
 
 def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
@@ -206,11 +215,8 @@ def _is_dinov3(stored: Stored, prefix: str) -> bool:
     return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
 
 
-def _image(stored: Stored, arguments: dict[str, Any]) -> Size | None:
-    size = arguments.get("img_size")
-    if size is None:
-        size = (stored.config.get("pretrained_cfg") or {}).get("input_size", [0])[1:]
-    return Size.of(tuple(size) if isinstance(size, list) else size) if size else None
+def _image(said: Said) -> Size | None:
+    return said.part("model_args").size("img_size") or said.part("pretrained_cfg").size("input_size")
 
 
 def _has(*names: str) -> Any:
@@ -223,9 +229,27 @@ def _describe(checkpoint: Checkpoint) -> Written:
     if not isinstance(config, ViTConfig):
         return Written(config=origin)
     if origin:
-        arguments = {**(origin.get("model_args") or {}), "img_size": list(config.image)}
+        arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
         return Written(config={**origin, "num_classes": config.classes, "model_args": arguments})
     return Written(notes=_arguments(config))
+
+
+def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
+    """The arguments that surgery may have changed."""
+    patch = config.patch
+    found: dict[str, Any] = {
+        "img_size": list(config.image),
+        "patch_size": patch.height if patch.height == patch.width else list(patch),
+    }
+    if config.channels != 3:
+        found["in_chans"] = config.channels
+    if family == "vit" and isinstance(config.position, Learned) and config.prefix.count:
+        found |= {
+            "class_token": config.prefix.cls,
+            "reg_tokens": config.prefix.registers,
+            "no_embed_class": config.position.prefix == "none",
+        }
+    return found
 
 
 def _arguments(config: ViTConfig) -> tuple[str, ...]:
@@ -253,17 +277,17 @@ def _refuse(config: Config) -> str | None:
 
 
 def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing:
-    stated = stored.config.get("pretrained_cfg") or {}
-    name = str(stored.config.get("architecture", ""))
-    mean, std = _statistics(name, family)
-    mode = stated.get("crop_mode", "center")
+    said = Said(stored.config)
+    stated = said.part("pretrained_cfg")
+    mean, std = _statistics(said.text("architecture"), family)
+    interpolation = stated.text("interpolation", "bicubic")
     return Preprocessing(
         image=image,
-        mean=tuple(stated.get("mean", mean)),
-        std=tuple(stated.get("std", std)),
-        interpolation=stated.get("interpolation", "bicubic"),
-        resize="squash" if mode == "squash" else "crop",
-        crop_share=min(1.0, float(stated.get("crop_pct", 0.9))),
+        mean=stated.numbers("mean", mean),
+        std=stated.numbers("std", std),
+        interpolation=interpolation if interpolation in get_args(Interpolation) else "bicubic",  # type: ignore[arg-type]
+        resize="squash" if stated.text("crop_mode") == "squash" else "crop",
+        crop_share=min(1.0, stated.number("crop_pct", 0.9)),
         source="config.json (pretrained_cfg)" if stated else "what most of the family was trained with",
     )
 

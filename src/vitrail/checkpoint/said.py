@@ -1,0 +1,72 @@
+"""What a library's JSON config says, asked for by type: a value of another type is named, with its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+
+__all__ = ["Said"]
+
+
+class Said:
+    """A JSON object; a key that is missing or null was not said, and gives the default."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self.values, self.where = values, where
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def text(self, key: str, default: str = "") -> str:
+        return self._typed(key, default, str, "text")
+
+    def whole(self, key: str, default: int) -> int:
+        return self._typed(key, default, int, "a whole number")
+
+    def number(self, key: str, default: float) -> float:
+        value = float(self._typed(key, default, (int, float), "a number"))
+        require(math.isfinite(value), f"{self.where} has {key} {value}, which is not finite; mend it")
+        return value
+
+    def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        value = self._typed(key, list(default), list, "a list of numbers")
+        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+            raise self._wrong(key, "a list of numbers")
+        return tuple(float(each) for each in value)
+
+    def size(self, key: str) -> Size | None:
+        """224, or [height, width]; of three numbers, as timm has them, the last two."""
+        if key not in self:
+            return None
+        value = self.values[key]
+        if type(value) is int:
+            return Size.of(value)
+        if not isinstance(value, list) or len(value) not in (2, 3) or not all(type(each) is int for each in value):
+            raise self._wrong(key, "a size: a number, or height and width")
+        return Size(*value[-2:])
+
+    def part(self, key: str) -> Said:
+        return Said(self._typed(key, {}, dict, "an object"), f"{self.where}, {key}")
+
+    def first(self, key: str) -> str:
+        """The first of a list of names; "" where there is none."""
+        names = self._typed(key, [], list, "a list of names")
+        return names[0] if names and isinstance(names[0], str) else ""
+
+    def _typed(self, key: str, default: Any, kind: Any, name: str) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self._wrong(key, name)
+        return value
+
+    def _wrong(self, key: str, name: str) -> VitrailError:
+        return VitrailError(f"{self.where} has {key} {str(self.values[key])[:40]!r}, which is not {name}; mend it")
