@@ -6,6 +6,7 @@ Letters: B images, T tokens, D width, h heads, d = D/h.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
@@ -88,10 +89,12 @@ class Numbers:
     num_heads: Number
     mlp_width: Number
     classes: Number
+    head_width_: int | None = None
+    """Where all of a sweep share it."""
 
     @property
     def head_width(self) -> Number:
-        return self.width // self.num_heads
+        return self.width // self.num_heads if self.head_width_ is None else self.head_width_
 
 
 def numbers(c: ViTConfig, workload: Workload) -> Numbers:
@@ -155,7 +158,7 @@ def runs(c: ViTConfig, n: Numbers) -> list[Run]:
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     cuts = [0, first, max(first, last - (last - first) % period), depth]
     found = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         groups = [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)]
         found.append((groups, len(groups)))
     return found
@@ -255,7 +258,7 @@ def block(
         return attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared, shifted)
 
     def think(x: Tensor) -> Tensor:
-        return mlp(t, c.mlp, n.width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout)
+        return mlp(t, c.mlp, n.width, n.mlp_width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout)
 
     x = _add(t, c, n, x, attend(x), path, "scale1", rate)
     return _add(t, c, n, x, think(x), path, "scale2", rate)
@@ -310,7 +313,8 @@ def mix(
 def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
     bias: bool | Tensor = c.qkv_bias == "all"
     if c.qkv_bias == "no_key":
-        bias = ops.cat(t, t.parameter(path, n.width, "q_bias"), t.new(n.width, t.size), t.parameter(path, n.width, "v_bias"))
+        q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
+        bias = ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3)
     if c.qk_norm:
         q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")
@@ -323,13 +327,15 @@ def qk_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def mlp(t: Tape, spec: MlpKind, width: Number, x: Tensor, path: str, rate: float) -> Tensor:
-    hidden = spec.width
+def mlp(t: Tape, spec: MlpKind, width: Number, hidden: Number, x: Tensor, path: str, rate: float) -> Tensor:
     if isinstance(spec, SwiGLU):
-        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), x.count // width * hidden, x.count // width * hidden)
+        inner = x.count // width * hidden
+        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)
         x = ops.dropout(t, path, ops.multiply(t, path, ops.activate(t, path, gate), value), rate)
     else:
-        x = ops.dropout(t, path, activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden)), rate)
+        inner = activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden))
+        x = ops.dropout(t, path, inner, rate)
+        del inner
     return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, hidden, width), rate)
 
 
@@ -384,7 +390,8 @@ def attention_pool(t: Tape, spec: AttentionPool, n: Numbers, x: Tensor) -> Tenso
     k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
     mixed = sdpa(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
     x = _linear(t, "pool.out", mixed, d, d)
-    x = ops.add(t, x, mlp(t, Mlp(width=spec.mlp_width, activation=spec.activation), d, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))
+    kind = Mlp(width=spec.mlp_width, activation=spec.activation)
+    x = ops.add(t, x, mlp(t, kind, d, spec.mlp_width, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))
     return ops.narrow(t, x, n.batch * d)
 
 

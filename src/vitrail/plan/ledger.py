@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vitrail.config import Config
-from vitrail.plan.step import Step, run_step
+from vitrail.plan.step import run_step
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["Ledger", "Row", "ledger"]
@@ -15,7 +16,7 @@ __all__ = ["Ledger", "Row", "ledger"]
 class Row:
     """What one module has and does by itself, its submodules apart.
 
-    FLOPs are two per multiply-add, per image: matrix products, convolutions and attention.
+    FLOPs are two per multiply-add, for one image: of matrix products, convolutions and attention.
     """
 
     path: str
@@ -24,7 +25,7 @@ class Row:
     train_flops: int
     """Forward, backward and what checkpointing computes again."""
     saved_bytes: int
-    """What it keeps for backward, for the whole batch; 0 in inference."""
+    """What it keeps for the backward of a training step, for the whole batch."""
 
     @property
     def macs(self) -> int:
@@ -53,6 +54,7 @@ class Ledger:
 
     @property
     def macs_forward(self) -> int:
+        """Per image."""
         return self.flops_forward // 2
 
     @property
@@ -61,28 +63,31 @@ class Ledger:
 
 
 def ledger(config: Config, workload: Workload | None = None) -> Ledger:
-    """A model's books; without a workload, those of training on one image.
+    """A model's books; what a workload changes are the attention kernel, checkpointing and the saved bytes.
 
     >>> from vitrail.config import ViTConfig
     >>> books = ledger(ViTConfig())
     >>> books.params, books.flops_forward
     (86567656, 35127656448)
     """
-    workload = workload or Workload(train=True)
-    step = run_step(config, workload)
-    return Ledger(tuple(_rows(step, workload.batch)))
+    asked = replace(workload or Workload(), train=True, accumulate=1)
+    one = run_step(config, replace(asked, batch=1)).tape
+    batch = one if asked.batch == 1 else run_step(config, asked).tape
+    return Ledger(tuple(_rows(one, batch)))
 
 
-def _rows(step: Step, batch: int) -> list[Row]:
-    tape = step.tape
+def _rows(one: Tape, batch: Tape) -> list[Row]:
+    """Of a step with one image, and the saved bytes of a whole batch; blocks that were skipped get rows like others."""
     places: dict[str, int] = {}
     rows: dict[str, Row] = {}
-    for path in tape.paths:
+    for path in one.paths:
+        if not path:  # the loss, which is no module
+            continue
         places.setdefault(path.split(".")[0], len(places))
-        flops, more = tape.flops[path], tape.backward_flops[path]
-        row = Row(path, tape.params[path], flops // batch, (flops + more) // batch, tape.saved_bytes[path])
+        flops = one.flops[path]
+        row = Row(path, one.params[path], flops, flops + one.backward_flops[path], batch.saved_bytes[path])
         rows[path] = row
-        for template, (_, others) in tape.repeats.items():
+        for template, (_, others) in one.repeats.items():
             if path == template or path.startswith(f"{template}."):
                 for other in others:
                     like = other + path.removeprefix(template)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from vitrail.config import Config
+from vitrail.plan.meter import Number
 from vitrail.plan.step import SIZES, Step, run_step
-from vitrail.plan.workload import Memory, Shard, Workload
+from vitrail.plan.tape import Tape
+from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "memory"]
+__all__ = ["COMPONENTS", "held_bytes", "memory"]
 
 COMPONENTS = (
     "weights",
@@ -30,20 +32,16 @@ def memory(config: Config, workload: Workload) -> Memory:
     2011288200
     """
     step = run_step(config, workload)
-    tape, size = step.tape, SIZES[workload.precision]
-    held = {"weights": tape.total(tape.params) * size + tape.total(tape.buffer_bytes)}
-    notes = list(tape.notes)
-    temporary = 0
-    if workload.train:
-        held["optimizer"], temporary = _optimizer(workload, step, notes)
-        if workload.accumulate > 1:
-            held["gradients"] = tape.total(tape.grad_bytes)
+    held, temporary = held_bytes(workload, step.tape)
+    notes = list(step.tape.notes)
+    if workload.train and workload.optimizer in _ESTIMATES:
+        notes.append(_ESTIMATES[workload.optimizer])
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
     if workload.shard is not None:
         notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
-        by_phase = {phase: _sharded(workload.shard, found, step, size) for phase, found in by_phase.items()}
+        by_phase = {phase: _sharded(workload, found, step) for phase, found in by_phase.items()}
     phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
     return Memory(
@@ -59,11 +57,28 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def _optimizer(workload: Workload, step: Step, notes: list[str]) -> tuple[int, int]:
-    """(state, temporary) bytes; `adamw` is PyTorch's default, foreach, which takes every square root at once."""
-    tape, size = step.tape, SIZES[workload.precision]
+def held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, Number], Number]:
+    """By component, what a device holds throughout a step; and the temporary bytes of the optimizer's own step."""
+    size = SIZES[workload.precision]
     params = tape.total(tape.params)
-    match workload.optimizer:
+    held = {"weights": params * size + tape.total(tape.buffer_bytes)}
+    if not workload.train:
+        return held, 0
+    if workload.accumulate > 1:
+        held["gradients"] = tape.total(tape.grad_bytes)
+    held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
+    return held, temporary
+
+
+_ESTIMATES = {
+    "adamw-8bit": "adamw-8bit: two bytes a parameter and two float32 scales per 256, for every tensor",
+    "adafactor": "adafactor: its state taken as 1 % of the weights, its update as one copy of them",
+}
+
+
+def _optimizer_bytes(optimizer: Optimizer, params: Number, tape: Tape, size: int) -> tuple[Number, Number]:
+    """(state, temporary); `adamw` is PyTorch's default, foreach, which takes every square root at once."""
+    match optimizer:
         case "sgd":
             return 0, 0
         case "momentum":
@@ -73,15 +88,15 @@ def _optimizer(workload: Workload, step: Step, notes: list[str]) -> tuple[int, i
         case "adamw-fused":
             return 2 * params * size + 4 * tape.total(tape.tensors), 0  # its step counters are on the device
         case "adamw-8bit":
-            notes.append("adamw-8bit: two bytes a parameter and two float32 scales per 256, for every tensor")
             return 2 * params + 8 * -(-params // 256), 0
         case "adafactor":
-            notes.append("adafactor: state taken as a thousandth of the weights, its update as one copy of them")
-            return params * 4 // 1000, params * size
+            return params * 4 // 100, params * size
 
 
-def _sharded(shard: Shard, found: dict[str, int], step: Step, size: int) -> dict[str, int]:
+def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str, int]:
     """What one device holds. DDP's buckets are one more copy of the gradients."""
+    shard, size = workload.shard, SIZES[workload.precision]
+    assert shard is not None
     count, bucket = shard.devices, step.tape.total(step.tape.params) * size
     found = dict(found)
 

@@ -221,7 +221,8 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
 def expand(t: Tape, x: Tensor, count: Number) -> Tensor:
     """The same for every image: a view, whose gradient is summed."""
     own, size = x.count, x.size
-    if isinstance(own, int) and own == count:
+    same = own == count
+    if same if isinstance(same, bool) else same.all():
         return x
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 
