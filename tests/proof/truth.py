@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -20,22 +22,26 @@ from vitrail.plan import Workload
 
 __all__ = ["follow_step"]
 
-torch.cuda.is_available = lambda: True  # autocast asks; the shim stands in for the device
-torch.cuda.is_bf16_supported = lambda including_emulation=True: True
-
-# A CPU build has no CUDA kernel of these, and would take them apart; on a card each is one operator.
 _KERNELS = torch.library.Library("aten", "IMPL")
-for _name in ("silu_backward",):
-    _KERNELS.impl(_name, lambda *args: None, "CUDA")
 
 
-def _new_tensor(self: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:
-    """`Tensor.new_tensor` copies from the host by a path that fake tensors don't follow."""
-    shape = torch.tensor(data, device="cpu").shape
-    return torch.zeros(shape, dtype=self.dtype, device=self.device)
+@contextmanager
+def _stand_in_for_cuda() -> Iterator[None]:
+    """What the shim cannot give: answers that autocast asks for in Python, and operators that a CPU build, having no
+    CUDA kernel of them, would take apart."""
 
+    def new_tensor(self: torch.Tensor, data: Any) -> torch.Tensor:
+        return torch.zeros(torch.tensor(data, device="cpu").shape, dtype=self.dtype, device=self.device)
 
-torch.Tensor.new_tensor = _new_tensor  # type: ignore[method-assign]
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA"):
+        _KERNELS.impl("silu_backward", lambda *args: None, "CUDA")
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True),
+        patch.object(torch.Tensor, "new_tensor", new_tensor),
+    ):
+        yield
+
 
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 KERNELS = {
@@ -50,9 +56,11 @@ def follow_step(
 ) -> Tracker:
     """Two steps, so that the second is the steady state; its phases' peaks are the answer."""
     with torch.device("meta"):
-        model, classes = make(config, workload)
+        model = make(config, workload)
     tracker = Tracker(device)
     with ExitStack() as stack:
+        if device == "cuda":
+            stack.enter_context(_stand_in_for_cuda())
         if fake:
             stack.enter_context(FakeTensorMode())
         stack.enter_context(sdpa_kernel(KERNELS[workload.attention]))
@@ -97,7 +105,7 @@ def _step(workload: Workload, model: nn.Module, images: Any, labels: Any, optimi
 
 
 @contextmanager
-def _autocast(workload: Workload, device: str):
+def _autocast(workload: Workload, device: str) -> Iterator[None]:
     half = torch.float16 if workload.precision == "amp-fp16" else torch.bfloat16
     with torch.autocast(device, dtype=half, enabled=workload.precision.startswith("amp")):
         yield

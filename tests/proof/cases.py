@@ -1,0 +1,135 @@
+"""Questions for the planner, drawn at random from a seed: every part of a config and of a workload takes its turn."""
+
+from __future__ import annotations
+
+from random import Random
+
+from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import (
+    AttentionPool,
+    ClsPool,
+    FullAttention,
+    Hierarchical,
+    Learned,
+    LinearAttention,
+    MaxPool,
+    MeanPool,
+    Mlp,
+    NoPosition,
+    Patches,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    SinCos1d,
+    SinCos2d,
+    SparseAttention,
+    Stem,
+    SwiGLU,
+    WindowedAttention,
+)
+from vitrail.plan import Workload, memory
+
+__all__ = ["draw"]
+
+
+def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
+    """Valid pairs that the planner does not refuse; about one in ten is a pyramid and one in ten a mobile network."""
+    random, cases = Random(seed), []
+    while len(cases) < count:
+        kind = random.random()
+        try:
+            config = _pyramid(random) if kind < 0.1 else _mobile(random) if kind < 0.2 else _vit(random)
+            workload = _workload(random, config)
+            memory(config, workload)
+        except VitrailError:
+            continue
+        cases.append((config, workload))
+    return cases
+
+
+def _workload(random: Random, config: Config) -> Workload:
+    plain = isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)
+    train = random.random() < 0.75
+    return Workload(
+        batch=random.choice([1, 2, 3, 5]),
+        train=train,
+        precision=random.choice(["fp32", "amp-bf16", "amp-fp16", "bf16"]),
+        optimizer=random.choice(["sgd", "momentum", "adamw", "adamw-fused"]),
+        attention=random.choice(["flash", "efficient", "eager"] if plain else ["flash", "efficient"]),
+        checkpointing=train and random.random() < 0.3,
+        accumulate=random.choice([1, 1, 2]) if train else 1,
+    )
+
+
+def _vit(random: Random) -> ViTConfig:
+    num_heads = random.choice([2, 3, 4, 6])
+    width = num_heads * random.choice([16, 24, 32, 64])
+    prefix = random.choice([Prefix(), Prefix(), Prefix(registers=4), Prefix(cls=False), Prefix(distillation=True)])
+    pools = [MeanPool(), MaxPool(), AttentionPool(num_heads=2, mlp_width=2 * width)]
+    embedding = random.choice(
+        [Patches(patch=Size(16, 16))] * 4
+        + [Patches(patch=Size(8, 16)), Patches(patch=Size(16, 16), stride=Size(8, 8)), Patches(bias=False)]
+        + [Stem(widths=(8, 16, 24, 32)), Hierarchical(widths=(24, 40))]
+    )
+    attention = random.choice(
+        [FullAttention()] * 5
+        + [FullAttention(fused=False), LinearAttention(), SparseAttention()]
+        + [WindowedAttention(window=Size(3, 4)), WindowedAttention(window=Size(5, 2), shift=False)]
+    )
+    position = random.choice(
+        [Learned(), Learned(), Learned(prefix="none"), SinCos1d(), SinCos2d(), Rotary(), Rotary(coordinates="normalised")]
+        + [RotaryMixed(), NoPosition(), RelativeBias(prefix=False), RelativeBias(shared=True, prefix=False)]
+    )
+    dropout = random.choice([0.0, 0.0, 0.1])
+    return ViTConfig(
+        image=Size(16 * random.randint(3, 8), 16 * random.randint(3, 8)),
+        channels=random.choice([1, 3]),
+        embedding=embedding,
+        prefix=prefix,
+        position=position,
+        embedding_norm=random.random() < 0.2,
+        width=width,
+        depth=random.randint(1, 7),
+        num_heads=num_heads,
+        attention=attention,
+        qkv_bias=random.choice(["all", "all", "no_key", "none"]),
+        qk_norm=random.random() < 0.2,
+        mlp=random.choice(
+            [Mlp(width=4 * width), Mlp(width=width + 24, activation="quick_gelu"), SwiGLU(width=2 * width)]
+        ),
+        layer_scale=random.choice([None, 1e-5]),
+        dropout=dropout,
+        attention_dropout=dropout if isinstance(attention, FullAttention) else 0.0,
+        drop_path=random.choice([0.0, 0.0, 0.1]),
+        final_norm=random.choice(["tokens", "tokens", "pooled", "none"]),
+        pool=ClsPool() if prefix.distillation else random.choice([*pools, *([ClsPool()] * 3 if prefix.cls else [])]),
+        classes=random.choice([7, 100, 1000, 0 if not prefix.distillation else 9]),
+        head_bias=random.random() < 0.8,
+    )
+
+
+def _pyramid(random: Random) -> PyramidConfig:
+    widths = [24 * 2**level for level in range(random.randint(1, 3))]
+    return PyramidConfig(
+        image=Size(32 * random.randint(2, 4), 32 * random.randint(2, 4)),
+        stages=tuple(PyramidStage(width=width, depth=random.randint(1, 4), num_heads=3) for width in widths),
+        window=Size(random.choice([3, 4, 7]), random.choice([2, 4, 7])),
+        drop_path=random.choice([0.0, 0.2]),
+        classes=random.choice([0, 50]),
+    )
+
+
+def _mobile(random: Random) -> MobileConfig:
+    return MobileConfig(
+        image=Size(32 * random.randint(1, 3), 64),
+        stem_width=8,
+        stages=(
+            MobileStage(width=16, depth=random.randint(1, 2)),
+            MobileStage(width=24, stride=2, transformer_width=32, transformer_depth=random.randint(1, 4)),
+        ),
+        last_width=64,
+        classes=random.choice([0, 50]),
+    )

@@ -1,0 +1,72 @@
+"""The planner against the tracker: `python tests/proof/run.py --count 200` draws cases and prints every difference.
+
+`--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE` follows
+some of a file's cases again; `--table FILE` writes the results as JSON for the docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from shim import load_shim  # noqa: E402 — before torch
+
+load_shim()
+
+import torch  # noqa: E402
+from cases import draw  # noqa: E402
+from truth import follow_step  # noqa: E402
+
+from vitrail.config import config_from_json  # noqa: E402
+from vitrail.plan import Workload, memory  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--golden", type=Path)
+    parser.add_argument("--check", type=Path)
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.check:
+        golden = json.loads(options.check.read_text())
+        cases = [(config_from_json(json.dumps(case["config"])), Workload(**case["workload"])) for case in golden]
+        cases = cases[:: max(1, len(cases) // options.count)]
+    else:
+        cases = draw(options.count, options.seed)
+    rows, start = [], time.perf_counter()
+    for config, workload in cases:
+        truth = follow_step(config, workload).phase_peaks
+        plan = memory(config, workload)
+        error = {phase: plan.phase_peaks[phase] - truth[phase] for phase in plan.phase_peaks}
+        rows.append(
+            {
+                "config": json.loads(config.to_json()),
+                "workload": asdict(workload),
+                "phase_peaks": truth,
+                "planned": plan.phase_peaks,
+                "exact": plan.exact,
+            }
+        )
+        if any(error.values()):
+            print(f"{error} of {max(truth.values()):,}, exact={plan.exact}: {workload} {config}")
+    wrong = sum(row["planned"] != row["phase_peaks"] for row in rows)
+    seconds = time.perf_counter() - start
+    print(f"{len(rows)} cases, {wrong} with an error in any phase, {seconds:.0f} s")
+    for path in filter(None, (options.golden, options.table)):
+        keys = ("config", "workload", "phase_peaks") if path == options.golden else rows[0].keys()
+        lines = [json.dumps({key: row[key] for key in keys}) for row in rows]
+        path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    return int(any(row["planned"] != row["phase_peaks"] and row["exact"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
