@@ -95,6 +95,7 @@ def test_upward_loses_nothing_and_downward_natural_loses_least():
     for new in (Size(14, 14), Size(8, 8), Size(12, 10)):
         loss = {how: predicted_loss(weight, new, how=how).natural for how in get_args(Projection)}
         assert 0 < loss["natural"] <= loss["pinv"] < loss["interpolate"]
+        assert predicted_loss(weight, new).least == loss["natural"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

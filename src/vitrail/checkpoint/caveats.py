@@ -8,8 +8,9 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.projection import ProjectionLoss
 from vitrail.checkpoint.report import Change
 from vitrail.config import Config, ViTConfig
+from vitrail.parts import Learned, Position, Rotary
 
-__all__ = ["caveats"]
+__all__ = ["caveats", "on_new_grid"]
 
 WORTH_SAYING = 0.01
 """A predicted loss above this is named."""
@@ -21,6 +22,19 @@ def caveats(
     return tuple(_sentences(checkpoint, target, changes, loss))
 
 
+def on_new_grid(position: Position) -> str:
+    """What becomes of positions, for the coordinates that these have."""
+    match position:
+        case Rotary(coordinates="index"):
+            return "recomputed: indices go on, beyond those of training on a larger grid"
+        case Rotary():
+            return "recomputed: coordinates stay between −1 and 1, so they interpolate"
+        case Learned():
+            return "resampled, and their finest detail is not kept"
+        case _:
+            return position.on_new_grid
+
+
 def _sentences(
     checkpoint: Checkpoint, target: Config, changes: Iterable[Change], loss: ProjectionLoss | None
 ) -> Iterator[str]:
@@ -29,16 +43,17 @@ def _sentences(
     if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
         if moved:
             kind = type(source.position).__name__
-            yield f"positions ({kind}) go from grid {source.grid} to {target.grid}: {source.position.on_new_grid}"
+            yield f"positions ({kind}) go from grid {source.grid} to {target.grid}: {on_new_grid(source.position)}"
         if target.prefix.registers > source.prefix.registers:
             yield "the new registers are untrained and every token attends to them: fine-tune"
         if type(source.pool) is not type(target.pool):
             old, new = type(source.pool).__name__, type(target.pool).__name__
             yield f"the vector is pooled by {new}, and what reads it was trained on {old}: fine-tune"
     if loss is not None and loss.natural > WORTH_SAYING:
+        better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
         yield (
             f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
-            f"{loss.natural:.0%} on photographs, {loss.white:.0%} on noise, and no way back undoes it; fine-tune"
+            f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and no way back undoes it; fine-tune"
         )
     if any(change.status == "missing" and change.name.startswith("head.") for change in changes):
         yield "the head is new and zero: logits say nothing until it is trained"

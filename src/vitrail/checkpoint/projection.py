@@ -90,6 +90,8 @@ class ProjectionLoss:
     how: Projection
     natural: float
     """On photographs, by the model of them above."""
+    least: float
+    """On photographs, with projection "natural": the least that a linear resize can lose there."""
     white: float
     """On white noise, which has all its detail at the finest scale: the worst case."""
     round_trip: float
@@ -109,11 +111,13 @@ def predicted_loss(weight: Tensor, new: Size, *, how: Projection = "pinv") -> Pr
     rows, columns = (axis_matrix(*sides, "timm") for sides in zip(old, new, strict=True))
     seen = _along(resized, rows, columns)  # ŵ B, as filters of the old patch
     back = resize_projection(resized, old, how=how)
+    best = _along(resize_projection(filters, new, how="natural"), rows, columns)
     return ProjectionLoss(
         old=old,
         new=new,
         how=how,
         natural=_distance(filters, seen, natural=True),
+        least=_distance(filters, best, natural=True),
         white=_distance(filters, seen, natural=False),
         round_trip=_distance(filters, back, natural=True),
         round_trip_white=_distance(filters, back, natural=False),

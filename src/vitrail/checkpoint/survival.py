@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.checkpoint.caveats import on_new_grid
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.resample import Method, resample_relative, resample_table
@@ -184,7 +185,7 @@ def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: 
         place=agreement(maps),
         step=_step(position, before, after, old, new),
         unseen=0.0 if scaled else _unseen(old, new),
-        on_new_grid=position.on_new_grid,
+        on_new_grid=on_new_grid(position),
     )
 
 
