@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.dialects.conditions import gated, plain
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.table import JOINED, SPLIT, Row, both
-from vitrail.checkpoint.dialects.timm import BLOCK, FRONT, gated
+from vitrail.checkpoint.dialects.timm_names import BLOCK, FRONT
 from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
@@ -24,10 +25,6 @@ SCALES = (
     Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
 )
 WITHOUT_MLP = tuple(row for row in BLOCK if ".mlp." not in row.ours[0])
-
-
-def plain(config: Config) -> bool:
-    return not gated(config)
 
 
 PLAIN_MLP = (

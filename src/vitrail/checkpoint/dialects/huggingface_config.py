@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.dialects.dialect import Family
+from vitrail.checkpoint.dialects.conditions import gated
+from vitrail.checkpoint.dialects.dialect import Family, Written
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 from vitrail.checkpoint.said import Said
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import Activation, Mlp
+from vitrail.parts import Activation, Learned, Mlp, Rotary
 
-__all__ = ["activation_of", "common_fields", "labels", "processor_config", "read_processor", "vision_part"]
+__all__ = [
+    "activation_of",
+    "beit_fields",
+    "clip_fields",
+    "describe",
+    "dinov2_fields",
+    "dinov3_fields",
+    "mlp_fields",
+    "read_processor",
+    "siglip2_fields",
+    "vision_part",
+    "vit_fields",
+]
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -77,6 +90,88 @@ def labels(classes: int, origin: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     names = {index: f"LABEL_{index}" for index in range(classes)}
     return {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+
+
+def describe(
+    model_type: str,
+    fields: Callable[[ViTConfig], Mapping[str, Any]],
+    *,
+    plain: tuple[str, str],
+    headed: tuple[str, str] | None = None,
+) -> Callable[[Checkpoint], Written]:
+    """`plain` and `headed` are the class, and what stands before its names, without and with a head."""
+
+    def written(checkpoint: Checkpoint) -> Written:
+        config = checkpoint.config
+        found = common_fields(checkpoint)
+        assert isinstance(config, ViTConfig)
+        origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
+        architecture, prefix = headed if config.classes and headed else plain
+        came_as = Said(origin).first("architectures")
+        whole = isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
+        if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
+            architecture, prefix = came_as, None
+        found = {**found, **fields(config), **(labels(config.classes, origin) if headed else {})}
+        if whole:
+            found = {"vision_config": {**origin["vision_config"], **found}}
+        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found}
+        return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
+
+    return written
+
+
+def mlp_fields(config: ViTConfig) -> dict[str, Any]:
+    return {"intermediate_size": config.mlp.width}
+
+
+def vit_fields(config: ViTConfig) -> dict[str, Any]:
+    return {**mlp_fields(config), "qkv_bias": config.qkv_bias == "all"}
+
+
+def dinov2_fields(config: ViTConfig) -> dict[str, Any]:
+    ratio = config.mlp.width / config.width
+    return {
+        "mlp_ratio": 4 if gated(config) else int(ratio) if ratio == int(ratio) else ratio,
+        "use_swiglu_ffn": gated(config),
+        "qkv_bias": config.qkv_bias == "all",
+        "layerscale_value": config.layer_scale,
+        **({"num_register_tokens": config.prefix.registers} if config.prefix.registers else {}),
+    }
+
+
+def dinov3_fields(config: ViTConfig) -> dict[str, Any]:
+    biased = config.qkv_bias == "no_key"
+    return {
+        **mlp_fields(config),
+        "use_gated_mlp": gated(config),
+        "query_bias": biased,
+        "key_bias": False,
+        "value_bias": biased,
+        "layerscale_value": config.layer_scale,
+        "num_register_tokens": config.prefix.registers,
+        "rope_theta": config.position.temperature if isinstance(config.position, Rotary) else 100.0,
+        **({"hidden_act": "silu"} if gated(config) else {}),
+    }
+
+
+def beit_fields(config: ViTConfig) -> dict[str, Any]:
+    shared = getattr(config.position, "shared", None)
+    return {
+        **mlp_fields(config),
+        "layer_scale_init_value": config.layer_scale or 0.0,
+        "use_relative_position_bias": shared is False,
+        "use_shared_relative_position_bias": shared is True,
+        "use_absolute_position_embeddings": isinstance(config.position, Learned),
+        "use_mean_pooling": config.final_norm == "pooled",
+    }
+
+
+def clip_fields(config: ViTConfig) -> dict[str, Any]:
+    return {**mlp_fields(config), **({"projection_dim": config.classes} if config.classes else {})}
+
+
+def siglip2_fields(config: ViTConfig) -> dict[str, Any]:
+    return {**mlp_fields(config), "num_patches": config.grid.area}
 
 
 def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing:

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
-from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
+from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
-from vitrail.checkpoint.evidence import FIXED_TABLE, Known
+from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
 from vitrail.checkpoint.said import Said
@@ -17,118 +17,10 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.mlp import ACTIVATIONS
-from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary, SinCos2d, SwiGLU
+from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary
 
-__all__ = ["BLOCK", "FRONT", "TIMM", "gated", "is_learned", "is_shared_bias", "is_sincos", "pooled_norm", "token_norm"]
+__all__ = ["TIMM"]
 
-
-def pooled_norm(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and config.final_norm == "pooled"
-
-
-def token_norm(config: Config) -> bool:
-    return not pooled_norm(config)
-
-
-def gated(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and isinstance(config.mlp, SwiGLU)
-
-
-def is_sincos(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d)
-
-
-def is_learned(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and isinstance(config.position, Learned)
-
-
-def is_shared_bias(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and config.position == RelativeBias(shared=True)
-
-
-FRONT = (
-    *both("embedding", "{p}patch_embed.proj"),
-    Row(("prefix.cls",), ("{p}cls_token",)),
-    Row(("position.table",), ("{p}pos_embed",), TABLE),
-)
-BLOCK = (
-    *both("blocks.{i}.norm1", "{p}blocks.{i}.norm1"),
-    *both("blocks.{i}.attention.qkv", "{p}blocks.{i}.attn.qkv"),
-    *both("blocks.{i}.attention.out", "{p}blocks.{i}.attn.proj"),
-    *both("blocks.{i}.norm2", "{p}blocks.{i}.norm2"),
-    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1"),
-    *both("blocks.{i}.mlp.fc2", "{p}blocks.{i}.mlp.fc2"),
-)
-FIXED = Row((FIXED_TABLE,), ("{p}pos_embed",), TABLE, is_sincos)
-NORMS = (
-    *both("norm", "{p}norm", when=token_norm),
-    *both("norm", "{p}fc_norm", when=pooled_norm),
-)
-HEAD = both("head", "{p}head")
-QK_NORMS = (
-    *both("blocks.{i}.attention.q_norm", "{p}blocks.{i}.attn.q_norm"),
-    *both("blocks.{i}.attention.k_norm", "{p}blocks.{i}.attn.k_norm"),
-)
-REGISTERS = Row(("prefix.registers",), ("{p}reg_token",))
-GAMMAS = (
-    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.gamma_1",)),
-    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.gamma_2",)),
-)
-TWO_BIASES = (
-    Row(("blocks.{i}.attention.q_bias",), ("{p}blocks.{i}.attn.q_bias",)),
-    Row(("blocks.{i}.attention.v_bias",), ("{p}blocks.{i}.attn.v_bias",)),
-)
-VIT_ROWS = (
-    *FRONT,
-    FIXED,
-    REGISTERS,
-    *both("embedding_norm", "{p}norm_pre"),
-    *BLOCK,
-    *QK_NORMS,
-    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.ls1.gamma",)),
-    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
-    *NORMS,
-    Row(("pool.query",), ("{p}attn_pool.latent",)),
-    *both("pool.q", "{p}attn_pool.q"),
-    *both("pool.kv", "{p}attn_pool.kv"),
-    *both("pool.out", "{p}attn_pool.proj"),
-    *both("pool.norm", "{p}attn_pool.norm"),
-    *both("pool.mlp.fc1", "{p}attn_pool.mlp.fc1"),
-    *both("pool.mlp.fc2", "{p}attn_pool.mlp.fc2"),
-    *HEAD,
-)
-DISTILLED_ROWS = (
-    *FRONT,
-    Row(("prefix.distillation",), ("{p}dist_token",)),
-    *BLOCK,
-    *NORMS,
-    *HEAD,
-    *both("distillation_head", "{p}head_dist"),
-)
-BEIT_BLOCK = tuple(row for row in BLOCK if row.ours[0] != "blocks.{i}.attention.qkv.bias")
-BEIT_ROWS = (
-    *FRONT[:3],
-    Row(("position.table",), ("{p}pos_embed",), TABLE, is_learned),
-    Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), when=is_shared_bias),
-    *BEIT_BLOCK,
-    *TWO_BIASES,
-    *GAMMAS,
-    Row(("blocks.{i}.attention.position.table",), ("{p}blocks.{i}.attn.relative_position_bias_table",)),
-    *NORMS,
-    *HEAD,
-)
-EVA_ROWS = (
-    *FRONT[:3],  # its positions are rotary
-    REGISTERS,
-    *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
-    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=lambda config: not gated(config)),
-    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated),
-    *TWO_BIASES,
-    *GAMMAS,
-    *QK_NORMS,
-    *NORMS,
-    *HEAD,
-)
 
 HEADS = {
     "tiny": 3, "xsmall": 4, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12,

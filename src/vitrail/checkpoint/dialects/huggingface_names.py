@@ -1,0 +1,158 @@
+"""The names that transformers' files have (its modules' differ): a table per model type."""
+
+from __future__ import annotations
+
+from vitrail.checkpoint.dialects.conditions import (
+    gated,
+    is_learned,
+    is_shared_bias,
+    is_sincos,
+    plain,
+    pooled_norm,
+    token_norm,
+)
+from vitrail.checkpoint.dialects.table import CLS, JOINED, PIXELS_LAST, Q_AND_KV, TABLE, Row, both
+from vitrail.checkpoint.evidence import FIXED_TABLE
+
+__all__ = [
+    "BEIT_ROWS",
+    "CLIP_ROWS",
+    "DEIT_ROWS",
+    "DINOV2_REGISTER_ROWS",
+    "DINOV2_ROWS",
+    "DINOV3_ROWS",
+    "MAE_ROWS",
+    "SIGLIP2_ROWS",
+    "SIGLIP_ROWS",
+    "VIT_ROWS",
+]
+
+
+def _qkv(theirs: str, query: str = "query", key: str = "key", value: str = "value") -> tuple[Row, Row]:
+    return both(
+        "blocks.{i}.attention.qkv", f"{theirs}.{query}", f"{theirs}.{key}", f"{theirs}.{value}", transform=JOINED
+    )
+
+
+def _two_biases(theirs: str, query: str = "query", value: str = "value") -> tuple[Row, Row]:
+    return (
+        Row(("blocks.{i}.attention.q_bias",), (f"{theirs}.{query}.bias",)),
+        Row(("blocks.{i}.attention.v_bias",), (f"{theirs}.{value}.bias",)),
+    )
+
+
+LAYER = "{p}encoder.layer.{i}"
+FRONT = (
+    *both("embedding", "{p}embeddings.patch_embeddings.projection"),
+    Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
+    Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE),
+)
+VIT_BLOCK = (
+    *both("blocks.{i}.norm1", f"{LAYER}.layernorm_before"),
+    *both("blocks.{i}.attention.out", f"{LAYER}.attention.output.dense"),
+    *both("blocks.{i}.norm2", f"{LAYER}.layernorm_after"),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.intermediate.dense"),
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.output.dense"),
+)
+VIT_ROWS = (
+    *FRONT,
+    *VIT_BLOCK,
+    *_qkv(f"{LAYER}.attention.attention"),
+    *both("norm", "{p}layernorm"),
+    *both("head", "classifier"),
+)
+DEIT_ROWS = (
+    *FRONT,
+    Row(("prefix.distillation",), ("{p}embeddings.distillation_token",)),
+    *VIT_BLOCK,
+    *_qkv(f"{LAYER}.attention.attention"),
+    *both("norm", "{p}layernorm"),
+    *both("head", "cls_classifier"),
+    *both("distillation_head", "distillation_classifier"),
+)
+MAE_ROWS = (*VIT_ROWS, Row((FIXED_TABLE,), ("{p}embeddings.position_embeddings",), TABLE, is_sincos))
+BEIT_ROWS = (
+    *FRONT[:3],
+    Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE, is_learned),
+    *VIT_BLOCK,
+    _qkv(f"{LAYER}.attention.attention")[0],
+    *_two_biases(f"{LAYER}.attention.attention"),
+    Row(("blocks.{i}.scale1",), (f"{LAYER}.lambda_1",)),
+    Row(("blocks.{i}.scale2",), (f"{LAYER}.lambda_2",)),
+    Row(
+        ("blocks.{i}.attention.position.table",),
+        (f"{LAYER}.attention.attention.relative_position_bias.relative_position_bias_table",),
+    ),
+    Row(
+        ("position.table",),
+        ("{p}encoder.relative_position_bias.relative_position_bias_table",),
+        when=is_shared_bias,
+    ),
+    *both("norm", "{p}layernorm", when=token_norm),
+    *both("norm", "{p}pooler.layernorm", when=pooled_norm),
+    *both("head", "classifier"),
+)
+DINOV2_ROWS = (
+    *FRONT,
+    *both("blocks.{i}.norm1", f"{LAYER}.norm1"),
+    *_qkv(f"{LAYER}.attention.attention"),
+    *both("blocks.{i}.attention.out", f"{LAYER}.attention.output.dense"),
+    Row(("blocks.{i}.scale1",), (f"{LAYER}.layer_scale1.lambda1",)),
+    *both("blocks.{i}.norm2", f"{LAYER}.norm2"),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.fc1", when=plain),
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.fc2", when=plain),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.weights_in", when=gated),
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.weights_out", when=gated),
+    Row(("blocks.{i}.scale2",), (f"{LAYER}.layer_scale2.lambda1",)),
+    *both("norm", "{p}layernorm"),
+)
+DINOV2_REGISTER_ROWS = (*DINOV2_ROWS, Row(("prefix.registers",), ("{p}embeddings.register_tokens",)))
+DINOV3_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embeddings"),
+    Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
+    Row(("prefix.registers",), ("{p}embeddings.register_tokens",)),
+    *both("blocks.{i}.norm1", "{p}layer.{i}.norm1"),
+    _qkv("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
+    *_two_biases("{p}layer.{i}.attention", "q_proj", "v_proj"),
+    *both("blocks.{i}.attention.out", "{p}layer.{i}.attention.o_proj"),
+    Row(("blocks.{i}.scale1",), ("{p}layer.{i}.layer_scale1.lambda1",)),
+    *both("blocks.{i}.norm2", "{p}layer.{i}.norm2"),
+    *both("blocks.{i}.mlp.fc1", "{p}layer.{i}.mlp.gate_proj", "{p}layer.{i}.mlp.up_proj", transform=JOINED, when=gated),
+    *both("blocks.{i}.mlp.fc1", "{p}layer.{i}.mlp.up_proj", when=plain),
+    *both("blocks.{i}.mlp.fc2", "{p}layer.{i}.mlp.down_proj"),
+    Row(("blocks.{i}.scale2",), ("{p}layer.{i}.layer_scale2.lambda1",)),
+    *both("norm", "{p}norm"),
+)
+TOWER_BLOCK = (
+    *both("blocks.{i}.norm1", "{p}encoder.layers.{i}.layer_norm1"),
+    *_qkv("{p}encoder.layers.{i}.self_attn", "q_proj", "k_proj", "v_proj"),
+    *both("blocks.{i}.attention.out", "{p}encoder.layers.{i}.self_attn.out_proj"),
+    *both("blocks.{i}.norm2", "{p}encoder.layers.{i}.layer_norm2"),
+    *both("blocks.{i}.mlp.fc1", "{p}encoder.layers.{i}.mlp.fc1"),
+    *both("blocks.{i}.mlp.fc2", "{p}encoder.layers.{i}.mlp.fc2"),
+    *both("norm", "{p}post_layernorm"),
+    Row(("position.table",), ("{p}embeddings.position_embedding.weight",)),
+)
+CLIP_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    Row(("prefix.cls",), ("{p}embeddings.class_embedding",), CLS),
+    *both("embedding_norm", "{p}pre_layrnorm"),
+    *TOWER_BLOCK,
+    Row(("head.weight",), ("visual_projection.weight",)),
+)
+SIGLIP_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    *TOWER_BLOCK,
+    Row(("pool.query",), ("{p}head.probe",)),
+    Row(("pool.q.weight", "pool.kv.weight"), ("{p}head.attention.in_proj_weight",), Q_AND_KV),
+    Row(("pool.q.bias", "pool.kv.bias"), ("{p}head.attention.in_proj_bias",), Q_AND_KV),
+    *both("pool.out", "{p}head.attention.out_proj"),
+    *both("pool.norm", "{p}head.layernorm"),
+    *both("pool.mlp.fc1", "{p}head.mlp.fc1"),
+    *both("pool.mlp.fc2", "{p}head.mlp.fc2"),
+)
+SIGLIP2_ROWS = (
+    Row(("embedding.weight",), ("{p}embeddings.patch_embedding.weight",), PIXELS_LAST),
+    Row(("embedding.bias",), ("{p}embeddings.patch_embedding.bias",)),
+    *SIGLIP_ROWS[2:],
+)

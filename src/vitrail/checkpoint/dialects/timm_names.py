@@ -1,0 +1,101 @@
+"""timm's names of Vision Transformers: one table for most, others for distilled DeiT, BEiT and EVA/DINOv3."""
+
+from __future__ import annotations
+
+from vitrail.checkpoint.dialects.conditions import (
+    gated,
+    is_learned,
+    is_shared_bias,
+    is_sincos,
+    plain,
+    pooled_norm,
+    token_norm,
+)
+from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
+from vitrail.checkpoint.evidence import FIXED_TABLE
+
+__all__ = ["BEIT_ROWS", "BLOCK", "DISTILLED_ROWS", "EVA_ROWS", "FRONT", "VIT_ROWS"]
+
+FRONT = (
+    *both("embedding", "{p}patch_embed.proj"),
+    Row(("prefix.cls",), ("{p}cls_token",)),
+    Row(("position.table",), ("{p}pos_embed",), TABLE),
+)
+BLOCK = (
+    *both("blocks.{i}.norm1", "{p}blocks.{i}.norm1"),
+    *both("blocks.{i}.attention.qkv", "{p}blocks.{i}.attn.qkv"),
+    *both("blocks.{i}.attention.out", "{p}blocks.{i}.attn.proj"),
+    *both("blocks.{i}.norm2", "{p}blocks.{i}.norm2"),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1"),
+    *both("blocks.{i}.mlp.fc2", "{p}blocks.{i}.mlp.fc2"),
+)
+FIXED = Row((FIXED_TABLE,), ("{p}pos_embed",), TABLE, is_sincos)
+NORMS = (
+    *both("norm", "{p}norm", when=token_norm),
+    *both("norm", "{p}fc_norm", when=pooled_norm),
+)
+HEAD = both("head", "{p}head")
+QK_NORMS = (
+    *both("blocks.{i}.attention.q_norm", "{p}blocks.{i}.attn.q_norm"),
+    *both("blocks.{i}.attention.k_norm", "{p}blocks.{i}.attn.k_norm"),
+)
+REGISTERS = Row(("prefix.registers",), ("{p}reg_token",))
+GAMMAS = (
+    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.gamma_1",)),
+    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.gamma_2",)),
+)
+TWO_BIASES = (
+    Row(("blocks.{i}.attention.q_bias",), ("{p}blocks.{i}.attn.q_bias",)),
+    Row(("blocks.{i}.attention.v_bias",), ("{p}blocks.{i}.attn.v_bias",)),
+)
+VIT_ROWS = (
+    *FRONT,
+    FIXED,
+    REGISTERS,
+    *both("embedding_norm", "{p}norm_pre"),
+    *BLOCK,
+    *QK_NORMS,
+    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.ls1.gamma",)),
+    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
+    *NORMS,
+    Row(("pool.query",), ("{p}attn_pool.latent",)),
+    *both("pool.q", "{p}attn_pool.q"),
+    *both("pool.kv", "{p}attn_pool.kv"),
+    *both("pool.out", "{p}attn_pool.proj"),
+    *both("pool.norm", "{p}attn_pool.norm"),
+    *both("pool.mlp.fc1", "{p}attn_pool.mlp.fc1"),
+    *both("pool.mlp.fc2", "{p}attn_pool.mlp.fc2"),
+    *HEAD,
+)
+DISTILLED_ROWS = (
+    *FRONT,
+    Row(("prefix.distillation",), ("{p}dist_token",)),
+    *BLOCK,
+    *NORMS,
+    *HEAD,
+    *both("distillation_head", "{p}head_dist"),
+)
+BEIT_BLOCK = tuple(row for row in BLOCK if row.ours[0] != "blocks.{i}.attention.qkv.bias")
+BEIT_ROWS = (
+    *FRONT[:3],
+    Row(("position.table",), ("{p}pos_embed",), TABLE, is_learned),
+    Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), when=is_shared_bias),
+    *BEIT_BLOCK,
+    *TWO_BIASES,
+    *GAMMAS,
+    Row(("blocks.{i}.attention.position.table",), ("{p}blocks.{i}.attn.relative_position_bias_table",)),
+    *NORMS,
+    *HEAD,
+)
+EVA_ROWS = (
+    *FRONT[:3],  # its positions are rotary
+    REGISTERS,
+    *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=plain),
+    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated),
+    *TWO_BIASES,
+    *GAMMAS,
+    *QK_NORMS,
+    *NORMS,
+    *HEAD,
+)
