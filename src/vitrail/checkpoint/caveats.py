@@ -53,7 +53,7 @@ def _sentences(
         better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
         yield (
             f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
-            f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and no way back undoes it; fine-tune"
+            f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and nothing undoes it; fine-tune"
         )
     if any(change.status == "missing" and change.name.startswith("head.") for change in changes):
         yield "the head is new and zero: logits say nothing until it is trained"
