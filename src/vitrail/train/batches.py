@@ -29,6 +29,8 @@ from vitrail.train.recipe import Recipe
 
 __all__ = ["Batch", "Batches", "ahead", "in_order", "normalise", "scale_at", "statistics"]
 
+ENOUGH_PIXELS = 1 << 22
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -159,18 +161,22 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     return (images.float() / 255 - shift) / scale
 
 
-def statistics(source: Source, most: int = 256) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation a channel, over images spread evenly through the source, to four digits."""
-    sums, squares, pixels = np.zeros(source.channels), np.zeros(source.channels), 0
-    count = min(most, len(source))
-    for number in range(count):
+def statistics(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation a channel, to four digits, over up to 256 images spread evenly; of large ones, fewer."""
+    sums, squares, pixels, seen = np.zeros(source.channels), np.zeros(source.channels), 0, 0
+    # Places that halve the largest gap again and again: wherever it ends, what was seen is spread evenly.
+    for number in range(min(256, len(source))):
+        place = int(f"{number:08b}"[::-1], 2) * len(source) // 256
         try:
-            picture, _ = source[number * len(source) // count]
+            picture, _ = source[place]
         except ImageError:
             continue
         values = picture.reshape(-1, source.channels) / 255
         sums, squares, pixels = sums + values.sum(0), squares + (values**2).sum(0), pixels + len(values)
-    require(pixels > 0, f"none of {count} images could be read; check the data")
+        seen += 1
+        if seen >= 8 and pixels > ENOUGH_PIXELS:
+            break
+    require(pixels > 0, f"none of {min(256, len(source))} images could be read; check the data")
     mean = sums / pixels
     deviation = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-4))
     return tuple(mean.round(4).tolist()), tuple(deviation.round(4).tolist())

@@ -25,7 +25,7 @@ from vitrail.nn.build import build
 from vitrail.train.batches import Batches, ahead, scale_at
 from vitrail.train.distributed import ALONE, World
 from vitrail.train.evaluate import evaluate
-from vitrail.train.folder import RunFolder
+from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.job import Job
 from vitrail.train.objective import Model, Objective, Teacher
 from vitrail.train.random import reseed
@@ -83,7 +83,9 @@ def train(
     )
     forward = torch.compile(objective) if recipe.compile else objective
     damaged: set[str] = set()
-    loss, accuracy = math.nan, None
+    last = read_metrics(folder.path)[-1] if first else {}
+    loss: float = last.get("loss", math.nan)
+    accuracy: float | None = last.get("test_accuracy")
     folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
     watch({"step": first, "steps": recipe.steps})
     began = before = told = time.monotonic()

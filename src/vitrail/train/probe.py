@@ -18,7 +18,7 @@ from vitrail.train.objective import Model
 __all__ = ["extract", "linear_probe", "nearest_neighbours"]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def extract(
     model: Model,
     source: Source,
@@ -53,7 +53,7 @@ def linear_probe(
     x, y = ((part.double() - centre) / spread for part in (features, held))
     one_hot = F.one_hot(labels, classes).double()
     gram = x.T @ x / len(x) + max(penalty, 1e-3) * torch.eye(x.shape[1], dtype=torch.float64)
-    weight = torch.linalg.solve(gram, x.T @ (one_hot - 1 / classes) / len(x)).requires_grad_()  # (D, K)
+    weight = torch.linalg.solve(gram, x.T @ (one_hot - 1 / classes) / len(x)).contiguous().requires_grad_()  # (D, K)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     solver = torch.optim.LBFGS([weight, bias], max_iter=200, tolerance_change=1e-9, line_search_fn="strong_wolfe")
 

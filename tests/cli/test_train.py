@@ -1,0 +1,163 @@
+"""train, evaluate, probe and data as people run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import call
+from training import CONFIG, losses, same_weights
+from vitrail.checkpoint.read import load
+from vitrail.images import fetch
+
+SCRIPT = Path(sys.executable).with_name("vitrail")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(CONFIG.to_json())
+    return str(path)
+
+
+def train(model: str, out: Path, *more: str) -> list[str]:
+    return ["train", "--data", "shapes", "--model", model, "--batch", "8", "--steps", "5", "--out", str(out), *more]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    error = capsys.readouterr().err
+    assert error.startswith("vitrail: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    assert call(*train(model, run, "--seed", "4", "--save-every", "2")) == 0
+    shown = capsys.readouterr().out
+    assert "memory    forecast" in shown
+    assert "test accuracy" in shown
+    names = {
+        "config.json",
+        "recipe.json",
+        "data.json",
+        "metrics.jsonl",
+        "status.json",
+        "model.safetensors",
+        "curves.png",
+    }
+    assert names <= {path.name for path in run.iterdir()}
+    assert [step for step, _ in losses(run)] == [1, 2, 3, 4, 5]
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    held = load(run / "model.safetensors")
+    assert held.config == CONFIG
+    assert list(held.preprocessing.mean) == json.loads((run / "data.json").read_text())["mean"]
+
+    assert call("evaluate", str(run), "--image", "12x16,24x32", "--json") == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert [score["image"] for score in scores] == [{"height": 12, "width": 16}, {"height": 24, "width": 32}]
+    assert scores[0]["accuracy"] == json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
+    assert (run / "resolution.png").is_file()
+
+    assert call("probe", str(run), "--data", "shapes", "--limit", "200") == 0
+    assert "linear probe" in capsys.readouterr().out
+
+    tuned = ["--model", str(run), "--image", "16x20", "--teacher", str(run), "--recipe", "finetune"]
+    assert call("train", "--data", "shapes", *tuned, "--steps", "1", "--batch", "4", "--out", str(tmp_path / "b")) == 0
+    assert str(load(tmp_path / "b" / "model.safetensors").config.image) == "16x20"
+
+    capsys.readouterr()
+    assert call(*train(model, run)) == 2
+    assert "holds a run; go on with --resume" in said(capsys)
+    assert call("train", "--resume", str(run), "--lr", "0.5") == 2
+    assert "recipe.lr 0.001 → 0.5" in said(capsys)
+    assert call("train", "--resume", str(run), "--data", "shapes", "--image", "24x32") == 2
+    assert "config.image 12x16 → 24x32" in said(capsys)
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    return subprocess.Popen([SCRIPT, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_path: Path):
+    long = ["--steps", "40", "--data", "shapes", "--model", model, "--batch", "8", "--save-every", "0"]
+    process = start(["train", *long, "--out", str(tmp_path / "a")])
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode in (143, 0)  # 0 where all 40 steps were done before the signal came
+    assert process.returncode == 0 or "which is saved; go on with vitrail train --resume" in error
+    assert call("train", "--resume", str(tmp_path / "a")) == 0
+    assert call("train", *long, "--out", str(tmp_path / "b")) == 0
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--data", "nowhere", "--out", "x"], "nowhere does not exist"),
+        (["--data", "shapes"], "give either --out RUN"),
+        (["--data", "shapes", "--steps", "3", "--epochs", "1", "--out", "x"], "choose one"),
+        (["--out", "x"], "no --data was given"),
+        (["--resume", "nowhere"], "is not a run"),
+        (["--data", "shapes", "--recipe", "cifer", "--out", "x"], "try cifar"),
+        (["--data", "shapes", "--model", "cifar", "--batch", "0", "--out", "x"], "batch 0 is not a positive"),
+        (["--data", "shapes", "--model", "cifar", "--image", "33", "--out", "x"], "not divisible by patch 4x4"),
+        (
+            ["--data", "shapes", "--model", "H/14", "--image", "448", "--batch", "8192", "--out", "x"],
+            "change first: batch",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert call("train", *arguments) == 2
+    assert line in said(capsys)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_set_from_files_at_hand_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """A small stand-in for the real set, by the same path: sums, counts, copies."""
+    import gzip
+    import hashlib
+    import struct
+
+    import numpy as np
+
+    there = tmp_path / "there"
+    there.mkdir()
+    sums = {}
+    for name in fetch.SETS["fashion-mnist"].files:
+        shape = (3, 28, 28) if "images" in name else (3,)
+        data = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(int(np.prod(shape)))
+        (there / name).write_bytes(gzip.compress(data, mtime=0))
+        sums[name] = hashlib.sha256((there / name).read_bytes()).hexdigest()
+    small = fetch.SETS["fashion-mnist"]._replace(files=sums, train=3, test=3)
+    monkeypatch.setitem(fetch.SETS, "fashion-mnist", small)
+    out = tmp_path / "fashion-mnist"
+    assert call("data", "fetch", "fashion-mnist", "--from", str(there), "--out", str(out)) == 0
+    assert "3 images to train on" in capsys.readouterr().out
+    (there / "train-labels-idx1-ubyte.gz").write_bytes(b"other")
+    assert call("data", "fetch", "fashion-mnist", "--from", str(there), "--out", str(tmp_path / "again")) == 2
+    assert "SHA-256 differs" in said(capsys)
+    (there / "train-labels-idx1-ubyte.gz").unlink()
+    assert call("data", "fetch", "fashion-mnist", "--from", str(there), "--out", str(tmp_path / "again")) == 2
+    assert "lacks train-labels-idx1-ubyte.gz" in said(capsys)
