@@ -37,6 +37,7 @@ COMMANDS = {
     "probe": "Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.",
     "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
+    "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }
 for _name, _help in COMMANDS.items():

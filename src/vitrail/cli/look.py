@@ -118,7 +118,7 @@ def _subject(photo: Path | None, weights: Path | None, model: str, image: str | 
         raise VitrailError(f"the model takes {channels} channels, a photograph has 1 or 3; look at it from Python")
     if photo is None:
         size = preprocessing.image
-        finer = -(-640 // max(size))  # drawn finer than the model sees it, as a photograph would be
+        finer = -(-384 // max(size))  # drawn finer than the model sees it, as a photograph would be
         pixels = synthesize_image(seed, Size(finer * size.height, finer * size.width))[:, :, :channels]
     else:
         pixels = decode(photo, channels=channels)

@@ -36,6 +36,8 @@ class Subject:
     model: ViT | PyramidViT | MobileViT
     image: Tensor
     """(1, C, H, W), normalised."""
+    pixels: Pixels
+    """(H, W, 3): the same before it was normalised, remainder dealt with: what the patches are cut from."""
     photo: Photo
     words: str
     """Which model, with which weights, on what image: for the line under a title."""
@@ -63,12 +65,12 @@ def subject_of(
     shown = _resized(view, Size(*(max(1, round(side * scale)) for side in view.shape[:2])), "lanczos")
     if isinstance(model.config, ViTConfig) and (to := model.config.fit(size)).fitted != size:
         fitted = fit_pixels(torch.from_numpy(seen).permute(2, 0, 1)[None].float(), to)[0]
-        shown = fitted.clamp(0, 255).byte().permute(1, 2, 0).numpy()  # what the patches are cut from
+        shown = seen = fitted.clamp(0, 255).byte().permute(1, 2, 0).numpy()
         size = to.fitted
     if channels == 1:
-        shown = np.repeat(shown, 3, axis=2)
+        shown, seen = np.repeat(shown, 3, axis=2), np.repeat(seen, 3, axis=2)
     image = image.to(next(model.parameters()))
-    return Subject(model=model, image=image, photo=Photo(pixels=shown, seen=size), words=words)
+    return Subject(model=model, image=image, pixels=seen, photo=Photo(pixels=shown, seen=size), words=words)
 
 
 def _middle(pixels: Pixels, size: Size) -> Pixels:

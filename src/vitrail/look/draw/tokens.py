@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.geometry import Size
+from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
 from vitrail.look.draw.overlay import Photo, upsample
 from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
@@ -42,8 +43,10 @@ def draw_tokens(
     return sheet
 
 
-def draw_patches(photo: Photo, cells: Cells, patch: Size, prefix: list[str], *, title: str, subtitle: str) -> Sheet:
-    """The grid on the photograph, the patches apart, and the start of the sequence that they become."""
+def draw_patches(
+    photo: Photo, pixels: Pixels, cells: Cells, patch: Size, prefix: list[str], *, title: str, subtitle: str
+) -> Sheet:
+    """The grid on the photograph, the patches apart as the model gets them, and the start of their sequence."""
     from matplotlib.collections import LineCollection
 
     wide = 5.0
@@ -65,7 +68,7 @@ def draw_patches(photo: Photo, cells: Cells, patch: Size, prefix: list[str], *, 
 
     sheet.text(top - 0.09, right, "the patches apart", weight="bold")
     axes = sheet.picture(top, right, tall, wide)
-    axes.imshow(_apart(photo, cells, patch), interpolation="antialiased", aspect="auto")
+    axes.imshow(_apart(pixels, cells, patch), interpolation="antialiased", aspect="auto")
 
     sheet.text(strip - 0.11, MARGIN, "the sequence", weight="bold")
     room = int((sheet.width - 2 * MARGIN) / (thumb + 0.07)) - 1
@@ -77,7 +80,7 @@ def draw_patches(photo: Photo, cells: Cells, patch: Size, prefix: list[str], *, 
             axes.set_facecolor(PREFIX)
             axes.text(0.5, 0.5, prefix[index], color="white", fontsize=7.5, ha="center", va="center", fontweight="bold")
         else:
-            axes.imshow(_crop(photo, cells, patch, *divmod(number, grid.width)), aspect="auto")
+            axes.imshow(_crop(pixels, cells, patch, *divmod(number, grid.width)), aspect="auto")
         sheet.text(strip + thumb + 0.14, place + thumb / 2, str(index), size=7.5, colour=GREY, align="center")
     sheet.text(strip + thumb / 2 + 0.04, MARGIN + room * (thumb + 0.07) + 0.05, "…", size=13, colour=GREY)
     return sheet
@@ -110,7 +113,7 @@ def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells,
     return sheet
 
 
-def _apart(photo: Photo, cells: Cells, patch: Size) -> np.ndarray:
+def _apart(pixels: Pixels, cells: Cells, patch: Size) -> np.ndarray:
     """All patches on white, a gap between them."""
     side = max(6, 1400 // max(cells.grid))
     tile, gap = Size(max(1, round(side * patch.height / patch.width)), side), max(1, side // 7)
@@ -118,7 +121,7 @@ def _apart(photo: Photo, cells: Cells, patch: Size) -> np.ndarray:
     mosaic = np.full(shape, 255, dtype=np.uint8)
     for row in range(cells.grid.height):
         for column in range(cells.grid.width):
-            cut = Image.fromarray(_crop(photo, cells, patch, row, column))
+            cut = Image.fromarray(_crop(pixels, cells, patch, row, column))
             method = Image.Resampling.NEAREST if cut.width < tile.width else Image.Resampling.LANCZOS
             cut = cut.resize((tile.width, tile.height), method)
             top, left = row * (tile.height + gap), column * (tile.width + gap)
@@ -126,13 +129,10 @@ def _apart(photo: Photo, cells: Cells, patch: Size) -> np.ndarray:
     return mosaic
 
 
-def _crop(photo: Photo, cells: Cells, patch: Size, row: int, column: int) -> np.ndarray:
-    """A patch's pixels, cut from the photograph; an overlapping patch reaches beyond its cell."""
-    scale = (photo.pixels.shape[0] / photo.seen.height, photo.pixels.shape[1] / photo.seen.width)
+def _crop(pixels: Pixels, cells: Cells, patch: Size, row: int, column: int) -> np.ndarray:
+    """A patch's pixels; an overlapping patch reaches beyond its cell."""
     parts = []
-    for place, corner, step, length, zoom in zip(
-        (row, column), (cells.top, cells.left), cells.step, patch, scale, strict=True
-    ):
-        start = round((corner + (place + 0.5) * step - length / 2) * zoom)
-        parts.append(slice(start, max(start + 1, start + round(length * zoom))))
-    return photo.pixels[tuple(parts)]
+    for place, corner, step, length in zip((row, column), (cells.top, cells.left), cells.step, patch, strict=True):
+        start = round(corner + (place + 0.5) * step - length / 2)
+        parts.append(slice(start, start + length))
+    return pixels[tuple(parts)]

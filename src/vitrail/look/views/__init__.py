@@ -1,0 +1,16 @@
+"""Model + image → picture: one function for each thing there is to see."""
+
+from vitrail.look.views.attention import view_attention, view_distance, view_rollout
+from vitrail.look.views.tokens import view_adaptive, view_patches, view_pca
+from vitrail.look.views.weights import view_filters, view_positions
+
+__all__ = [
+    "view_adaptive",
+    "view_attention",
+    "view_distance",
+    "view_filters",
+    "view_patches",
+    "view_pca",
+    "view_positions",
+    "view_rollout",
+]

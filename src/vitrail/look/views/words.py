@@ -1,0 +1,36 @@
+"""What views share: names, and where a layer's tokens lie."""
+
+from __future__ import annotations
+
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.look.cells import Cells, cells_of
+from vitrail.look.subject import Subject
+from vitrail.nn.layout import Layout
+
+__all__ = ["cells_on", "drawn", "has_cls", "prefix_names", "times"]
+
+
+def has_cls(subject: Subject) -> bool:
+    config = subject.model.config
+    return isinstance(config, ViTConfig) and config.prefix.cls
+
+
+def prefix_names(subject: Subject) -> list[str]:
+    config = subject.model.config
+    if not isinstance(config, ViTConfig):
+        return []
+    names = ["CLS"] * config.prefix.cls + ["dist"] * config.prefix.distillation
+    return names + [f"reg {index}" for index in range(config.prefix.registers)]
+
+
+def cells_on(subject: Subject, layout: Layout) -> Cells:
+    return cells_of(subject.model.config, layout.grid, subject.photo.seen)
+
+
+def drawn(smooth: bool) -> str:
+    return "drawn smooth (bicubic)" if smooth else "one square a token"
+
+
+def times(size: Size) -> str:
+    return f"{size.height}×{size.width}"
