@@ -42,22 +42,21 @@ def test_every_module_names_what_it_offers():
             for node in tree.body
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__"
         ]
-        defined = {
-            name
-            for node in tree.body
-            for name in (
-                [node.name]
-                if isinstance(node, ast.FunctionDef | ast.ClassDef)
-                else [getattr(target, "id", "") for target in node.targets]
-                if isinstance(node, ast.Assign)
-                else [getattr(node.target, "id", "")]
-                if isinstance(node, ast.AnnAssign)
-                else [alias.asname or alias.name for alias in node.names]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-        }
+        defined = {name for node in tree.body for name in _defined(node)}
         assert set(names) <= defined, path
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.ImportFrom(names=names):
+            return [alias.asname or alias.name for alias in names]
+    return []
 
 
 @pytest.mark.parametrize(
