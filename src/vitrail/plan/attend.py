@@ -50,7 +50,8 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
     if flash and isinstance(head_width, int) and head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
     _check_efficient(t, p, flash)
-    m = None if mask is None else _mask(t, mask, p)
+    cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
+    m = None if cast is None else _mask(t, cast, p)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
     size = t.compute
     flops = 4 * p.count * p.queries * p.keys * p.head_width
@@ -97,10 +98,7 @@ def _check_efficient(t: Tape, p: Problem, flash: bool) -> None:
 
 def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:
     """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over the heads."""
-    if mask.size == 1:  # booleans: true is 0, false is −∞
-        m = t.new(mask.count, t.compute, "attention_maps")
-    else:
-        m = t.cast(mask, t.compute, "attention_maps")
+    m = mask if mask.size != 1 else t.new(mask.count, t.compute, "attention_maps")  # booleans become 0 and −∞
     if p.keys % 8:
         m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
     return expand(t, m, p.count * p.queries * p.keys)

@@ -150,6 +150,7 @@ def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) 
 
     def backward(grad: Tensor):
         whole = [t.new(count, size) if need else None for need in needs]
+        t.forget_recomputed()
         first = _reduced(t, whole, *like[0], count, size, spread=False)
         return first, _reduced(t, whole, *like[1], count, size, spread=spread)
 
@@ -188,6 +189,7 @@ def divide(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
         steps = [t.new(count, size) for _ in range(4)]  # x/y, x/y/y, its negative, times the gradient
         del steps[:3]
         before = t.new(count, size)
+        t.forget_recomputed()
         return before, t.new(small, size)
 
     return t.record(t.new(count, size), (x, y), saved, backward)

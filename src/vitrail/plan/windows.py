@@ -37,10 +37,10 @@ class Windows:
             self.across.width * self.window.width != self.grid.width
         )
 
-    @property
-    def whole(self) -> bool:
-        """One window that is the grid itself: nothing has to be copied."""
-        return self.across.area == 1 and not self.padded
+    def in_place(self, prefix: int) -> bool:
+        """Whole rows of the grid are windows as they lie, without a copy; with a prefix, only the whole grid is."""
+        rows = self.across.width == 1 and not self.padded and not self.shifted
+        return rows and (self.across.height == 1 or prefix == 0)
 
     @property
     def patches(self) -> int:
@@ -60,8 +60,9 @@ def windowed_mix(
     batch: int,
     bias: Tensor | None,
 ) -> tuple[Tensor, bool]:
-    if windows.across.width == 1 and not windows.whole and not windows.padded and not windows.shifted:
-        t.approximate("windows as wide as the grid are cut without a copy, which is not modelled")
+    in_place = windows.in_place(prefix)
+    if windows.across.width == 1 and not in_place:
+        t.approximate("windows as wide as the grid that shift, are padded or have a prefix: copies are overestimated")
     heads, count, size = p.count // batch, windows.across.area, windows.window.area
     keys = size + prefix
     q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
@@ -79,10 +80,10 @@ def windowed_mix(
             scores = copy(t, scores)
     problem = Problem(p.count * count, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
-    if not windows.whole:
+    if not in_place:
         mixed = _join(t, mixed, p, windows)
     if not prefix:
-        return mixed, not windows.whole
+        return mixed, not in_place
     queries = ops.narrow(t, q, p.count * prefix * p.head_width)
     from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, p.head_width))
     return ops.cat(t, from_prefix, mixed), True
@@ -91,7 +92,7 @@ def windowed_mix(
 def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int) -> Tensor:
     if prefix:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
-    if windows.whole:
+    if windows.in_place(prefix):
         return x
     if windows.padded:
         x = ops.pad(t, x, p.count * windows.patches * p.head_width)
