@@ -161,6 +161,18 @@ def test_drift_is_the_cosine_of_pooled_vectors(checkpoint, images):
     assert drift.lowest == min(each.cosine for each in drift.images) < 0.999
 
 
+def test_a_file_that_gives_no_picture_is_left_out_and_named(checkpoint, images, tmp_path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_text("no picture")
+    whole, partly = (
+        measure_drift(checkpoint, checkpoint, files) for files in (images, [images[0], broken, *images[1:]])
+    )
+    assert partly.images == whole.images
+    assert partly.failed == (f"{broken}: not a readable image; use one of JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM",)
+    with pytest.raises(VitrailError, match="none of 1 images could be read"):
+        measure_drift(checkpoint, checkpoint, [broken])
+
+
 def test_drift_says_what_it_cannot_measure(checkpoint, images):
     with pytest.raises(VitrailError, match="4 channels cannot be decoded from pictures"):
         measure_drift(checkpoint, adapt(checkpoint, {"channels": 4})[0], images)

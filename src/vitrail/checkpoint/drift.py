@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.errors import VitrailError, require
-from vitrail.images.decode import decode
-from vitrail.nn.mobile import MobileViT
+from vitrail.errors import require
+from vitrail.images.decode import ImageError, decode
 
 __all__ = ["Drift", "ImageDrift", "measure_drift"]
 
@@ -33,24 +32,29 @@ class Drift:
     images: tuple[ImageDrift, ...]
     mean: float
     lowest: float
+    failed: tuple[str, ...] = ()
+    """Files that gave no picture, each with its reason."""
 
 
 def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path]) -> Drift:
     """Run both models on the same images. The whole picture is resized to each model's size, so both see the same."""
     require(len(images) > 0, "there are no images to measure on; give a folder that holds some")
     models = [(_vectors_of(checkpoint), checkpoint) for checkpoint in (before, after)]
-    found = []
+    found, failed = [], []
     for path in images:
-        old, new = (vector(_pixels(path, checkpoint)) for vector, checkpoint in models)
+        try:
+            old, new = (vector(_pixels(path, checkpoint)) for vector, checkpoint in models)
+        except ImageError as error:
+            failed.append(str(error))
+            continue
         found.append(ImageDrift(image=path.name, cosine=F.cosine_similarity(old, new, dim=0).item()))
+    require(len(found) > 0, f"none of {len(images)} images could be read; the first: {''.join(failed[:1])}")
     cosines = [each.cosine for each in found]
-    return Drift(images=tuple(found), mean=sum(cosines) / len(cosines), lowest=min(cosines))
+    return Drift(images=tuple(found), mean=sum(cosines) / len(cosines), lowest=min(cosines), failed=tuple(failed))
 
 
 def _vectors_of(checkpoint: Checkpoint):
     model = checkpoint.model(dtype=torch.float32)
-    if isinstance(model, MobileViT):
-        raise VitrailError("drift is measured on pooled vectors, which a mobile model keeps inside; use a ViT")
 
     @torch.inference_mode()
     def vector(pixels: Tensor) -> Tensor:

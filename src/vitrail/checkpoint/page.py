@@ -204,10 +204,12 @@ def _drift(report: Report) -> str:
         f'<td><div class="meter"><i style="width: {max(each.cosine, 0):.1%}"></i></div></td></tr>'
         for each in sorted(report.drift.images, key=lambda each: each.cosine)[:12]
     )
+    failed = "".join(f"<li>{escape(line)}</li>" for line in report.drift.failed)
     return (
         f"<section><h2>Measured on {len(report.drift.images)} images</h2><p>Cosine of the old model's vector with the "
         f"new one's, each at its own size: mean <b>{report.drift.mean:.4f}</b>, lowest "
-        f"<b>{report.drift.lowest:.4f}</b>. The lowest first.</p><table>{rows}</table></section>"
+        f"<b>{report.drift.lowest:.4f}</b>. The lowest first.</p><table>{rows}</table>"
+        + (f"<p>Left out:</p><ul>{failed}</ul></section>" if failed else "</section>")
     )
 
 

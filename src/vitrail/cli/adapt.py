@@ -209,7 +209,7 @@ def _show(report: Report, written: str) -> None:
         )
     if figures:
         show(table("Figures", ("", ""), figures, "lw"))
-    for note in report.notes:
+    for note in (*report.notes, *(report.drift.failed if report.drift else ())):
         show(f"[yellow]![/] {note}")
     show(f"\nWritten: {written}")
 
