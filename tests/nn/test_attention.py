@@ -165,3 +165,10 @@ def test_qk_norm_makes_scores_blind_to_the_length_of_the_tokens():
     attention = Attention(24, 3, mix=FullMix(fused=True), qk_norm=True, qkv_bias="none", norm_eps=0.0).double()
     x = torch.randn(2, 35, 24, dtype=torch.float64)
     torch.testing.assert_close(attention.heads(x)[0], attention.heads(100 * x)[0], **EXACT)
+
+
+@pytest.mark.parametrize("mix", [SparseMix(), WindowedMix(Size(3, 2), shifted=True)], ids=type)
+def test_padding_that_meets_nobody_stays_finite(mix):
+    """Without a prefix some padding has neither a row, a column nor a window with anything real in it."""
+    q, k, v = qkv(35)
+    assert mix(q, k, v, layout(0, ragged()), None, 0.0).isfinite().all()

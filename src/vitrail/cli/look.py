@@ -59,7 +59,7 @@ def look(
     query
         ROWxCOLUMN of the patch that asks, 0x0 at the top left; CLS unless given.
     smooth
-        Draw maps with bicubic upsampling instead of a square a token.
+        Draw maps with bilinear upsampling instead of a square a token.
     foreground
         For pca: split off the background, and colour the rest.
     threshold

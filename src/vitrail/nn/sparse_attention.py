@@ -31,7 +31,9 @@ class SparseMix:
         along_column = along_column.masked_fill(twice, -math.inf)
         if layout.patch_mask is not None:
             hidden = ~layout.patch_mask.unflatten(1, grid)[:, None]  # (B, 1, h, w)
-            along_row = along_row.masked_fill(hidden.unsqueeze(3), -math.inf)
+            # A patch that is not real still meets itself: a row without keys would be NaN.
+            others = ~torch.eye(grid[1], dtype=torch.bool, device=q.device)
+            along_row = along_row.masked_fill(hidden.unsqueeze(3) & others, -math.inf)
             along_column = along_column.masked_fill(hidden.mT.unsqueeze(2), -math.inf)
         weights = torch.cat([along_row, along_column, to_prefix], dim=-1).softmax(dim=-1)
         in_row, in_column, in_prefix = weights.split([grid[1], grid[0], prefix], dim=-1)

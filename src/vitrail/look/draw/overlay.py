@@ -44,7 +44,10 @@ class Photo:
 
 
 def upsample(values: Tensor, cells: Cells, seen: Size, size: Size, *, smooth: bool) -> NDArray[np.float32]:
-    """(r, c) values in their cells of an image of `seen` pixels → (H, W) of `size`, nearest or bicubic."""
+    """(r, c) values in their cells of an image of `seen` pixels → (H, W) of `size`, nearest or bilinear.
+
+    Nothing sharper than bilinear: it would ring, and draw dark halos that are in no map.
+    """
     axes = [
         ((torch.arange(pixels) + 0.5) * (side / pixels) - corner) / (step * count) * 2 - 1
         for pixels, side, corner, step, count in zip(
@@ -55,11 +58,11 @@ def upsample(values: Tensor, cells: Cells, seen: Size, size: Size, *, smooth: bo
     found = F.grid_sample(
         values.float().cpu()[None, None],
         torch.stack([columns, rows], dim=-1)[None].float(),
-        mode="bicubic" if smooth else "nearest",
+        mode="bilinear" if smooth else "nearest",
         padding_mode="border",
         align_corners=False,
     )[0, 0]
-    return found.clamp(float(values.min()), float(values.max())).numpy()
+    return found.numpy()
 
 
 def draw_heads(
@@ -146,8 +149,8 @@ def draw_focus(
 
 def _top(values: NDArray[np.float32]) -> float:
     """The brightest colour's value: the largest, unless a few tokens are so far beyond the rest as to hide it."""
-    most = float(np.quantile(values, 0.99))
-    return most if 0 < 2 * most < values.max() else float(values.max())
+    most = float(np.quantile(values, 0.995))
+    return most if 0 < 3 * most < values.max() else float(values.max())
 
 
 def _raster(seen: Size, longer: int) -> Size:

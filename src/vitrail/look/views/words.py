@@ -29,7 +29,7 @@ def cells_on(subject: Subject, layout: Layout) -> Cells:
 
 
 def drawn(smooth: bool) -> str:
-    return "drawn smooth (bicubic)" if smooth else "one square a token"
+    return "drawn smooth (bilinear)" if smooth else "one square a token"
 
 
 def times(size: Size) -> str:
