@@ -41,7 +41,7 @@ def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
 
 def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
     """Flash takes half precision and no mask; what it doesn't take goes to the memory-efficient kernel."""
-    return t.kernel == "flash" and t.compute == 2 and mask is None
+    return t.kernel != "efficient" and t.compute == 2 and mask is None
 
 
 def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
@@ -128,9 +128,10 @@ def matmul(
 
 
 def softmax(t: Tape, path: str, x: Tensor) -> Tensor:
-    a = t.cast(x, 4, "attention_maps") if t.amp else x
+    """In float32 under autocast; from float16, but not from bfloat16, the kernel itself casts, there and back."""
+    a = t.cast(x, 4, "attention_maps") if t.amp and not t.fp16 else x
     count, size = a.count, a.size
-    y = t.new(count, size, "attention_maps")
+    y = t.new(count, 4 if t.amp else size, "attention_maps")
     return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))
 
 

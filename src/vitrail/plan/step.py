@@ -48,6 +48,7 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
         meter,
         train=train,
         amp=workload.precision.startswith("amp"),
+        fp16=workload.precision == "amp-fp16",
         size=SIZES[workload.precision],
         kernel=_kernel(config, workload),
         checkpointing=workload.checkpointing,

@@ -83,12 +83,13 @@ class Tape:
         *,
         train: bool = False,
         amp: bool = False,
+        fp16: bool = False,
         size: int = 4,
         kernel: str = "flash",
         checkpointing: bool = False,
         has_grads: bool = False,
     ) -> None:
-        self.meter, self.train, self.amp, self.kernel = meter, train, amp, kernel
+        self.meter, self.train, self.amp, self.fp16, self.kernel = meter, train, amp, fp16, kernel
         self.checkpointing, self.has_grads = checkpointing, has_grads
         self.size = size
         """Bytes of an element of a parameter."""

@@ -109,7 +109,8 @@ def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefi
 def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None, count: int) -> Tensor | None:
     if bias is None or allowed is None:
         return allowed if bias is None else bias
-    saved = t.save(path, allowed)
+    hidden = t.new(allowed.count, 1, "attention_maps")
+    saved = t.save(path, hidden)
     own, size = bias.count, bias.size
 
     def backward(grad: Tensor):
