@@ -10,7 +10,7 @@ __all__ = ["convert"]
 def convert(
     source: str, target: str, /, *, to: str, from_image: str | None = None, num_heads: int | None = None
 ) -> None:
-    """Write weights in another library's names and format, with its config where it has one.
+    """Write weights in another library's names and format.
 
     Parameters
     ----------

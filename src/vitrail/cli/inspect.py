@@ -8,7 +8,7 @@ __all__ = ["inspect"]
 
 
 def inspect(file: str, /, *, from_image: str | None = None, num_heads: int | None = None, json: bool = False) -> None:
-    """Say what a weights file is: dialect, model, grid, prefix, positions, preprocessing, and what is wrong with it.
+    """Say what a weights file is, how that is known, and what is wrong with it.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def simulate(
     seed: int = 0,
     json: bool = False,
 ) -> None:
-    """Show what each method loses between two grids, by frequency, and which kind of position survives the change.
+    """Show what positions lose between two grids, and which kind survives the change.
 
     Parameters
     ----------
