@@ -47,7 +47,7 @@ def drawn(split: str, count: int) -> ArraySource:
 
 
 def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
-    """Patches by a stem and two blocks, 450 steps; untrained, the same features are far from it."""
+    """Patches by a stem and two blocks, 750 steps; untrained, the same features are far from it."""
     config = ViTConfig(
         image=Size(32, 32),
         embedding=Stem(patch=Size(8, 8), widths=(32, 64, 64)),
@@ -59,8 +59,8 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
         pool=MaxPool(),
         classes=4,
     )
-    source, test = drawn("train", 4096), drawn("test", 512)
-    recipe = Recipe(steps=450, batch=64, lr=3e-3, flip=True, shift=4)
+    source, test = drawn("train", 4096), drawn("test", 1024)
+    recipe = Recipe(steps=750, batch=64, lr=3e-3, flip=True, shift=4)
     facts = job_of(recipe, config, source).data
 
     def probe(model) -> float:

@@ -63,18 +63,17 @@ def centre(image: np.ndarray, size: Size) -> Tensor:
 
 
 def flip_and_shift(images: Tensor, *, flip: bool, shift: int, draws: Tensor) -> Tensor:
-    """Mirror half of the images; move each by up to `shift` pixels, with black behind it."""
+    """Mirror half of the images; move each by up to `shift` pixels, its edge going on behind it."""
     if flip:
         images = torch.where((draws[:, 0] < 0.5)[:, None, None, None], images.flip(3), images)
     if not shift:
         return images
     height, width = images.shape[2:]
-    padded = F.pad(images, (shift, shift, shift, shift))
-    top, left = ((draws[:, 1:3] * (2 * shift + 1)).long()).unbind(1)
-    rows = top[:, None] + torch.arange(height)  # (B, H)
-    columns = left[:, None] + torch.arange(width)  # (B, W)
+    down, right = ((draws[:, 1:3] * (2 * shift + 1)).long() - shift).unbind(1)
+    rows = (down[:, None] + torch.arange(height)).clamp(0, height - 1)  # (B, H)
+    columns = (right[:, None] + torch.arange(width)).clamp(0, width - 1)  # (B, W)
     batch = torch.arange(len(images))[:, None, None]
-    return padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    return images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 def rand_augment(images: Tensor, *, operations: int, magnitude: float, draws: Tensor) -> Tensor:

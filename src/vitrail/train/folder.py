@@ -69,8 +69,8 @@ def _not_written(path: Path, error: OSError) -> VitrailError:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The steps' objects; a last line that a kill cut short is left out."""
-    found = []
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+    path, found = folder / "metrics.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             found.append(json.loads(line))
         except ValueError:

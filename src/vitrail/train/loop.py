@@ -83,7 +83,7 @@ def train(
     )
     forward = torch.compile(objective) if recipe.compile else objective
     damaged: set[str] = set()
-    last = read_metrics(folder.path)[-1] if first else {}
+    last = (read_metrics(folder.path) or [{}])[-1]
     loss: float = last.get("loss", math.nan)
     accuracy: float | None = last.get("test_accuracy")
     folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])

@@ -42,7 +42,7 @@ def extract(
 
 
 def linear_probe(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, penalty: float = 1e-4
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, penalty: float = 1e-3
 ) -> float:
     """Test accuracy of logistic regression on standardised features, solved by L-BFGS in float64.
 
@@ -52,7 +52,7 @@ def linear_probe(
     centre, spread = features.double().mean(0), features.double().std(0).clamp(min=1e-6)
     x, y = ((part.double() - centre) / spread for part in (features, held))
     one_hot = F.one_hot(labels, classes).double()
-    gram = x.T @ x / len(x) + max(penalty, 1e-3) * torch.eye(x.shape[1], dtype=torch.float64)
+    gram = x.T @ x / len(x) + penalty * torch.eye(x.shape[1], dtype=torch.float64)
     weight = torch.linalg.solve(gram, x.T @ (one_hot - 1 / classes) / len(x)).contiguous().requires_grad_()  # (D, K)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     solver = torch.optim.LBFGS([weight, bias], max_iter=200, tolerance_change=1e-9, line_search_fn="strong_wolfe")

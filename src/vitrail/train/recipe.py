@@ -70,7 +70,7 @@ class Recipe:
     """The smallest part of an image's area that a random crop keeps; 1 for no crop."""
     flip: bool = False
     shift: int = 0
-    """Pixels by which an image may move up, down, left and right."""
+    """Pixels by which an image may move up, down, left and right; its edge goes on behind it."""
     augment: int = 0
     """RandAugment operations per image."""
     magnitude: float = 0.3
