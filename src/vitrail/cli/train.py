@@ -121,6 +121,7 @@ def _run(
     from vitrail.train.loop import train as run
     from vitrail.train.prepare import open_checkpoint, prepare, read_recipe
     from vitrail.train.recipe import Distillation
+    from vitrail.train.state import states
 
     held = read_job(folder) if going_on else None
     chosen = read_recipe(recipe) if recipe is not None else held.recipe if held else read_recipe("plain")
@@ -147,6 +148,11 @@ def _run(
         require(
             not changed,
             f"{folder} was begun otherwise: {'; '.join(changed[:4])}; resume it as it was, or begin another with --out",
+        )
+        require(
+            held.data.start is None or bool(states(folder / "states")),
+            f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
+            "remove it and begin again with --out",
         )
     teacher = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
     view = View(folder, quiet=world.rank > 0, tensorboard=tensorboard)
