@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from vitrail.errors import VitrailError
 from vitrail.plan.meter import Number
 from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["Problem", "copy", "matmul", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
+__all__ = ["Problem", "copy", "product", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,27 @@ def copy(t: Tape, x: Tensor) -> Tensor:
     return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
 
 
-def matmul(
-    t: Tape, path: str, a: Tensor, b: Tensor, batch: Number, m: Number, k: Number, n: Number, component: str | None = None
+def product(
+    t: Tape,
+    path: str,
+    a: Tensor,
+    b: Tensor,
+    batch: Number,
+    m: Number,
+    k: Number,
+    n: Number,
+    component: str | None = None,
+    *,
+    copies: tuple[bool, bool] = (True, True),
 ) -> Tensor:
-    """`batch` products of m×k and k×n matrices."""
+    """`batch` products of m×k and k×n matrices; `copies` says which operands do not lie as such a batch."""
     size = t.compute
-    right, left = t.cast(b, size), t.cast(a, size)
+    cast_b, cast_a = t.cast(b, size), t.cast(a, size)
+    left = copy(t, cast_a) if copies[0] else cast_a
+    right = copy(t, cast_b) if copies[1] else cast_b
     saved = t.save(path, left, right)
     flops, counts = 2 * batch * m * k * n, (batch * m * k, batch * k * n)
-    needs = a.node is not None, b.node is not None
+    needs = left.node is not None, right.node is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
@@ -139,18 +151,16 @@ def softmax_attention(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
 ) -> Tensor:
     """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
-    queries = fresh(t, q)
-    products = _products(t, path, queries, k, p, in_order)
-    del queries
+    scores = _scores(t, path, fresh(t, q), k, p, in_order)
     if bias is not None:
-        products = add(t, products, bias, "attention_maps", spread=True)
-    weights = dropout(t, path, softmax(t, path, products), rate)
-    values = v if p.single else copy(t, v)
-    mixed = matmul(t, path, weights, values, p.count, p.queries, p.keys, p.head_width)
+        scores = add(t, scores, bias, "attention_maps", spread=True)
+    weights = dropout(t, path, softmax(t, path, scores), rate)
+    copies = False, not p.single
+    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
     return mixed if p.single else copied_back(t, mixed)
 
 
-def _products(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
-    if not in_order and not p.single:
-        q, k = copy(t, q), copy(t, k)
-    return matmul(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps")
+@module
+def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
+    copies = (not in_order and not p.single,) * 2
+    return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)

@@ -307,7 +307,7 @@ def mix(
             windows = Windows.of(c.grid, window, shifted=shifted and shift)
             return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, n.batch, bias)
         case SparseAttention():
-            return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count)
+            return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
 
 
 def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> list[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, matmul, sdpa, softmax, softmax_attention
+from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, softmax_attention
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["full_mix", "linear_mix", "sparse_mix"]
@@ -29,13 +29,11 @@ def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, 
     total = _sum_keys(t, k, p)
     size = p.head_width
 
-    def ordered(x: Tensor, already: bool = in_order) -> Tensor:
-        return x if already or p.single else copy(t, x)
-
-    summed = matmul(t, path, ordered(k), ordered(v, False), p.count, size, p.keys, size)
-    mixed = matmul(t, path, ordered(q), summed, p.count, p.queries, size, size)
+    copies = not in_order and not p.single
+    summed = product(t, path, k, v, p.count, size, p.keys, size, copies=(copies, not p.single))
+    mixed = product(t, path, q, summed, p.count, p.queries, size, size, copies=(copies, False))
     del summed
-    share = matmul(t, path, ordered(q), total, p.count, p.queries, size, 1)
+    share = product(t, path, q, total, p.count, p.queries, size, 1, copies=(copies, False))
     return ops.divide(t, path, mixed if p.single else ops.copied_back(t, mixed), share), True
 
 
@@ -55,28 +53,31 @@ def _sum_keys(t: Tape, k: Tensor, p: Problem) -> Tensor:
 
 
 def sparse_mix(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, grid: Size, prefix: int
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, grid: Size, prefix: int, in_order: bool
 ) -> tuple[Tensor, bool]:
     """Rows, columns and prefix in one softmax; every product copies its operands into its own order."""
+    if in_order:
+        t.approximate("sparse attention with qk_norm: some copies are not made, and counted all the same")
     h, w, d, scores = grid.height, grid.width, p.head_width, p.count * grid.area
     q_grid, k_grid, v_grid = (_patches(t, x, scores * d, prefix) for x in (q, k, v))
     q_grid = ops.fresh(t, q_grid)
-    along_row = _product(t, path, q_grid, k_grid, p.count * h, w, d, w)
-    along_column = _product(t, path, q_grid, k_grid, p.count * w, h, d, h)
-    to_prefix = _product(t, path, q_grid, _spread(t, k, p, h, prefix), p.count * h, w, d, prefix)
+    along_row = product(t, path, q_grid, k_grid, p.count * h, w, d, w)
+    along_column = product(t, path, q_grid, k_grid, p.count * w, h, d, h)
+    of_prefix = _spread(t, k, p, h, prefix)
+    to_prefix = product(t, path, q_grid, of_prefix, p.count * h, w, d, prefix, copies=(True, prefix > 0))
     twice = t.new(h * h, 1)
     along_column = ops.fresh(t, along_column, t.save(path, twice))
     weights = softmax(t, path, ops.cat(t, along_row, along_column, to_prefix))
     in_row, in_column, in_prefix = ops.split(t, weights, scores * w, scores * h, scores * prefix)
     mixed = ops.add(
         t,
-        _product(t, path, in_row, v_grid, p.count * h, w, w, d, copies=False),
-        _product(t, path, in_column, v_grid, p.count * w, h, h, d),
+        product(t, path, in_row, v_grid, p.count * h, w, w, d, copies=(False, True)),
+        product(t, path, in_column, v_grid, p.count * w, h, h, d),
     )
     if not prefix:
         return mixed, True
     of_prefix = _spread(t, v, p, h, prefix)
-    mixed = ops.add(t, mixed, _product(t, path, in_prefix, of_prefix, p.count * h, w, prefix, d, copies=False))
+    mixed = ops.add(t, mixed, product(t, path, in_prefix, of_prefix, p.count * h, w, prefix, d, copies=(False, True)))
     queries = ops.narrow(t, q, p.count * prefix * d)
     from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, d))
     return ops.cat(t, from_prefix, mixed), True
@@ -90,12 +91,3 @@ def _spread(t: Tape, x: Tensor, p: Problem, rows: int, prefix: int) -> Tensor:
     """The prefix's keys or values, the same for every row of the grid."""
     count = p.count * prefix * p.head_width
     return ops.expand(t, ops.narrow(t, x, count), count * rows)
-
-
-def _product(
-    t: Tape, path: str, a: Tensor, b: Tensor, batch: int, m: int, k: int, n: int, *, copies: bool = True
-) -> Tensor:
-    right, left = t.cast(b, t.compute), t.cast(a, t.compute)
-    if copies:
-        left = copy(t, left)
-    return matmul(t, path, left, copy(t, right) if right.count else right, batch, m, k, n)
