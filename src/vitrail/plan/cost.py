@@ -379,12 +379,14 @@ def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
             return ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
         case MaxPool():
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
-    return attention_pool(t, c.pool, n, x)
+    return attention_pool(t, c, c.pool, n, x)
 
 
 @module
-def attention_pool(t: Tape, spec: AttentionPool, n: Numbers, x: Tensor) -> Tensor:
+def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Tensor) -> Tensor:
     d = n.width
+    if c.final_norm == "none" and c.prefix.count == 0:
+        t.approximate("a pool that reads tokens in the convolution's own order copies them, which is not modelled")
     q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
