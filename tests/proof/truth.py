@@ -61,9 +61,9 @@ def follow_step(
     with ExitStack() as stack:
         if device == "cuda":
             stack.enter_context(_stand_in_for_cuda())
+            stack.enter_context(sdpa_kernel(KERNELS[workload.attention]))
         if fake:
             stack.enter_context(FakeTensorMode())
-        stack.enter_context(sdpa_kernel(KERNELS[workload.attention]))
         dtype = DTYPES[workload.precision]
         _materialise(model, device, dtype)
         if workload.checkpointing:

@@ -1,0 +1,46 @@
+"""The books add up, and their paths are the state dict's."""
+
+from __future__ import annotations
+
+import torch
+
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+from vitrail.parts import Mlp, WindowedAttention
+from vitrail.plan import Workload, ledger
+
+CONFIG = ViTConfig(image=Size(80, 112), width=96, depth=7, num_heads=3, mlp=Mlp(width=160), classes=11, drop_path=0.1)
+
+
+def test_rows_are_unique_and_in_the_models_order() -> None:
+    paths = [row.path for row in ledger(CONFIG).rows]
+    assert len(set(paths)) == len(paths)
+    with torch.device("meta"):
+        order = [name.rpartition(".")[0] for name in build(CONFIG).state_dict()]
+    with_params = [row.path for row in ledger(CONFIG).rows if row.params]
+    assert sorted(with_params, key=order.index) == sorted(set(order), key=order.index)
+    numbers = [int(path.split(".")[1]) for path in paths if path.startswith("blocks.")]
+    assert numbers == sorted(numbers)
+
+
+def test_blocks_that_are_alike_have_rows_that_are_alike() -> None:
+    rows = {row.path: row for row in ledger(CONFIG.but(attention=WindowedAttention(window=Size(3, 4)))).rows}
+    for path, row in rows.items():
+        if path.startswith("blocks.1."):
+            for other in (3, 5):
+                like = rows[path.replace("blocks.1.", f"blocks.{other}.")]
+                assert (row.params, row.flops, row.train_flops) == (like.params, like.flops, like.train_flops)
+
+
+def test_flops_are_per_image_whatever_the_batch() -> None:
+    one, many = ledger(CONFIG), ledger(CONFIG, Workload(batch=5, train=True))
+    assert [row.flops for row in one.rows] == [row.flops for row in many.rows]
+    assert many.saved_bytes > one.saved_bytes
+
+
+def test_totals_are_the_rows_sums() -> None:
+    books = ledger(CONFIG)
+    assert books.params == sum(row.params for row in books.rows)
+    assert books.flops_forward == 2 * sum(row.macs for row in books.rows) == 2 * books.macs_forward
+    assert books.flops_train == sum(row.train_flops for row in books.rows)
