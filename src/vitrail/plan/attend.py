@@ -139,11 +139,12 @@ def product(
     return t.record(t.new(batch * m * n, size, component), (left, right), saved, backward)
 
 
-def softmax(t: Tape, path: str, x: Tensor) -> Tensor:
-    """In float32 under autocast; from float16, but not from bfloat16, the kernel itself casts, there and back."""
-    a = t.cast(x, 4, "attention_maps") if t.amp and not t.fp16 else x
+def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
+    """In float32 under autocast, or if asked to be `precise`; from float16, but not from bfloat16, the kernel itself casts, there and back."""
+    full = t.amp or precise
+    a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
     count, size = a.count, a.size
-    y = t.new(count, 4 if t.amp else size, "attention_maps")
+    y = t.new(count, 4 if full else size, "attention_maps")
     return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))
 
 

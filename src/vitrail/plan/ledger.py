@@ -81,8 +81,6 @@ def _rows(one: Tape, batch: Tape) -> list[Row]:
     places: dict[str, int] = {}
     rows: dict[str, Row] = {}
     for path in one.paths:
-        if not path:  # the loss, which is no module
-            continue
         places.setdefault(path.split(".")[0], len(places))
         flops = one.flops[path]
         row = Row(path, one.params[path], flops, flops + one.backward_flops[path], batch.saved_bytes[path])

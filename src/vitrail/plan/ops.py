@@ -309,8 +309,8 @@ def amax(t: Tape, path: str, x: Tensor, count: Number) -> Tensor:
 
 
 def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
-    logs = saving_output(t, "", logits)
+    logs = saving_output(t, "loss", logits)
     full = t.cast(logs, 4) if t.amp else logs
     count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    return t.record(loss, (full,), t.save("", full, total), lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("loss", full, total), lambda grad: (t.new(count, size),))

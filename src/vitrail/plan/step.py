@@ -84,6 +84,14 @@ def _kernel(config: Config, workload: Workload) -> str:
 
 
 def _model(config: Config, workload: Workload):
+    if workload.library != "vitrail":
+        from vitrail.plan import peers
+
+        if workload.library == "timm":
+            peers.check_timm(config)
+            return peers.timm_vit, cost.numbers(config, workload)
+        peers.check_huggingface(config)
+        return peers.huggingface_vit, cost.numbers(config, workload)
     if isinstance(config, ViTConfig):
         return cost.vit, cost.numbers(config, workload)
     from vitrail.plan import stages

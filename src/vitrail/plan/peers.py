@@ -1,0 +1,264 @@
+"""Other libraries' implementations of the same ViT on a tape, operation by operation, with their own names.
+
+timm 1.0.30 and transformers 5.18. What a library cannot express is refused with the reason.
+"""
+
+from __future__ import annotations
+
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import require
+from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
+from vitrail.plan import ops
+from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, unbind_heads
+from vitrail.plan.cost import Numbers, drop_path, norm
+from vitrail.plan.meter import Number
+from vitrail.plan.tape import Run, Tape, Tensor, module
+
+__all__ = ["check_huggingface", "check_timm", "huggingface_vit", "timm_vit"]
+
+
+def _refuse(library: str, holds: bool, what: str, instead: str) -> None:
+    require(holds, f"{library}'s ViT cannot express {what}; use {instead}, or plan vitrail's own")
+
+
+def _check_common(library: str, c: Config) -> None:
+    _refuse(library, isinstance(c, ViTConfig), type(c).__name__, "a ViTConfig")
+    assert isinstance(c, ViTConfig)
+    plain = isinstance(c.embedding, Patches) and c.embedding.stride in (None, c.patch) and c.remainder == "error"
+    _refuse(library, plain, "this embedding", "non-overlapping Patches with remainder 'error'")
+    _refuse(library, isinstance(c.attention, FullAttention), type(c.attention).__name__, "FullAttention")
+    _refuse(library, isinstance(c.position, Learned), type(c.position).__name__, "Learned")
+    simple = isinstance(c.mlp, Mlp) and c.mlp.activation != "quick_gelu"
+    _refuse(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
+    _refuse(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
+    _refuse(library, c.head_bias, "a head without bias", "head_bias=True")
+
+
+def _blocks(depth: Number) -> list[Run]:
+    """The first apart: the caller holds its input to the end."""
+    if not isinstance(depth, int):
+        return [([(0,)], 1), ([(1,), (2,), (3,)], depth - 1)]
+    return [([(0,)], 1), ([(i,) for i in range(1, depth)], depth - 1)]
+
+
+# ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_timm(c: Config) -> None:
+    _check_common("timm", c)
+    assert isinstance(c, ViTConfig) and isinstance(c.embedding, Patches) and isinstance(c.position, Learned)
+    _refuse("timm", not c.prefix.distillation, "a distillation token in its plain ViT", "Prefix(distillation=False)")
+    _refuse("timm", c.position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
+    _refuse("timm", isinstance(c.pool, ClsPool | MeanPool), type(c.pool).__name__, "ClsPool or MeanPool")
+    _refuse("timm", c.final_norm != "none", "no final norm", "final_norm 'tokens' or 'pooled'")
+    unbiased = c.embedding.bias != c.embedding_norm
+    _refuse("timm", unbiased, "this patch bias", "a bias exactly where there is no embedding_norm")
+
+
+def timm_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    x = _timm_features(t, c, n, image)
+    return _timm_head(t, c, n, x)
+
+
+def _timm_features(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    def block(x: Tensor, i: int) -> Tensor:
+        return _timm_block(t, c, n, x, f"blocks.{i}", c.drop_path * i)
+
+    x = _timm_patch_embed(t, c, n, image)
+    x = _timm_positions(t, c, n, x)
+    if c.embedding_norm:
+        x = norm(t, n, x, "norm_pre")
+    x = t.repeat("blocks", block, x, _blocks(n.depth))
+    return norm(t, n, x, "norm") if c.final_norm == "tokens" else x
+
+
+@module
+def _timm_patch_embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    assert isinstance(c.embedding, Patches)
+    weights = n.width * n.channels * n.patch
+    return ops.conv(t, "patch_embed.proj", image, weights, n.width, n.batch * n.grid, c.embedding.bias)
+
+
+def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    assert isinstance(c.position, Learned)
+    kept = [("cls_token", c.prefix.cls), ("reg_token", c.prefix.registers)]
+    before = [
+        ops.expand(t, t.parameter("", count * n.width, name), n.batch * count * n.width) for name, count in kept if count
+    ]
+    apart = c.position.prefix == "none"
+    table = t.parameter("", (n.grid if apart else n.tokens) * n.width, "pos_embed")
+    if apart:
+        x = ops.add(t, x, table, spread=True)
+        return ops.cat(t, *before, x) if before else x
+    if before:
+        x = ops.cat(t, *before, x)
+    return ops.add(t, x, table, spread=True)
+
+
+@module
+def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float) -> Tensor:
+    def scaled(branch: Tensor, name: str) -> Tensor:
+        if c.layer_scale is not None:
+            branch = ops.multiply(t, path, branch, t.parameter(f"{path}.{name}", n.width, "gamma"), spread=True)
+        return drop_path(t, path, n, branch, rate) if t.train else branch
+
+    x = ops.add(t, x, scaled(_timm_attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attn"), "ls1"))
+    return ops.add(t, x, scaled(_timm_mlp(t, c, n, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp"), "ls2"))
+
+
+@module
+def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+    single = isinstance(n.batch, int) and n.batch == 1
+    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3)
+    if c.qk_norm:
+        q, k = _head_norm(t, n, q, f"{path}.q_norm"), _head_norm(t, n, k, f"{path}.k_norm")
+    if t.kernel == "eager":
+        q = ops.fresh(t, q)
+        copies = not c.qk_norm and not single
+        attn = product(
+            t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=(copies, copies)
+        )
+        attn = softmax(t, path, attn)
+        attn = ops.dropout(t, path, attn, c.attention_dropout)
+        x = product(t, path, attn, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not single))
+        x = x if single else ops.copied_back(t, x)
+        x = copy(t, x)
+    else:
+        x = sdpa(t, path, q, k, v, p)
+        cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
+        if is_flash(t) and (c.qk_norm or cut):
+            x = copy(t, x)
+    x = _linear(t, f"{path}.proj", x, n.width, n.width)
+    return ops.dropout(t, path, x, c.dropout)
+
+
+@module
+def _head_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
+    return ops.layer_norm(t, path, x, n.head_width)
+
+
+@module
+def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number, bias: bool = True) -> Tensor:
+    return ops.linear(t, path, x, before, after, bias)
+
+
+@module
+def _timm_mlp(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+    x = _linear(t, f"{path}.fc1", x, n.width, n.mlp_width)
+    x = ops.activate(t, path, x)
+    x = ops.dropout(t, path, x, c.dropout)
+    x = _linear(t, f"{path}.fc2", x, n.mlp_width, n.width)
+    return ops.dropout(t, path, x, c.dropout)
+
+
+def _timm_head(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    x = _timm_pool(t, c, n, x)
+    if c.final_norm == "pooled":
+        x = norm(t, n, x, "fc_norm")
+    return _linear(t, "head", x, n.width, n.classes) if c.classes else x
+
+
+def _timm_pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+    if isinstance(c.pool, ClsPool):
+        return ops.narrow(t, x, n.batch * n.width)
+    if c.prefix.count:
+        x = ops.narrow(t, x, n.batch * n.grid * n.width)
+    return ops.mean(t, x, n.batch * n.width)
+
+
+# ── transformers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_huggingface(c: Config) -> None:
+    _check_common("transformers", c)
+    assert isinstance(c, ViTConfig) and isinstance(c.embedding, Patches) and isinstance(c.position, Learned)
+    name = "transformers"
+    _refuse(name, c.embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
+    _refuse(name, c.prefix == Prefix() and c.position.prefix != "none", f"the prefix {c.prefix}", "CLS alone")
+    _refuse(name, isinstance(c.pool, ClsPool), type(c.pool).__name__, "ClsPool")
+    _refuse(name, c.final_norm == "tokens", f"final_norm {c.final_norm!r}", "'tokens'")
+    _refuse(name, not c.qk_norm and c.layer_scale is None, "qk_norm or LayerScale", "neither")
+    _refuse(name, c.dropout == 0 and c.drop_path == 0, "dropout where vitrail has it, or drop_path", "0")
+
+
+def huggingface_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    outputs = _hf_model(t, c, n, image)
+    pooled = ops.narrow(t, outputs, n.batch * n.width)
+    return _linear(t, "classifier", pooled, n.width, n.classes) if c.classes else pooled
+
+
+@module
+def _hf_model(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    def layer(x: Tensor, i: int) -> Tensor:
+        return _hf_layer(t, c, n, x, f"vit.layers.{i}")
+
+    embedded = _hf_embeddings(t, c, n, image)
+    hidden = t.repeat("vit.layers", layer, embedded, _blocks(n.depth))
+    return norm(t, n, hidden, "vit.layernorm")
+
+
+@module
+def _hf_embeddings(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+    x = _hf_patches(t, n, image)
+    before = ops.expand(t, t.parameter("vit.embeddings", n.width, "cls_token"), n.batch * n.width)
+    x = ops.cat(t, before, x)
+    return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings"), spread=True)
+
+
+@module
+def _hf_patches(t: Tape, n: Numbers, image: Tensor) -> Tensor:
+    weights = n.width * n.channels * n.patch
+    return ops.conv(t, "vit.embeddings.patch_embeddings.projection", image, weights, n.width, n.batch * n.grid)
+
+
+@module
+def _hf_layer(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+    residual = x
+    x = norm(t, n, x, f"{path}.layernorm_before")
+    x, weights = _hf_attention(t, c, n, x, f"{path}.attention")
+    x = ops.add(t, x, residual)
+    residual = x
+    x = norm(t, n, x, f"{path}.layernorm_after")
+    x = _hf_mlp(t, n, x, f"{path}.mlp")
+    x = ops.add(t, x, residual)
+    del weights  # the layer keeps its attention maps to the end
+    return x
+
+
+@module
+def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
+    single = isinstance(n.batch, int) and n.batch == 1
+    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
+    biased = c.qkv_bias == "all"
+    q = _linear(t, f"{path}.q_proj", x, n.width, n.width, biased)
+    k = _linear(t, f"{path}.k_proj", x, n.width, n.width, biased)
+    v = _linear(t, f"{path}.v_proj", x, n.width, n.width, biased)
+    if t.kernel == "eager":
+        mixed, weights = _hf_eager(t, c, path, q, k, v, p)
+    else:
+        mixed, weights = sdpa(t, path, q, k, v, p), None
+        if is_flash(t) and isinstance(p.head_width, int) and p.head_width % 8:
+            mixed = copy(t, mixed)
+    mixed = _linear(t, f"{path}.o_proj", mixed, n.width, n.width)
+    return mixed, weights
+
+
+def _hf_eager(
+    t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem
+) -> tuple[Tensor, Tensor]:
+    copies = (not p.single,) * 2
+    weights = ops.fresh(
+        t, product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
+    )
+    weights = t.cast(softmax(t, path, weights, precise=True), q.size, "attention_maps")
+    weights = ops.dropout(t, path, weights, c.attention_dropout)
+    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
+    return copy(t, mixed if p.single else ops.copied_back(t, mixed)), weights
+
+
+@module
+def _hf_mlp(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
+    x = _linear(t, f"{path}.fc1", x, n.width, n.mlp_width)
+    x = ops.activate(t, path, x)
+    return _linear(t, f"{path}.fc2", x, n.mlp_width, n.width)
