@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 def kind_of(part: type) -> str:
-    """The type's name in JSON: SinCos2d → sin_cos_2d."""
+    """The type's name in JSON: its own KIND, or its name in words, SinCos2d → sin_cos_2d."""
+    if hasattr(part, "KIND"):
+        return part.KIND
     words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", part.__name__)
     return re.sub(r"(?<=[A-Z])(?=[A-Z][a-z])", "_", words).lower()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
 from operator import mul
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from vitrail.codec import from_plain, to_plain
 from vitrail.errors import VitrailError, require
@@ -83,6 +83,8 @@ class ViTConfig(_Value):
     >>> ViTConfig().grid, ViTConfig().tokens
     (Size(height=14, width=14), 197)
     """
+
+    KIND: ClassVar[str] = "vit"
 
     image: Size = Size(224, 224)
     channels: int = 3
@@ -196,6 +198,8 @@ class PyramidStage:
 class PyramidConfig(_Value):
     """Stages of windowed attention with relative bias on ever coarser, wider grids, as Swin (arXiv 2103.14030)."""
 
+    KIND: ClassVar[str] = "pyramid"
+
     image: Size = Size(224, 224)
     channels: int = 3
     patch: Size = Size(4, 4)
@@ -272,6 +276,8 @@ class MobileStage:
 @dataclass(frozen=True, kw_only=True)
 class MobileConfig(_Value):
     """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178)."""
+
+    KIND: ClassVar[str] = "mobile"
 
     image: Size = Size(256, 256)
     channels: int = 3

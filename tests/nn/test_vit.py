@@ -28,7 +28,7 @@ SMALL = ViTConfig(
 )
 EXACT = {"rtol": 0, "atol": 1e-11}  # float64 through a few layers
 
-laws = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+laws = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def model_of(config: ViTConfig, seed: int = 0) -> ViT:

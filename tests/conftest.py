@@ -1,0 +1,12 @@
+"""What every test runs under: one thread each, since the runner starts a process per core, and repeatable draws."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; commands under test inherit it
+
+settings.register_profile("vitrail", deadline=None, derandomize=True)
+settings.load_profile("vitrail")
