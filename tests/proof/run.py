@@ -44,8 +44,8 @@ def main() -> int:
         cases = draw(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:
-        truth = follow_step(config, workload).phase_peaks
-        plan = memory(config, workload)
+        plan, tracked = memory(config, workload), follow_step(config, workload).phase_peaks
+        truth = {phase: tracked[phase] for phase in plan.phase_peaks}
         error = {phase: plan.phase_peaks[phase] - truth[phase] for phase in plan.phase_peaks}
         rows.append(
             {

@@ -164,9 +164,15 @@ def _reduced(
     part = whole.pop(0)
     if part is None:
         return None
-    if spread or (isinstance(count, int) and count != old):
+    if spread or not same(count, old):
         part = t.new(count, old_size)
     return part if size == old_size else t.new(count, size)
+
+
+def same(a: Number, b: Number) -> bool:
+    """Whether two counts are equal; of arrays, all of them."""
+    equal = a == b
+    return equal if isinstance(equal, bool) else bool(equal.all())
 
 
 def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: bool = False) -> Tensor:
@@ -223,8 +229,7 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
 def expand(t: Tape, x: Tensor, count: Number) -> Tensor:
     """The same for every image: a view, whose gradient is summed."""
     own, size = x.count, x.size
-    same = own == count
-    if same if isinstance(same, bool) else same.all():
+    if same(own, count):
         return x
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 

@@ -88,11 +88,11 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
     apart = c.position.prefix == "none"
     table = t.parameter("", (n.grid if apart else n.tokens) * n.width, "pos_embed")
     if apart:
-        x = ops.add(t, x, table, spread=True)
+        x = ops.add(t, x, table)
         return ops.cat(t, *before, x) if before else x
     if before:
         x = ops.cat(t, *before, x)
-    return ops.add(t, x, table, spread=True)
+    return ops.add(t, x, table)
 
 
 @module
@@ -203,7 +203,7 @@ def _hf_embeddings(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     x = _hf_patches(t, n, image)
     before = ops.expand(t, t.parameter("vit.embeddings", n.width, "cls_token"), n.batch * n.width)
     x = ops.cat(t, before, x)
-    return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings"), spread=True)
+    return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings"))
 
 
 @module

@@ -279,9 +279,14 @@ class Tape:
         outputs = list(node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads))
         grads.clear()
         self._unpacked = node.saved = node.frame = None
+        shared = len(outputs) == 2 and outputs[0] is outputs[1]
         outputs.reverse()
         for target, slot in node.edges:
-            self._deliver(target, slot, outputs.pop())
+            grad = outputs.pop()
+            if shared and isinstance(target, Leaf):  # it keeps a gradient of its own
+                grad = self.new(grad.count, grad.size)
+            self._deliver(target, slot, grad)
+            del grad
 
     def forget_recomputed(self) -> None:
         """Within a backward: what checkpointing recomputed is no longer needed, while what was saved stays."""

@@ -33,9 +33,12 @@ class Windows:
 
     @property
     def padded(self) -> bool:
-        return self.across.height * self.window.height != self.grid.height or (
-            self.across.width * self.window.width != self.grid.width
-        )
+        return self.across.height * self.window.height != self.grid.height or self.wider
+
+    @property
+    def wider(self) -> bool:
+        """The padding makes rows longer, so that cutting it off leaves gaps."""
+        return self.across.width * self.window.width != self.grid.width
 
     def in_place(self, prefix: int) -> bool:
         """Whole rows of the grid are windows as they lie, without a copy; with a prefix, only the whole grid is."""
@@ -127,5 +130,5 @@ def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
     if windows.shifted:
         x = ops.fresh(t, x)
     if windows.padded:
-        x = copy(t, ops.narrow(t, x, p.count * windows.grid.area * p.head_width))
-    return x
+        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    return copy(t, x) if windows.wider else x
