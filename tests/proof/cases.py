@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
@@ -36,13 +37,21 @@ __all__ = ["draw"]
 
 
 def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
-    """Valid pairs that the planner does not refuse; about one in ten is a pyramid and one in ten a mobile network."""
+    """Valid pairs that the planner does not refuse: pyramids, mobile networks, timm's and transformers' plain ViTs, and
+    for the most part every kind of ViT."""
     random, cases = Random(seed), []
     while len(cases) < count:
-        kind = random.random()
+        kind, library = random.random(), "vitrail"
         try:
-            config = _pyramid(random) if kind < 0.1 else _mobile(random) if kind < 0.2 else _vit(random)
-            workload = _workload(random, config)
+            if kind < 0.1:
+                config = _pyramid(random)
+            elif kind < 0.18:
+                config = _mobile(random)
+            elif kind < 0.36:
+                config, library = _plain(random), random.choice(["timm", "huggingface"])
+            else:
+                config = _vit(random)
+            workload = replace(_workload(random, config), library=library)
             memory(config, workload)
         except VitrailError:
             continue
@@ -108,6 +117,31 @@ def _vit(random: Random) -> ViTConfig:
         pool=ClsPool() if prefix.distillation else random.choice([*pools, *([ClsPool()] * 3 if prefix.cls else [])]),
         classes=random.choice([7, 100, 1000, 0 if not prefix.distillation else 9]),
         head_bias=random.random() < 0.8,
+    )
+
+
+def _plain(random: Random) -> ViTConfig:
+    """What timm, and often transformers, can express too."""
+    num_heads = random.choice([2, 3, 4])
+    width = num_heads * random.choice([16, 32, 64])
+    norm = random.random() < 0.2
+    return ViTConfig(
+        image=Size(16 * random.randint(3, 8), 16 * random.randint(3, 8)),
+        embedding=Patches(bias=not norm),
+        embedding_norm=norm,
+        prefix=random.choice([Prefix(), Prefix(), Prefix(registers=2)]),
+        position=random.choice([Learned(), Learned(), Learned(prefix="none")]),
+        width=width,
+        depth=random.randint(1, 6),
+        num_heads=num_heads,
+        qkv_bias=random.choice(["all", "none"]),
+        qk_norm=random.random() < 0.2,
+        mlp=Mlp(width=random.choice([2, 4]) * width),
+        layer_scale=random.choice([None, None, 1e-5]),
+        attention_dropout=random.choice([0.0, 0.1]),
+        drop_path=random.choice([0.0, 0.0, 0.1]),
+        pool=random.choice([ClsPool(), ClsPool(), MeanPool()]),
+        classes=random.choice([10, 1000]),
     )
 
 
