@@ -93,7 +93,7 @@ _fixed_convolution_backward._get_raw = True  # type: ignore[attr-defined]
 
 
 def fused_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0) -> Any:
-    """PyTorch's fused kernel by name: on the meta device it would fall back to plain math, whose backward is cheaper."""
+    """PyTorch's fused kernel by name: the meta device would fall back to plain math, whose backward is cheaper."""
     if attn_mask is not None:
         attn_mask = attn_mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention

@@ -18,7 +18,10 @@ BASE = ViTConfig(image=Size(96, 64), width=96, depth=3, num_heads=3, mlp=Mlp(wid
 
 @pytest.mark.parametrize(
     "config",
-    [BASE, BASE.but(mlp=SwiGLU(width=96), position=SinCos2d(), prefix=Prefix(cls=False), pool=MeanPool(), qk_norm=True)],
+    [
+        BASE,
+        BASE.but(mlp=SwiGLU(width=96), position=SinCos2d(), prefix=Prefix(cls=False), pool=MeanPool(), qk_norm=True),
+    ],
 )
 @pytest.mark.parametrize(
     "workload",

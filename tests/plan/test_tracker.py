@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "proof"))
-
+from tracker import Tracker
 from truth import follow_step
-
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
@@ -34,7 +29,6 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload
-from tracker import Tracker
 
 PLAIN = ViTConfig(image=Size(48, 80), width=24, depth=1, num_heads=3, mlp=Mlp(width=40), classes=5)
 TRAIN = Workload(batch=2, train=True)
@@ -116,4 +110,5 @@ def test_a_peak_is_the_highest_point_of_its_phase() -> None:
             kept = torch.zeros(3)
             torch.zeros(2)
     assert tracker.phase_peaks == {"first": 176, "second": 20}
-    assert tracker.peak_bytes == 176 and kept.shape == (3,)
+    assert tracker.peak_bytes == 176
+    assert kept.shape == (3,)

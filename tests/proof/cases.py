@@ -88,10 +88,10 @@ def _vit(random: Random) -> ViTConfig:
         + [FullAttention(fused=False), LinearAttention(), SparseAttention()]
         + [WindowedAttention(window=Size(3, 4)), WindowedAttention(window=Size(5, 2), shift=False)]
     )
-    position = random.choice(
-        [Learned(), Learned(), Learned(prefix="none"), SinCos1d(), SinCos2d(), Rotary(), Rotary(coordinates="normalised")]
-        + [RotaryMixed(), NoPosition(), RelativeBias(prefix=False), RelativeBias(shared=True, prefix=False)]
-    )
+    added = [Learned(), Learned(), Learned(prefix="none"), SinCos1d(), SinCos2d(), NoPosition()]
+    inside = [Rotary(), Rotary(coordinates="normalised"), RotaryMixed()]
+    biases = [RelativeBias(prefix=False), RelativeBias(shared=True, prefix=False)]
+    position = random.choice([*added, *inside, *biases])
     dropout = random.choice([0.0, 0.0, 0.1])
     return ViTConfig(
         image=Size(16 * random.randint(3, 8), 16 * random.randint(3, 8)),

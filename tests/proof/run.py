@@ -21,10 +21,15 @@ load_shim()
 
 import torch  # noqa: E402
 from cases import draw  # noqa: E402
-from truth import follow_step  # noqa: E402
 
+from truth import follow_step  # noqa: E402
 from vitrail.config import config_from_json  # noqa: E402
 from vitrail.plan import Workload, memory  # noqa: E402
+
+
+def report(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -57,10 +62,10 @@ def main() -> int:
             }
         )
         if any(error.values()):
-            print(f"{error} of {max(truth.values()):,}, exact={plan.exact}: {workload} {config}")
+            report(f"{error} of {max(truth.values()):,}, exact={plan.exact}: {workload} {config}")
     wrong = sum(row["planned"] != row["phase_peaks"] for row in rows)
     seconds = time.perf_counter() - start
-    print(f"{len(rows)} cases, {wrong} with an error in any phase, {seconds:.0f} s")
+    report(f"{len(rows)} cases, {wrong} with an error in any phase, {seconds:.0f} s")
     for path in filter(None, (options.golden, options.table)):
         keys = ("config", "workload", "phase_peaks") if path == options.golden else rows[0].keys()
         lines = [json.dumps({key: row[key] for key in keys}) for row in rows]

@@ -17,7 +17,8 @@ SOURCE = Path(__file__).with_name("cuda_shim.cpp")
 def load_shim() -> None:
     """Make fake `cuda` tensors work on a CPU build; raises CalledProcessError where it cannot be compiled."""
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     torch_folder = Path(spec.origin).parent
     version = (torch_folder / "version.py").read_bytes()
     name = hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:16]

@@ -81,8 +81,7 @@ def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Proble
     whole = replace(p, head_width=-(-p.head_width // 8) * 8)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
     q, k, v = (
-        pad(t, x, p.count * length * whole.head_width)
-        for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
+        pad(t, x, p.count * length * whole.head_width) for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
     )
     return narrow(t, sdpa(t, path, q, k, v, whole), p.count * p.queries * p.head_width)
 
@@ -140,7 +139,10 @@ def product(
 
 
 def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
-    """In float32 under autocast, or if asked to be `precise`; from float16, but not from bfloat16, the kernel itself casts, there and back."""
+    """In float32 under autocast, or if asked to be `precise`.
+
+    From float16, but not from bfloat16, the kernel itself casts, there and back.
+    """
     full = t.amp or precise
     a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
     count, size = a.count, a.size
@@ -163,5 +165,6 @@ def softmax_attention(
 
 @module
 def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
-    copies = (not in_order and not p.single,) * 2
+    ordered = in_order or p.single
+    copies = (not ordered, not ordered)
     return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)

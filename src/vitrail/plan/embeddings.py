@@ -46,7 +46,9 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
 
 
 @module
-def pyramid_embed(t: Tape, spec: Hierarchical, image: Tensor, grid: int, batch: int, channels: int, width: int) -> Tensor:
+def pyramid_embed(
+    t: Tape, spec: Hierarchical, image: Tensor, grid: int, batch: int, channels: int, width: int
+) -> Tensor:
     """`grid` counts the patches of the last level; every level before has four times as many."""
     widths = (*spec.widths, width)
     patches = grid * 4 ** len(spec.widths)
@@ -88,7 +90,6 @@ def adaptive_embed(
     for i, size in enumerate(sizes):  # as if the finest patches took everything: the work is the same for all
         path, rows = f"embedding.projections.{i}", 0 if i else batch * tokens
         gathered = t.new(0 if i else image.count, image.size)
-        t.parameter(path, width * size), t.parameter(path, width, "bias")
         parts.append(ops.gathered_linear(t, path, gathered, size, rows, width, 0 if i else 2 * image.count * width))
     return copy(t, ops.cat(t, *parts))
 

@@ -36,10 +36,7 @@ __all__ = [
 def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool | Tensor = True) -> Tensor:
     """x @ Wᵀ + b over the last `width` values; the bias may be a tensor that was made on the way."""
     rows = x.count // width
-    if isinstance(bias, Tensor):
-        b = t.cast(bias, t.compute)
-    else:
-        b = t.weight(path, out, "bias") if bias else None
+    b = t.weight(path, out, "bias") if bias is True else t.cast(bias, t.compute) if bias else None
     w = t.weight(path, width * out)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
@@ -56,9 +53,7 @@ def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool
     return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
 
 
-def gathered_linear(
-    t: Tape, path: str, x: Tensor, width: Number, rows: Number, out: Number, flops: Number
-) -> Tensor:
+def gathered_linear(t: Tape, path: str, x: Tensor, width: Number, rows: Number, out: Number, flops: Number) -> Tensor:
     """A linear layer over gathered rows, which need no gradient; its FLOPs are given."""
     b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
     a = t.cast(x, t.compute)

@@ -10,7 +10,7 @@ from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, unbind_heads
-from vitrail.plan.cost import Numbers, drop_path, norm
+from vitrail.plan.encoder import Numbers, drop_path, norm
 from vitrail.plan.meter import Number
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
@@ -18,10 +18,10 @@ __all__ = ["check_huggingface", "check_timm", "huggingface_vit", "timm_vit"]
 
 
 def _refuse(library: str, holds: bool, what: str, instead: str) -> None:
-    require(holds, f"{library}'s ViT cannot express {what}; use {instead}, or plan vitrail's own")
+    require(holds, f"{library}'s ViT cannot express {what}; use {instead}, or plan vitrail's own model")
 
 
-def _check_common(library: str, c: Config) -> None:
+def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]:
     _refuse(library, isinstance(c, ViTConfig), type(c).__name__, "a ViTConfig")
     assert isinstance(c, ViTConfig)
     plain = isinstance(c.embedding, Patches) and c.embedding.stride in (None, c.patch) and c.remainder == "error"
@@ -32,6 +32,9 @@ def _check_common(library: str, c: Config) -> None:
     _refuse(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
     _refuse(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
     _refuse(library, c.head_bias, "a head without bias", "head_bias=True")
+    assert isinstance(c.embedding, Patches)
+    assert isinstance(c.position, Learned)
+    return c, c.embedding, c.position
 
 
 def _blocks(depth: Number) -> list[Run]:
@@ -44,15 +47,15 @@ def _blocks(depth: Number) -> list[Run]:
 # ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_timm(c: Config) -> None:
-    _check_common("timm", c)
-    assert isinstance(c, ViTConfig) and isinstance(c.embedding, Patches) and isinstance(c.position, Learned)
+def check_timm(config: Config) -> ViTConfig:
+    c, embedding, position = _check_common("timm", config)
     _refuse("timm", not c.prefix.distillation, "a distillation token in its plain ViT", "Prefix(distillation=False)")
-    _refuse("timm", c.position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
+    _refuse("timm", position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
     _refuse("timm", isinstance(c.pool, ClsPool | MeanPool), type(c.pool).__name__, "ClsPool or MeanPool")
     _refuse("timm", c.final_norm != "none", "no final norm", "final_norm 'tokens' or 'pooled'")
-    unbiased = c.embedding.bias != c.embedding_norm
+    unbiased = embedding.bias != c.embedding_norm
     _refuse("timm", unbiased, "this patch bias", "a bias exactly where there is no embedding_norm")
+    return c
 
 
 def timm_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
@@ -83,7 +86,9 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
     assert isinstance(c.position, Learned)
     kept = [("cls_token", c.prefix.cls), ("reg_token", c.prefix.registers)]
     before = [
-        ops.expand(t, t.parameter("", count * n.width, name), n.batch * count * n.width) for name, count in kept if count
+        ops.expand(t, t.parameter("", count * n.width, name), n.batch * count * n.width)
+        for name, count in kept
+        if count
     ]
     apart = c.position.prefix == "none"
     table = t.parameter("", (n.grid if apart else n.tokens) * n.width, "pos_embed")
@@ -170,16 +175,16 @@ def _timm_pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_huggingface(c: Config) -> None:
-    _check_common("transformers", c)
-    assert isinstance(c, ViTConfig) and isinstance(c.embedding, Patches) and isinstance(c.position, Learned)
+def check_huggingface(config: Config) -> ViTConfig:
     name = "transformers"
-    _refuse(name, c.embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
-    _refuse(name, c.prefix == Prefix() and c.position.prefix != "none", f"the prefix {c.prefix}", "CLS alone")
+    c, embedding, position = _check_common(name, config)
+    _refuse(name, embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
+    _refuse(name, c.prefix == Prefix() and position.prefix != "none", f"the prefix {c.prefix}", "CLS alone")
     _refuse(name, isinstance(c.pool, ClsPool), type(c.pool).__name__, "ClsPool")
     _refuse(name, c.final_norm == "tokens", f"final_norm {c.final_norm!r}", "'tokens'")
     _refuse(name, not c.qk_norm and c.layer_scale is None, "qk_norm or LayerScale", "neither")
     _refuse(name, c.dropout == 0 and c.drop_path == 0, "dropout where vitrail has it, or drop_path", "0")
+    return c
 
 
 def huggingface_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
@@ -244,10 +249,8 @@ def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tu
     return mixed, weights
 
 
-def _hf_eager(
-    t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem
-) -> tuple[Tensor, Tensor]:
-    copies = (not p.single,) * 2
+def _hf_eager(t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> tuple[Tensor, Tensor]:
+    copies = (not p.single, not p.single)
     weights = ops.fresh(
         t, product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
     )

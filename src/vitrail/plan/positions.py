@@ -45,7 +45,9 @@ def mixed_rotation(
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
     along = ops.split(t, frequencies, heads * pairs, heads * pairs)
     rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
-    angles = ops.add(t, ops.multiply(t, path, rows, along[0], spread=True), ops.multiply(t, path, columns, along[1], spread=True))
+    angles = ops.add(
+        t, ops.multiply(t, path, rows, along[0], spread=True), ops.multiply(t, path, columns, along[1], spread=True)
+    )
     return _rotation_of(t, path, angles, heads * tokens * pairs, size)
 
 
@@ -72,8 +74,6 @@ def relative_bias(
 
 def _frame_with_prefix(t: Tape, bias: Tensor, entries: Tensor, heads: Number, patches: Number, prefix: int) -> Tensor:
     from_prefix, to_prefix, among = ops.split(t, entries, heads, heads, heads)
-    left = ops.cat(
-        t, ops.expand(t, among, heads * prefix * prefix), ops.expand(t, to_prefix, heads * patches * prefix)
-    )
+    left = ops.cat(t, ops.expand(t, among, heads * prefix * prefix), ops.expand(t, to_prefix, heads * patches * prefix))
     right = ops.cat(t, ops.expand(t, from_prefix, heads * prefix * patches), bias)
     return ops.cat(t, left, right)

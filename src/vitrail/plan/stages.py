@@ -12,12 +12,12 @@ from vitrail.geometry import Size
 from vitrail.parts import Mlp, RelativeBias, WindowedAttention
 from vitrail.plan import ops
 from vitrail.plan.attend import copy
-from vitrail.plan.cost import Encoder, Numbers, block
 from vitrail.plan.embeddings import batch_norm, halved, patch_merge
+from vitrail.plan.encoder import Encoder, Numbers, block
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 
-__all__ = ["mobile", "pyramid", "sizes"]
+__all__ = ["Sizes", "mobile", "pyramid", "sizes"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,9 @@ def _mobile_stage(
 ) -> Tensor:
     for i in range(spec.depth):
         width, stride = (spec.width, 1) if i else (before, spec.stride)
-        x = inverted_residual(t, f"{path}.residuals.{i}", x, width, spec.width, c.expansion, stride, n.batch * size.area)
+        x = inverted_residual(
+            t, f"{path}.residuals.{i}", x, width, spec.width, c.expansion, stride, n.batch * size.area
+        )
     if not spec.transformer_depth:
         return x
     return map_transformer(t, c, n, spec, f"{path}.transformer", x, size)
@@ -208,9 +210,7 @@ def inverted_residual(
 
 
 @module
-def map_transformer(
-    t: Tape, c: MobileConfig, n: Sizes, spec: MobileStage, path: str, x: Tensor, size: Size
-) -> Tensor:
+def map_transformer(t: Tape, c: MobileConfig, n: Sizes, spec: MobileStage, path: str, x: Tensor, size: Size) -> Tensor:
     width, places = spec.transformer_width, n.batch * size.area
     grid = Size(size.height // c.patch.height, size.width // c.patch.width)
     hidden = c.mlp_ratio * width
@@ -220,7 +220,9 @@ def map_transformer(
     def one(tokens: Tensor, i: int) -> Tensor:
         return block(t, encoder, numbers, tokens, f"{path}.blocks.{i}", 0.0, None, False)
 
-    start = [_unfold(t, _into(t, path, conv_norm(t, f"{path}.local", x, spec.width, spec.width, places, 9), spec, places))]
+    start = [
+        _unfold(t, _into(t, path, conv_norm(t, f"{path}.local", x, spec.width, spec.width, places, 9), spec, places))
+    ]
     depth = spec.transformer_depth
     tokens = t.repeat(f"{path}.blocks", one, start.pop(), [([(i,) for i in range(depth)], depth)])
     folded = _unfold(t, _norm(t, f"{path}.norm", tokens, width))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.parts import FullAttention
-from vitrail.plan import cost
+from vitrail.plan import cost, peers, stages
+from vitrail.plan.encoder import Numbers
 from vitrail.plan.meter import Meter, Number
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.tape import Tape
+from vitrail.plan.stages import Sizes
+from vitrail.plan.tape import Tape, Tensor
 from vitrail.plan.workload import Workload
 
-__all__ = ["Step", "run_step"]
+__all__ = ["SIZES", "Step", "run_step"]
 
 SIZES = {"fp32": 4, "amp-bf16": 4, "amp-fp16": 4, "bf16": 2}
+"""Bytes of a parameter's element."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Step:
         return max(units.values())
 
 
-def run_step(config: Config, workload: Workload, meter: Meter | None = None, numbers: object = None) -> Step:
+def run_step(config: Config, workload: Workload, meter: Meter | None = None, numbers: Numbers | None = None) -> Step:
     """Walk through one step. `numbers` replaces the config's sizes, for a sweep."""
     meter = meter or Meter()
     train = workload.train
@@ -54,8 +58,8 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
     )
-    model, n = _model(config, workload)
-    n = numbers or n
+    model, own = _model(config, workload)
+    n = numbers or own
     peaks: dict[str, Number] = {}
     at_peak: dict[str, dict[str, Number]] = {}
 
@@ -83,18 +87,16 @@ def _kernel(config: Config, workload: Workload) -> str:
     return "eager" if explicit else workload.attention
 
 
-def _model(config: Config, workload: Workload):
-    if workload.library != "vitrail":
-        from vitrail.plan import peers
-
-        if workload.library == "timm":
-            peers.check_timm(config)
-            return peers.timm_vit, cost.numbers(config, workload)
-        peers.check_huggingface(config)
-        return peers.huggingface_vit, cost.numbers(config, workload)
-    if isinstance(config, ViTConfig):
-        return cost.vit, cost.numbers(config, workload)
-    from vitrail.plan import stages
-
-    model = stages.pyramid if isinstance(config, PyramidConfig) else stages.mobile
-    return model, stages.sizes(config, workload)
+def _model(config: Config, workload: Workload) -> tuple[Callable[..., Tensor], Numbers | Sizes]:
+    """The function that runs the model, by the library that is asked for, and the sizes that it takes."""
+    if workload.library == "timm":
+        return peers.timm_vit, cost.numbers(peers.check_timm(config), workload)
+    if workload.library == "huggingface":
+        return peers.huggingface_vit, cost.numbers(peers.check_huggingface(config), workload)
+    match config:
+        case ViTConfig():
+            return cost.vit, cost.numbers(config, workload)
+        case PyramidConfig():
+            return stages.pyramid, stages.sizes(config, workload)
+        case MobileConfig():
+            return stages.mobile, stages.sizes(config, workload)

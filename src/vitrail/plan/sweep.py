@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MaxPool, MeanPool, NoPosition, Patches, SinCos1d, SinCos2d
-from vitrail.plan.cost import Numbers
+from vitrail.plan.encoder import Numbers
 from vitrail.plan.memory import held_bytes
 from vitrail.plan.meter import ArrayMeter
 from vitrail.plan.step import run_step
@@ -53,6 +53,7 @@ def sweep(
     import numpy as np
 
     _check_structure(config)
+    require(workload.shard is None, f"a sweep is of one device, not of {workload.shard}; call memory() for each config")
     heights, widths = _sides(image, config.image)
     patch_heights, patch_widths = _sides(patch, config.patch)
     given = {
@@ -75,7 +76,8 @@ def sweep(
     columns["patch"], columns["pixels"] = patch_height * patch_width, height * width_
     columns["grid"] = columns["cells"] = (height // patch_height) * (width_ // patch_width)
     columns["tokens"] = columns["grid"] + config.prefix.count
-    found = {name: np.zeros(len(valid), dtype=np.int64) for name in ("params", "flops_forward", "flops_train", "peak_bytes")}
+    names = ("params", "flops_forward", "flops_train", "peak_bytes")
+    found = {name: np.zeros(len(valid), dtype=np.int64) for name in names}
     for group in _groups(columns, valid):
         chosen = {name: column[group] for name, column in columns.items()}
         for name, values in _plan(config, workload, chosen).items():
@@ -97,7 +99,7 @@ def _check_structure(config: ViTConfig) -> None:
     )
     require(
         plain,
-        "a sweep takes plain patches, full attention, an added position and no drop_path; call memory() for each config",
+        "a sweep takes plain patches, full attention, an added position and no drop_path; call memory() for each",
     )
 
 
@@ -121,7 +123,7 @@ def _plan(config: ViTConfig, workload: Workload, columns: dict[str, np.ndarray])
     import numpy as np
 
     first = {name: int(column[0]) for name, column in columns.items()}
-    n = Numbers(offsets=0, channels=config.channels, **columns)
+    n = Numbers(offsets=0, channels=config.channels, **columns)  # type: ignore[arg-type]
     if first["batch"] == 1:
         n.batch = 1
     if first["depth"] < 4:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -70,7 +71,7 @@ class _Frame:
         self.recomputed: list | None = None
 
 
-class _Enough(Exception):
+class _EnoughError(Exception):
     """All that backward needs has been recomputed: PyTorch stops there, and so does the tape."""
 
 
@@ -167,7 +168,7 @@ class Tape:
             return frame.expected - 1
         frame.recomputed.append(storages)
         if len(frame.recomputed) == frame.expected:
-            raise _Enough
+            raise _EnoughError
         return None
 
     def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable) -> Tensor:
@@ -297,7 +298,8 @@ class Tape:
             return
         if isinstance(target, Leaf):
             storage = grad.storage
-            assert target.grad is None and storage is not None
+            assert target.grad is None
+            assert storage is not None
             if not storage.saved:  # two gradients may be views of one storage
                 storage.saved = True
                 self.grad_bytes[target.path] += storage.size
@@ -317,8 +319,6 @@ class Tape:
         outer, self._casts = self._casts, {}
         component, self._component = self._component, "activations"
         self._frame, frame.recomputed = frame, []
-        try:
+        with suppress(_EnoughError):
             frame.again()
-        except _Enough:
-            pass
         self._frame, self._component, self._casts = None, component, outer

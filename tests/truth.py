@@ -1,4 +1,4 @@
-"""The tracker's answer to a planner's question: a step of the real model on fake tensors, followed storage by storage."""
+"""The tracker's answer to a planner's question: a step of the real model on fake tensors, every storage followed."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _materialise(model: nn.Module, device: str, dtype: torch.dtype) -> None:
                     continue
                 kind = dtype if value.is_floating_point() else value.dtype
                 fresh = torch.zeros(value.shape, dtype=kind, device=device)
-                store[name] = nn.Parameter(fresh) if isinstance(value, nn.Parameter) else fresh
+                store[name] = nn.Parameter(fresh) if isinstance(value, nn.Parameter) else fresh  # type: ignore
 
 
 def _checkpoint_blocks(model: nn.Module) -> None:
