@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from libraries import make
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -36,6 +37,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload, ledger, memory
+from vitrail.presets import PRESETS
 
 PLAIN = ViTConfig(image=Size(80, 112), width=96, depth=3, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -68,18 +70,45 @@ CONFIGS: dict[str, Config] = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_each_rows_parameters_are_its_modules_own(name: str) -> None:
-    with torch.device("meta"):
-        model = build(CONFIGS[name])
+def own_parameters(model: nn.Module) -> dict[str, int]:
+    """By path, the parameters that a module has itself, where it has any."""
     own = {
         path: sum(parameter.numel() for parameter in part.parameters(recurse=False))
         for path, part in model.named_modules()
     }
-    rows = {row.path: row.params for row in ledger(CONFIGS[name]).rows}
-    assert {path: count for path, count in rows.items() if count} == {
-        path: count for path, count in own.items() if count
-    }
+    return {path: count for path, count in own.items() if count}
+
+
+def planned_parameters(config: Config, workload: Workload | None = None) -> dict[str, int]:
+    return {row.path: row.params for row in ledger(config, workload).rows if row.params}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_rows_parameters_are_its_modules_own(name: str) -> None:
+    with torch.device("meta"):
+        model = build(CONFIGS[name])
+    assert planned_parameters(CONFIGS[name]) == own_parameters(model)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_presets_parameters_are_its_modules_own(name: str) -> None:
+    with torch.device("meta"):
+        model = build(PRESETS[name])
+    assert planned_parameters(PRESETS[name]) == own_parameters(model)
+
+
+@pytest.mark.parametrize("workload", [Workload(library="timm"), Workload(library="huggingface")])
+def test_other_libraries_have_their_own_paths_and_the_same_flops(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused_attention)
+    with torch.device("meta"):
+        model = make(PLAIN, workload)
+    own = {path.removeprefix("model."): count for path, count in own_parameters(model).items()}
+    assert planned_parameters(PLAIN, workload) == own
+    books = ledger(PLAIN, workload)
+    assert (books.flops_forward, books.flops_train) == count_flops(model, PLAIN)
+    assert books.flops_train == ledger(PLAIN).flops_train
 
 
 def _fixed_convolution_backward(grad_out: Any, x: Any, weight: Any, *rest: Any, out_val: Any = None, **_: Any) -> int:
@@ -92,7 +121,7 @@ def _fixed_convolution_backward(grad_out: Any, x: Any, weight: Any, *rest: Any, 
 _fixed_convolution_backward._get_raw = True  # type: ignore[attr-defined]
 
 
-def fused_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0) -> Any:
+def fused_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, **_: Any) -> Any:
     """PyTorch's fused kernel by name: the meta device would fall back to plain math, whose backward is cheaper."""
     if attn_mask is not None:
         attn_mask = attn_mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])

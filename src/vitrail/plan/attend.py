@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vitrail.errors import VitrailError
 from vitrail.plan.meter import Number
 from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
 from vitrail.plan.tape import Tape, Tensor, module
@@ -49,7 +48,8 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
     flash, head_width = is_flash(t, mask), p.head_width
     if flash and isinstance(head_width, int) and head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
-    _check_efficient(t, p, flash)
+    if not flash and isinstance(head_width, int) and head_width % (16 // t.compute):
+        return _plain(t, path, q, k, v, p, mask)
     cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
     m = None if cast is None else _mask(t, cast, p)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
@@ -86,13 +86,14 @@ def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Proble
     return narrow(t, sdpa(t, path, q, k, v, whole), p.count * p.queries * p.head_width)
 
 
-def _check_efficient(t: Tape, p: Problem, flash: bool) -> None:
-    factor = 16 // t.compute
-    if not flash and isinstance(p.head_width, int) and p.head_width % factor:
-        raise VitrailError(
-            f"head width {p.head_width} is not a multiple of {factor}, which PyTorch's memory-efficient attention "
-            "needs; use another num_heads, or FullAttention(fused=False)"
-        )
+def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None) -> Tensor:
+    """Heads whose width no fused kernel takes: PyTorch computes plain attention, scaling queries and keys alike."""
+    t.approximate(
+        f"heads of width {p.head_width} fit no fused kernel (multiples of {16 // t.compute} do): PyTorch's plain "
+        "attention is modelled, not proven"
+    )
+    mixed = softmax_attention(t, path, q, fresh(t, k), v, p, 0.0, mask, in_order=False)
+    return copy(t, mixed)
 
 
 def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:

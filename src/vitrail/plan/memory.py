@@ -8,7 +8,7 @@ from vitrail.plan.step import SIZES, Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "held_bytes", "memory"]
+__all__ = ["COMPONENTS", "estimate_notes", "held_bytes", "memory"]
 
 COMPONENTS = (
     "weights",
@@ -33,14 +33,11 @@ def memory(config: Config, workload: Workload) -> Memory:
     """
     step = run_step(config, workload)
     held, temporary = held_bytes(workload, step.tape)
-    notes = list(step.tape.notes)
-    if workload.train and workload.optimizer in _ESTIMATES:
-        notes.append(_ESTIMATES[workload.optimizer])
+    notes = estimate_notes(workload, step.tape)
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
     if workload.shard is not None:
-        notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
         by_phase = {phase: _sharded(workload, found, step) for phase, found in by_phase.items()}
     phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
@@ -51,6 +48,16 @@ def memory(config: Config, workload: Workload) -> Memory:
         exact=not notes,
         note="; ".join(notes),
     )
+
+
+def estimate_notes(workload: Workload, tape: Tape) -> list[str]:
+    """What of a plan is an estimate, and of what quality; empty where all is proven."""
+    notes = list(tape.notes)
+    if workload.train and workload.optimizer in _ESTIMATES:
+        notes.append(_ESTIMATES[workload.optimizer])
+    if workload.shard is not None:
+        notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
+    return notes
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MaxPool, MeanPool, NoPosition, Patches, SinCos1d, SinCos2d
 from vitrail.plan.encoder import Numbers
-from vitrail.plan.memory import held_bytes
+from vitrail.plan.memory import estimate_notes, held_bytes
 from vitrail.plan.meter import ArrayMeter
 from vitrail.plan.step import run_step
 from vitrail.plan.workload import Workload
@@ -30,6 +30,8 @@ class Sweep:
     flops_forward: np.ndarray
     flops_train: np.ndarray
     peak_bytes: np.ndarray
+    exact: np.ndarray
+    """Whether `memory` would call the bytes proven."""
 
 
 def sweep(
@@ -76,8 +78,8 @@ def sweep(
     columns["patch"], columns["pixels"] = patch_height * patch_width, height * width_
     columns["grid"] = columns["cells"] = (height // patch_height) * (width_ // patch_width)
     columns["tokens"] = columns["grid"] + config.prefix.count
-    names = ("params", "flops_forward", "flops_train", "peak_bytes")
-    found = {name: np.zeros(len(valid), dtype=np.int64) for name in names}
+    names = ("params", "flops_forward", "flops_train", "peak_bytes", "exact")
+    found = {name: np.zeros(len(valid), dtype=np.int64 if name != "exact" else np.bool_) for name in names}
     for group in _groups(columns, valid):
         chosen = {name: column[group] for name, column in columns.items()}
         for name, values in _plan(config, workload, chosen).items():
@@ -144,4 +146,5 @@ def _plan(config: ViTConfig, workload: Workload, columns: dict[str, np.ndarray])
         "flops_forward": forward // n.batch,
         "flops_train": both // n.batch,
         "peak_bytes": np.maximum.reduce(peaks),
+        "exact": np.full(len(columns["width"]), not estimate_notes(workload, step.tape)),
     }
