@@ -134,7 +134,8 @@ def product(
 
     def backward(grad: Tensor):
         t.tally(path, flops * sum(needs))
-        return [t.new(count, size) if need else None for count, need in zip(counts, needs, strict=True)]
+        of_right = t.new(counts[1], size) if needs[1] else None
+        return t.new(counts[0], size) if needs[0] else None, of_right
 
     return t.record(t.new(batch * m * n, size, component), (left, right), saved, backward)
 

@@ -26,10 +26,11 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, sdpa, unbind_heads
+from vitrail.plan.attend import Problem, copy, unbind_heads
 from vitrail.plan.embeddings import adaptive_embed, conv_stem, pyramid_embed
 from vitrail.plan.encoder import Numbers, block, mlp, norm, shares_position, within
 from vitrail.plan.meter import Number
+from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 
@@ -87,12 +88,12 @@ def _embedded(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def runs(c: ViTConfig, n: Numbers) -> list[Run]:
-    """Like blocks. The first drops no path; windows shift in every other one; a shared bias gets its first gradient
-    in the last."""
+    """Like blocks. The first drops no path, and is the last to let go of a shared position; windows shift in every other
+    one; a shared bias gets its first gradient in the last."""
     depth = n.depth
     if not isinstance(depth, int):
         return [([(0,), (1,), (2,)], depth)]
-    first = 1 if c.drop_path else 0
+    first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     cuts = [0, first, max(first, last - (last - first) % period), depth]
@@ -205,8 +206,8 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Te
     q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
-    mixed = sdpa(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
-    x = _linear(t, "pool.out", mixed, d, d)
+    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
+    x = _linear(t, "pool.out", copy(t, mixed) if copies else mixed, d, d)
     kind = Mlp(width=spec.mlp_width, activation=spec.activation)
     x = ops.add(t, x, mlp(t, kind, d, spec.mlp_width, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))
     return ops.narrow(t, x, n.batch * d)

@@ -11,7 +11,7 @@ from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, softmax_attention
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["full_mix", "linear_mix", "sparse_mix"]
+__all__ = ["full_mix", "fused_mix", "linear_mix", "sparse_mix"]
 
 
 def full_mix(
@@ -19,8 +19,21 @@ def full_mix(
 ) -> tuple[Tensor, bool]:
     if t.kernel == "eager":
         return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), True
+    return fused_mix(t, path, q, k, v, p, bias, in_order)
+
+
+def fused_mix(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    bias: Tensor | None = None,
+    in_order: bool = False,
+) -> tuple[Tensor, bool]:
+    """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
     cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
-    # flash stores its result like the queries, or cuts it from a wider one
     return sdpa(t, path, q, k, v, p, bias), is_flash(t, bias) and (in_order or cut)
 
 

@@ -9,9 +9,10 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, unbind_heads
+from vitrail.plan.attend import Problem, copy, product, softmax, unbind_heads
 from vitrail.plan.encoder import Numbers, drop_path, norm
 from vitrail.plan.meter import Number
+from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
 __all__ = ["check_huggingface", "check_timm", "huggingface_vit", "timm_vit"]
@@ -130,9 +131,8 @@ def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> 
         x = x if single else ops.copied_back(t, x)
         x = copy(t, x)
     else:
-        x = sdpa(t, path, q, k, v, p)
-        cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
-        if is_flash(t) and (c.qk_norm or cut):
+        x, copies = fused_mix(t, path, q, k, v, p, None, c.qk_norm)
+        if copies:
             x = copy(t, x)
     x = _linear(t, f"{path}.proj", x, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
@@ -242,8 +242,8 @@ def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tu
     if t.kernel == "eager":
         mixed, weights = _hf_eager(t, c, path, q, k, v, p)
     else:
-        mixed, weights = sdpa(t, path, q, k, v, p), None
-        if is_flash(t) and isinstance(p.head_width, int) and p.head_width % 8:
+        (mixed, copies), weights = fused_mix(t, path, q, k, v, p), None
+        if copies:
             mixed = copy(t, mixed)
     mixed = _linear(t, f"{path}.o_proj", mixed, n.width, n.width)
     return mixed, weights
