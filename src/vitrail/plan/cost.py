@@ -88,8 +88,8 @@ def _embedded(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def runs(c: ViTConfig, n: Numbers) -> list[Run]:
-    """Like blocks. The first drops no path, and is the last to let go of a shared position; windows shift in every other
-    one; a shared bias gets its first gradient in the last."""
+    """Like blocks. The first drops no path and is the last to let go of a shared position; windows shift in every
+    other one; a shared bias gets its first gradient in the last."""
     depth = n.depth
     if not isinstance(depth, int):
         return [([(0,), (1,), (2,)], depth)]
