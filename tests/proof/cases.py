@@ -48,7 +48,8 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
             elif kind < 0.18:
                 config = _mobile(random)
             elif kind < 0.36:
-                config, library = _plain(random), random.choice(["timm", "huggingface"])
+                library = random.choice(["timm", "huggingface"])
+                config = _plain(random) if library == "timm" else _plainest(random)
             else:
                 config = _vit(random)
             workload = replace(_workload(random, config), library=library)
@@ -121,7 +122,7 @@ def _vit(random: Random) -> ViTConfig:
 
 
 def _plain(random: Random) -> ViTConfig:
-    """What timm, and often transformers, can express too."""
+    """What timm can express too."""
     num_heads = random.choice([2, 3, 4])
     width = num_heads * random.choice([16, 32, 64])
     norm = random.random() < 0.2
@@ -142,6 +143,20 @@ def _plain(random: Random) -> ViTConfig:
         drop_path=random.choice([0.0, 0.0, 0.1]),
         pool=random.choice([ClsPool(), ClsPool(), MeanPool()]),
         classes=random.choice([10, 1000]),
+    )
+
+
+def _plainest(random: Random) -> ViTConfig:
+    """What transformers can express too."""
+    return _plain(random).but(
+        embedding=Patches(),
+        embedding_norm=False,
+        prefix=Prefix(),
+        position=Learned(),
+        qk_norm=False,
+        layer_scale=None,
+        drop_path=0.0,
+        pool=ClsPool(),
     )
 
 
