@@ -65,9 +65,7 @@ def windowed_mix(
 ) -> tuple[Tensor, bool]:
     in_place = windows.in_place(prefix)
     if windows.across.width == 1 and not in_place:
-        t.approximate(
-            "windows as wide as the grid that shift, are padded or have a prefix: their copies are not proven"
-        )
+        t.approximate("windows as wide as the grid that shift, are padded or have a prefix: copies not proven")
     heads, count, size = p.count // batch, windows.across.area, windows.window.area
     keys = size + prefix
     q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
