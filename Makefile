@@ -28,6 +28,9 @@ check: $(READY) ## lint, formatting, types, import direction
 bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet machine, minutes)
 	$(BIN)/python benchmarks/report.py
 
+proof: $(READY) ## the planner against the tracker on 260 random cases; fails on a byte (minutes)
+	$(BIN)/python tests/proof/run.py --count 260
+
 setup: $(READY) ## build .venv
 
 $(READY): pyproject.toml constraints.txt

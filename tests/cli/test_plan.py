@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from PIL import Image
 
 from command import call, run
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.images.measure import adaptive_token_count
+from vitrail.images.synthesize import synthesize_image
+from vitrail.parts import Adaptive
 from vitrail.plan import Workload, ledger, memory
 from vitrail.presets import PRESETS, preset
 
@@ -240,3 +246,16 @@ def test_planning_imports_neither_torch_nor_numpy():
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_planned(capsys, name):
     planned(capsys, "plan", "--model", name, "--train", "--batch", "2", "--precision", "amp-bf16")
+
+
+def test_adaptive_tokens_are_counted_on_a_folder(tmp_path: Path, capsys):
+    spec = Adaptive()
+    (tmp_path / "config.json").write_text(ViTConfig(image=Size(64, 96), embedding=spec).to_json())
+    pictures = [synthesize_image(seed, Size(64, 96)) for seed in range(2)]
+    for seed, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{seed}.png")
+    found = planned(capsys, "plan", "--config", str(tmp_path / "config.json"), "--images", str(tmp_path))
+    expected = sum(adaptive_token_count(picture, spec) for picture in pictures) / 2
+    assert found["workload"]["adaptive_tokens"] == round(expected)
+    assert call("plan", "--images", str(tmp_path)) == 2
+    assert "--images counts the tokens of adaptive patches" in capsys.readouterr().err

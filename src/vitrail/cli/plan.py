@@ -12,7 +12,7 @@ from vitrail.cli.tables import write_csv, write_json
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
-from vitrail.parts import Patches
+from vitrail.parts import Adaptive, Patches
 from vitrail.plan.hardware import card
 from vitrail.plan.report import report
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Shard, Workload
@@ -44,6 +44,7 @@ def plan(
     accumulate: Annotated[int, Parameter(allow_leading_hyphen=True)] = 1,
     shard: str | None = None,
     adaptive_tokens: int | None = None,
+    images: Path | None = None,
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
     gpu: str | None = None,
     sweep: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
@@ -93,6 +94,8 @@ def plan(
         KIND:DEVICES, with ddp, zero1, zero2 or fsdp: fsdp:8.
     adaptive_tokens
         Patch tokens per image, for adaptive patches.
+    images
+        A folder of images to measure that number on, instead.
     as_
         Whose implementation of the config is planned.
     gpu
@@ -139,6 +142,8 @@ def plan(
         run_sweep(sweep, asked, workload, target, build=build, chart=chart, json=json, csv=csv)
         return
     described = build(**asked)
+    if images is not None:
+        workload = replace(workload, adaptive_tokens=_measured_tokens(described, images))
     found = report(described, workload, target)
     name = model if config is None else config.name
     if chart is not None:
@@ -211,3 +216,21 @@ def _text(path: Path) -> str:
         raise VitrailError(f"config {path} cannot be read ({error.strerror}); give a JSON file") from None
     except UnicodeDecodeError:
         raise VitrailError(f"config {path} is not text; give a JSON file") from None
+
+
+def _measured_tokens(config: Config, folder: Path) -> int:
+    """The mean number of patch tokens that adaptive patches make of a folder's images."""
+    from vitrail.images.folder import image_files
+    from vitrail.images.measure import survey
+
+    embedding = config.embedding if isinstance(config, ViTConfig) else None
+    if not isinstance(embedding, Adaptive) or embedding.selector != "detail":
+        raise VitrailError(
+            "--images counts the tokens of adaptive patches with the 'detail' selector, which this config has not; "
+            "leave it out"
+        )
+    found = survey(
+        image_files(folder, limit=256), image=config.fit(config.image).fitted, adaptive=embedding
+    ).adaptive_tokens
+    assert found is not None  # a fitted image is divided by its cells
+    return found
