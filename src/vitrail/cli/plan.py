@@ -223,14 +223,13 @@ def _measured_tokens(config: Config, folder: Path) -> int:
     from vitrail.images.folder import image_files
     from vitrail.images.measure import survey
 
-    embedding = config.embedding if isinstance(config, ViTConfig) else None
-    if not isinstance(embedding, Adaptive) or embedding.selector != "detail":
-        raise VitrailError(
-            "--images counts the tokens of adaptive patches with the 'detail' selector, which this config has not; "
-            "leave it out"
-        )
-    found = survey(
-        image_files(folder, limit=256), image=config.fit(config.image).fitted, adaptive=embedding
-    ).adaptive_tokens
+    if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Adaptive):
+        raise VitrailError("--images counts the tokens of adaptive patches, which this config has not; leave it out")
+    require(
+        config.embedding.selector == "detail",
+        "--images counts what the 'detail' selector splits, and this one is learned; give --adaptive-tokens",
+    )
+    fitted = config.fit(config.image).fitted
+    found = survey(image_files(folder, limit=256), image=fitted, adaptive=config.embedding).adaptive_tokens
     assert found is not None  # a fitted image is divided by its cells
     return found
