@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli.options import Flag
 from vitrail.cli.tables import bytes_text, number_text, plain, show, table, write_json
 from vitrail.codec import to_plain
 from vitrail.geometry import Size
@@ -19,7 +20,6 @@ from vitrail.plan.rank import input_size
 
 __all__ = ["advise"]
 
-Flag = Annotated[bool, Parameter(negative=())]
 SHOWN = 5
 
 

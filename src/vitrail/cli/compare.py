@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from vitrail.cli.options import Flag
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.plan.fit import largest_batch
@@ -20,7 +21,6 @@ from vitrail.presets import PRESETS, preset
 
 __all__ = ["compare"]
 
-Flag = Annotated[bool, Parameter(negative=())]
 VARIANTS = ("Ti/16", "S/16", "B/16", "L/16", "H/14")
 
 

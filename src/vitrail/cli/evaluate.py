@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from vitrail.cli.options import Flag, Words
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -18,10 +16,10 @@ def evaluate(
     run: Path,
     *,
     image: str | None = None,
-    data: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    data: Words | None = None,
     batch: int = 128,
     chart: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Flag = False,
 ) -> None:
     """Measure a trained model on its test split, at its own resolution and at others.
 

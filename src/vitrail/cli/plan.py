@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli.options import Flag, Words
 from vitrail.cli.tables import write_csv, write_json
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
@@ -19,8 +20,6 @@ from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision
 from vitrail.presets import preset
 
 __all__ = ["plan"]
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def plan(
@@ -47,7 +46,7 @@ def plan(
     images: Path | None = None,
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
     gpu: str | None = None,
-    sweep: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    sweep: Words | None = None,
     chart: Path | None = None,
     json: Flag = False,
     csv: Flag = False,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from vitrail.cli.options import Flag, Words
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -17,12 +15,12 @@ __all__ = ["probe"]
 def probe(
     model: str,
     *,
-    data: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
+    data: Words,
     image: str | None = None,
     limit: int = 10_000,
     neighbours: int = 20,
     seed: int = 0,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: Flag = False,
 ) -> None:
     """Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.
 

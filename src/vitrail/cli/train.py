@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from cyclopts import Parameter
-
+from vitrail.cli.options import Flag, Words
 from vitrail.errors import VitrailError, require
 
 __all__ = ["train"]
 
-Flag = Annotated[bool, Parameter(negative=())]
-
 
 def train(
     *,
-    data: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    data: Words | None = None,
     model: str | None = None,
     image: str | None = None,
     patch: str | None = None,
