@@ -85,7 +85,7 @@ def _card(
         tflops={kind: value for kind, value in rates.items() if value is not None},  # type: ignore[misc]
         gigabytes_per_second=gigabytes_per_second,
         flash=flash,
-        source=f"NVIDIA's {sheet} for {name}; visible memory as CUDA reports it",
+        source=f"vitrail's own table, after NVIDIA's {sheet} for {name}; not checked against it again",
         note=note,
     )
 

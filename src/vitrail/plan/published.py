@@ -1,4 +1,7 @@
-"""Published results as data, each with its source: quoted, never computed here."""
+"""Published results as data, each with the paper that states it: quoted, never computed here.
+
+Most were not checked against the papers again: look there before you cite one.
+"""
 
 from __future__ import annotations
 
