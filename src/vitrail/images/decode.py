@@ -31,7 +31,7 @@ from PIL import Image, UnidentifiedImageError
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "peek"]
+__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "decode_at_least", "peek"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 2**26
@@ -73,17 +73,37 @@ def decode(
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
     """The picture in a file or in bytes, as uint8 of (height, width, channels)."""
+    return decode_at_least(source, None, channels=channels, background=background, max_pixels=max_pixels)[0]
+
+
+def decode_at_least(
+    source: str | Path | bytes,
+    least: Size | None,
+    *,
+    channels: Literal[1, 3] = 3,
+    background: tuple[int, int, int] = WHITE,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[Pixels, Size]:
+    """The picture, and its upright size. A JPEG larger than `least` may come smaller, by 2, 4 or 8, but not below
+    `least` on either side: its decoder then leaves out the finest frequencies. None: whole, as any other format.
+    """
     require(channels in (1, 3), f"channels {channels} is not 1 or 3; decode to 3 and choose")
     with _opened(source, max_pixels) as (image, name):
         try:
+            height, width = image.height, image.width
+            if least is not None and image.format == "JPEG":
+                turned = _orientation(image) >= 5
+                image.draft(None, (least.height, least.width) if turned else (least.width, least.height))
             # TIFF alone warns of its tags while it loads; the others decode side by side in threads
             with _without_warnings() if image.format == "TIFF" else nullcontext():
                 image.load()
             pixels = _to_bytes(image, background, channels)
             orientation = _orientation(image)
+            if image.format == "TIFF":  # Pillow itself turns it while it loads
+                height, width = image.height, image.width
         except _DAMAGE as error:
             raise ImageError(f"{name}: damaged {image.format} ({_reason(error)}); replace or remove it") from error
-    return _upright(pixels, orientation)
+    return _upright(pixels, orientation), Size(width, height) if orientation >= 5 else Size(height, width)
 
 
 def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:

@@ -1,0 +1,1 @@
+"""Images → vectors: pixels, engines, packed batches, exports; any number of images, resumable."""
