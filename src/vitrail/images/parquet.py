@@ -19,7 +19,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.images.decode import Pixels
 from vitrail.images.source import check_labels, decode_named
 
-__all__ = ["ParquetTables"]
+__all__ = ["IMAGES", "ParquetTables", "open_table"]
 
 KEPT_BYTES = 2**30
 IMAGES = ("image", "img", "jpg", "png", "picture")
@@ -32,7 +32,7 @@ class ParquetTables:
     channels: int = 3
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self.files = [_open(path) for path in paths]
+        self.files = [open_table(path) for path in paths]
         self.paths = list(paths)
         self.image, label = _columns(self.files[0], paths[0])
         self.groups: list[tuple[int, int]] = []  # (file, row group)
@@ -81,7 +81,7 @@ class ParquetTables:
             return column
 
 
-def _open(path: Path) -> Any:
+def open_table(path: Path) -> Any:
     try:
         import pyarrow as arrow
         from pyarrow import parquet

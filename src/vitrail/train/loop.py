@@ -31,7 +31,7 @@ from vitrail.train.objective import Model, Objective, Teacher
 from vitrail.train.random import reseed
 from vitrail.train.recipe import Recipe
 from vitrail.train.state import Trained, newest_state, read_state, save_state, states, sweep
-from vitrail.train.stop import Stop
+from vitrail.stop import Stop
 
 __all__ = ["Outcome", "train"]
 
@@ -62,10 +62,12 @@ def train(
     device: str = "cpu",
     world: World = ALONE,
     watch: Callable[[dict[str, Any]], None] = lambda facts: None,
+    measure: Callable[[int, Model], dict[str, float]] = lambda step, model: {},
 ) -> Outcome:
     """Train until the recipe's last step, from the folder's newest state if it has one.
 
-    `watch` is told what `metrics.jsonl` is told, and {"note": …} for what a person should read.
+    `watch` is told what `metrics.jsonl` is told, and {"note": …} for what a person should read; what `measure` finds
+    in the model after a step is told with the rest.
     """
     recipe, config, facts = job.recipe, job.config, job.data
     _check(job, source)
@@ -125,6 +127,7 @@ def train(
             if test is not None and (done == recipe.steps or (evaluate_every and done % evaluate_every == 0)):
                 accuracy = _test(trained, job, test, world)
                 line["test_accuracy"] = accuracy
+            line |= measure(done, trained.objective.model)  # type: ignore[arg-type]
             folder.append(line)
             watch(line)
             before = time.monotonic()  # a look at the test split is not part of the next step

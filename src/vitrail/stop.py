@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: once, the step is finished and saved; twice, it stops now."""
+"""SIGTERM and Ctrl-C: once, what is under way is finished and saved; twice, it stops now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Stop"]
 class Stop:
     """While entered, the first signal is noted in `asked`; the second raises KeyboardInterrupt.
 
-    A state is renamed into place when it is whole, so stopping now harms none.
+    What is saved is renamed into place when it is whole, so stopping now harms nothing.
     """
 
     def __init__(self) -> None:
