@@ -29,8 +29,11 @@ class Preprocessing:
     std: tuple[float, ...] = HALF[1]
     interpolation: Interpolation = "bicubic"
     resize: Literal["crop", "squash"] = "crop"
-    """crop: the shorter side to image / crop_share, then the middle; squash: straight to the image's size."""
+    """crop: the shorter side to image / crop_share, then the middle; squash: both sides, then too."""
     crop_share: float = 1.0
+    half_pixel: Literal["even", "down"] = "even"
+    """Where the middle begins when the margin is odd: half of it rounds to even (torchvision, timm) or down
+    (transformers)."""
     source: str = "the default"
     """Where this was found: a file beside the weights, or what the family was trained with."""
 

@@ -206,7 +206,8 @@ def _to_bytes(image: Image.Image, background: tuple[int, int, int], channels: in
     if image.mode in ("P", "PA", "LA", "La", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, (*background, 255)), image)
-    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    mode = "L" if channels == 1 else "RGB"
+    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 

@@ -191,6 +191,7 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         interpolation=RESAMPLE.get(stated.whole("resample", 3), "bicubic"),
         resize="crop" if crops else "squash",
         crop_share=min(image) / shorter if crops else 1.0,
+        half_pixel="down",
         source="preprocessor_config.json",
     )
 
