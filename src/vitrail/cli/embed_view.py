@@ -1,0 +1,121 @@
+"""What a person sees of an embedding: what is about to happen, a line that moves, and what came of it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from vitrail.cli.tables import count_text
+from vitrail.embed.engine import Agreement
+from vitrail.embed.finish import failures
+from vitrail.embed.parts import Tally
+from vitrail.embed.plan import Plan
+from vitrail.embed.run import Progress
+
+__all__ = ["View"]
+
+LISTED = 20
+
+
+class View:
+    """Writes to standard error what moves, and to standard output what stays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.console = Console(stderr=True, highlight=False)
+        self.out = Console(highlight=False, soft_wrap=True, markup=False)
+        self.bar = Bar(
+            TextColumn("[bold]images[/]"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=self.console,
+        )
+        self.task = self.bar.add_task("starting", total=None)
+        self.last = Progress(images=0)
+
+    def begin(self, plan: Plan, notes: list[str], agreement: Agreement | None) -> None:
+        held, options = plan.preprocessing, plan.options
+        self.out.print(f"images    {plan.images:,} in {plan.input}, {plan.shards:,} parts of {plan.shard_size:,}")
+        self.out.print(f"weights   {plan.weights}, sha256 {plan.weights_sha256[:12]}")
+        share = f", the middle {held.crop_share:.3g}" if held.resize == "crop" and held.crop_share < 1 else ""
+        mean, std = ("/".join(f"{value:.3g}" for value in values) for values in (held.mean, held.std))
+        self.out.print(
+            f"pixels    {held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
+        )
+        self.out.print(f"engine    {options.engine}, vectors as {options.precision}")
+        if agreement is not None:
+            self.out.print(
+                f"int8      cosine to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "
+                f"lowest {agreement.lowest:.5f}"
+            )
+        for note in notes:
+            self.out.print(f"note      {note}")
+        self.bar.start()
+
+    def watch(self, progress: Progress) -> None:
+        self.last = progress
+        words = "starting"
+        if progress.per_second:
+            left = (progress.images - progress.behind) / progress.per_second
+            words = f"{count_text(progress.per_second)} images/s, {_duration(left)} left"
+        elif progress.behind == progress.images:
+            words = "all done before"
+        if progress.tally.failed:
+            words += f", failed: {_reasons(progress.tally)}"
+        if progress.stopping:
+            words += " · finishing the parts under way; Ctrl-C again to stop now"
+        self.bar.update(self.task, total=progress.images, completed=progress.behind, description=words)
+
+    def stopped(self, plan: Plan) -> None:
+        held = self.last.tally.ok + self.last.tally.failed
+        self.console.print(
+            f"stopped with {held:,} of {plan.images:,} images done; run the same command to go on", markup=False
+        )
+
+    def end(self, plan: Plan, tally: Tally) -> None:
+        progress = self.last
+        speed = f", {count_text(progress.per_second)} images/s" if progress.per_second else ""
+        before = f", {progress.before:,} of them before" if progress.before else ""
+        self.out.print(f"vectors   {tally.ok:,} of {plan.images:,} in {self.folder}{before}{speed}")
+        if not tally.failed:
+            return
+        self.out.print(f"failed    {tally.failed:,}: {_reasons(tally)}")
+        for failure in islice(failures(self.folder, plan), LISTED):
+            self.out.print(f"  {_visible(failure.id)}: {failure.error}")
+        if tally.failed > LISTED:
+            self.out.print(
+                f"  … and {tally.failed - LISTED:,} more: pyarrow.parquet.read_table({str(self.folder)!r}, "
+                "columns=['id', 'error'], filters=[('status', '==', 'failed')])"
+            )
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+
+def _reasons(tally: Tally) -> str:
+    most = sorted(tally.reasons.items(), key=lambda item: -item[1])
+    rest = sum(count for _, count in most[4:])
+    return ", ".join([f"{count:,} {reason}" for reason, count in most[:4]] + ([f"{rest:,} other"] if rest else []))
+
+
+def _visible(name: str) -> str:
+    """A name may hold a line's end or a terminal's command."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

@@ -1,0 +1,102 @@
+"""Images → vectors, from the first look at the input to _SUCCESS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vitrail.checkpoint.read import load
+from vitrail.embed.engine import Agreement
+from vitrail.embed.finish import finish
+from vitrail.embed.parts import Tally, require_arrow
+from vitrail.embed.plan import Options, Plan, freeze, growth
+from vitrail.embed.recipe import read_agreement
+from vitrail.embed.run import Crew, LocalCrew, Progress, run_shards
+from vitrail.embed.worker import CALIBRATE, Worker, WorkerOptions
+from vitrail.errors import VitrailError, require
+
+__all__ = ["LEAST_COSINE", "Embedded", "embed"]
+
+LEAST_COSINE = 0.99
+"""Int8 vectors farther than this from float32's, in the mean of a sample, are refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """What a run came to."""
+
+    plan: Plan
+    tally: Tally | None
+    """None if it was stopped before the end."""
+    stopped: int | None = None
+    """By which signal."""
+
+
+def embed(
+    source: Path,
+    weights: Path,
+    out: Path,
+    options: Options | None = None,
+    *,
+    workers: int | None = None,
+    shard_size: int | None = None,
+    worker: WorkerOptions | None = None,
+    crew: Callable[[Path, WorkerOptions, int], Crew] = LocalCrew,
+    force: bool = False,
+    begin: Callable[[Plan, list[str], Agreement | None], None] = lambda plan, notes, agreement: None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Embedded:
+    """Embed every image of `source` into the folder `out`, or go on with what was begun there.
+
+    Workers each decode and compute with one thread; as many as there are cores, unless given. `begin` is told the
+    plan, what a person should know, and how near int8 comes; `watch` where the run stands.
+    """
+    require_arrow()
+    options, worker = options or Options(), worker or WorkerOptions()
+    count = workers or len(os.sched_getaffinity(0))
+    require(
+        count > 0 and worker.batch > 0, f"{count} workers with batches of {worker.batch} do nothing; give 1 or more"
+    )
+    fresh = not (out / "plan.json").exists()
+    plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
+    found = _agreement(out, plan, worker, force=force) if options.engine == "int8" else None
+    begin(plan, _notes(plan, fresh=fresh), found)
+    stopped = run_shards(out, plan, crew(out, worker, count), watch)
+    if stopped is not None:
+        return Embedded(plan=plan, tally=None, stopped=stopped)
+    facts = {} if found is None else {"int8_against_float32": asdict(found)}
+    return Embedded(plan=plan, tally=finish(out, plan, facts))
+
+
+def _notes(plan: Plan, *, fresh: bool) -> list[str]:
+    notes = []
+    if plan.repeated:
+        notes.append(f"{plan.repeated:,} lines of {plan.input} came again and count once")
+    if plan.unread:
+        notes.append(f"{plan.unread:,} tables and tars in {plan.input} are not read; give each by itself")
+    if not fresh:
+        with suppress(VitrailError):  # an input that is gone: every row that is still to do will say so
+            more = growth(plan)
+            notes += [more] if more else []
+    return notes
+
+
+def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) -> Agreement:
+    found = read_agreement(out)
+    if found is None:
+        worker = Worker(out, options)
+        try:
+            worker.do(CALIBRATE)
+        finally:
+            worker.stop()
+        found = read_agreement(out)
+    assert found is not None
+    require(
+        found.mean >= LEAST_COSINE or force,
+        f"int8 comes within a cosine of {found.mean:.4f} of float32 on {found.images} of your images, less than "
+        f"{LEAST_COSINE}; use --engine torch and another --out, or --force it",
+    )
+    return found

@@ -1,0 +1,90 @@
+"""One shard, from its inputs to its file: what every scheduler calls, and all that any of them calls.
+
+It depends on nothing but the plan, so doing it twice, here or elsewhere, gives the same file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitrail.embed.engine import Engine
+from vitrail.embed.inputs import Input, Opener
+from vitrail.embed.parts import Rows, Tally, write_part
+from vitrail.embed.pixels import Prepared, prepare
+from vitrail.embed.plan import Plan, read_shard
+from vitrail.embed.recipe import channels_of
+from vitrail.embed.worker import COMPUTING
+from vitrail.images.decode import ImageError
+
+__all__ = ["process_shard"]
+
+
+def process_shard(
+    folder: Path,
+    plan: Plan,
+    shard: int,
+    engine: Engine,
+    *,
+    batch: int = 4,
+    lost: Mapping[int, str] | None = None,
+    decode: Callable[..., Prepared] = prepare,
+    watch: Callable[[int, int], None] = lambda row, done: None,
+) -> Tally:
+    """Decode, compute, write. A row that cannot be had says why, and the rest goes on.
+
+    lost: rows that must not be tried, each with its reason. `watch` is told the row that is being decoded, or
+    COMPUTING, and how many are behind.
+    """
+    inputs = read_shard(folder, plan, shard)
+    rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
+    rows.errors.update(lost or {})
+    open_input, waiting = Opener(), list[tuple[int, Prepared]]()
+
+    def compute() -> None:
+        images = torch.from_numpy(np.stack([image.pixels for _, image in waiting]))
+        numbers = [row for row, _ in waiting]
+        rows.vectors[numbers] = engine.vectors(images).numpy()
+        if plan.options.tokens is not None:
+            tokens, _ = engine.tokens(images)
+            rows.tokens.update(zip(numbers, tokens.numpy(), strict=True))
+        waiting.clear()
+
+    for row, item in enumerate(inputs):
+        if row in rows.errors:
+            continue
+        watch(row, row - len(waiting))
+        try:
+            image = decode(open_input(item), plan.preprocessing, exact=plan.options.exact, channels=channels_of(plan))
+        except ImageError as error:
+            rows.errors[row] = _without_name(str(error), item)
+            continue
+        rows.sizes[row] = image.original
+        waiting.append((row, image))
+        if len(waiting) == batch:
+            watch(COMPUTING, row)
+            compute()
+    watch(COMPUTING, len(inputs) - len(waiting))
+    if waiting:
+        compute()
+    _refuse_infinite(rows, plan)
+    return write_part(folder, plan, shard, rows)
+
+
+def _without_name(message: str, item: Input) -> str:
+    """The row has its id already; and Parquet's text is UTF-8, which a path need not be."""
+    for name in (item.id, os.fsdecode(item.file), "image"):
+        message = message.removeprefix(f"{name}: ")
+    return message.encode(errors="backslashreplace").decode()
+
+
+def _refuse_infinite(rows: Rows, plan: Plan) -> None:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(rows.vectors.astype(plan.options.precision)).all(axis=1)
+    for row in np.flatnonzero(~finite):
+        rows.errors[int(row)] = f"the vector has numbers that {plan.options.precision} cannot hold; try float32"
+        rows.tokens.pop(int(row), None)
