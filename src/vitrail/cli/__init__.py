@@ -38,6 +38,7 @@ COMMANDS = {
     "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
+    "embed": "Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }
 for _name, _help in COMMANDS.items():
