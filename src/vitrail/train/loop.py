@@ -22,6 +22,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.images.source import Source
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
+from vitrail.stop import Stop
 from vitrail.train.batches import Batches, ahead, scale_at
 from vitrail.train.distributed import ALONE, World
 from vitrail.train.evaluate import evaluate
@@ -31,7 +32,6 @@ from vitrail.train.objective import Model, Objective, Teacher
 from vitrail.train.random import reseed
 from vitrail.train.recipe import Recipe
 from vitrail.train.state import Trained, newest_state, read_state, save_state, states, sweep
-from vitrail.stop import Stop
 
 __all__ = ["Outcome", "train"]
 
