@@ -35,6 +35,8 @@ COMMANDS = {
     "train": "Train a model on labelled images; a run that stopped anywhere resumes bit for bit.",
     "evaluate": "Measure a trained model on its test split, at its own resolution and at others.",
     "probe": "Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.",
+    "compare-runs": "Put runs side by side: what differs between them and what came of it, with the spread over seeds.",
+    "experiment": "Run a controlled experiment over seeds and report it with error bars; without a name, list them.",
     "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",

@@ -1,0 +1,138 @@
+"""vitrail experiment: controlled experiments, each reproducible by one command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from vitrail.cli.options import Flag, Words
+from vitrail.cli.tables import show, table, write_json
+from vitrail.errors import require
+
+__all__ = ["experiment"]
+
+
+def experiment(
+    name: str | None = None,
+    /,
+    *,
+    data: Words | None = None,
+    seeds: int = 3,
+    steps: int | None = None,
+    epochs: float | None = None,
+    limit: int | None = None,
+    out: Path = Path("experiments"),
+    json: Flag = False,
+) -> int | None:
+    """Run a controlled experiment over seeds and report it with error bars; without a name, list them.
+
+    Every arm and seed is a run in OUT/runs: finished ones are kept, a stopped one goes on. The report is OUT/NAME.md,
+    with NAME.png and NAME.json beside it.
+
+    Parameters
+    ----------
+    name
+        positions, pooling, patch-size, embeddings or position-structure.
+    data
+        As for vitrail train; vitrail data fetch cifar10 gets the set that the documentation used.
+    seeds
+        Runs per arm: seeds 0, 1, 2 …
+    steps
+        Updates per run.
+    epochs
+        Passes over the data per run, instead of steps; 1 unless given.
+    limit
+        At most so many images of the test split, evenly spread.
+    out
+        A folder; experiments that share it share the runs they have in common.
+    json
+        The report as JSON.
+    """
+    from vitrail.train.experiments import EXPERIMENTS, experiment_named
+
+    if name is None:
+        if json:
+            write_json([{"name": each.name, "question": each.question, "arms": [arm.label for arm in each.arms],
+                         "measures": each.measures} for each in EXPERIMENTS.values()])  # fmt: skip
+        else:
+            rows = [(e.name, e.question, ", ".join(arm.label for arm in e.arms)) for e in EXPERIMENTS.values()]
+            show(table("Experiments", ("name", "question", "arms"), rows, "lww"))
+        return None
+    chosen = experiment_named(name)
+    require(
+        data is not None, "no --data was given; vitrail data fetch cifar10 --out cifar10 gets one, then --data cifar10"
+    )
+    require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
+    assert data is not None
+    from vitrail.checkpoint.file import write_file
+    from vitrail.train.draw import draw_experiment
+    from vitrail.train.experiment import Stopped, run_experiment
+    from vitrail.train.report import experiment_json, experiment_markdown, experiment_rows
+
+    budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]
+    few = [] if limit is None else ["--limit", str(limit)]
+    words = ["vitrail", "experiment", name, "--data", *data, "--seeds", str(seeds), *budget, *few, "--out", str(out)]
+    command = shlex.join(words)
+    with _View(len(chosen.arms) * seeds) as view:
+        try:
+            result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
+                                    limit=limit, watch=view.watch)  # fmt: skip
+        except Stopped as stopped:
+            view.say(f"stopped; what was done is kept, go on with {command}")
+            return 128 + stopped.args[0]
+    picture = out / f"{name}.png"
+    draw_experiment(result, picture)
+    found = experiment_json(result, command)
+    import json as codec
+
+    for ending, text in (
+        ("md", experiment_markdown(result, command, picture)),
+        ("json", codec.dumps(found, indent=2, ensure_ascii=False) + "\n"),
+    ):
+        write_file(out / f"{name}.{ending}", lambda file, text=text: file.write(text.encode()))
+    if json:
+        write_json(found)
+    else:
+        head, rows = experiment_rows(result)
+        show(table(chosen.question, head, rows, "l" + "r" * (len(head) - 1)), f"report: {out / f'{name}.md'}")
+    return None
+
+
+class _View:
+    """Which run of how many, and where it stands, on standard error."""
+
+    def __init__(self, runs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console, self.runs, self.begun, self.label = Console(stderr=True, highlight=False), runs, 0, ""
+        self.progress = Progress(
+            TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+            console=self.console,
+        )  # fmt: skip
+        self.task = self.progress.add_task("", total=None)
+
+    def watch(self, facts: dict[str, Any]) -> None:
+        if "arm" in facts:
+            self.begun += 1
+            self.label = f"run {self.begun} of {self.runs}: {facts['arm']}, seed {facts['seed']}"
+            self.progress.update(self.task, description=self.label, completed=0)
+        elif "note" in facts:
+            self.say(facts["note"])
+        elif "loss" in facts:
+            self.progress.update(self.task, completed=facts["step"])
+            if "test_accuracy" in facts:
+                self.say(f"{self.label}: test accuracy {facts['test_accuracy']:.2%}")
+        else:
+            self.progress.update(self.task, total=facts["steps"], completed=facts["step"])
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> _View:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
