@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitrail.cli.options import Flag
-from vitrail.errors import VitrailError, require
+from vitrail.errors import VitrailError
 
 __all__ = ["embed"]
 
@@ -68,11 +68,10 @@ def embed(
     shard_size
         Images in a part.
     address
-        Of a Ray cluster, for any engine; with --engine ray and no address, one is started on this machine.
+        Of a Ray cluster, for any engine. With --engine ray and no address, one is started on this machine.
     force
         Keep int8's vectors however far they are from float32's.
     """
-    require(address is None or engine != "torch", "--address is a Ray cluster's; say --engine ray")
     from vitrail.cli.embed_view import View
     from vitrail.embed.embed import embed as run
     from vitrail.embed.plan import Options
@@ -91,9 +90,10 @@ def embed(
     )
     crew = LocalCrew
     if engine == "ray" or address is not None:
-        from vitrail.embed.cluster import ray_crew
+        from vitrail.embed.cluster import RayCluster
 
-        crew = ray_crew(address)
+        cluster = RayCluster(address, cpus=workers)
+        crew, workers = cluster.crew, workers or cluster.cpus
     with View(out) as view:
         done = run(
             images,

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -44,12 +45,10 @@ def engine_of(folder: Path, plan: Plan, *, threads: int | None = None, weights: 
     return build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
 
 
-def channels_of(plan: Plan) -> int:
-    require(
-        plan.config.channels in (1, 3),
-        f"the model takes {plan.config.channels} channels, and images have 1 or 3; embed from Python",
-    )
-    return plan.config.channels
+def channels_of(plan: Plan) -> Literal[1, 3]:
+    channels = plan.config.channels
+    require(channels in (1, 3), f"the model takes {channels} channels, and images have 1 or 3; give other weights")
+    return 1 if channels == 1 else 3
 
 
 # ── int8 and how near it comes ──────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from typing import Any
 from vitrail.embed.parts import Tally
 from vitrail.errors import VitrailError
 
-__all__ = ["CALIBRATE", "COMPUTING", "StoppedError", "Worker", "WorkerOptions"]
+__all__ = ["CALIBRATE", "COMPUTING", "DEATHS", "StoppedError", "Worker", "WorkerOptions"]
 
 DEATHS = 3
 """Of one shard, outside of any image, before the run gives up."""
