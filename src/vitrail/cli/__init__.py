@@ -41,6 +41,7 @@ COMMANDS = {
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
     "embed": "Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.",
+    "search": "Find the images nearest to one, by exact cosine, as a table and a contact sheet.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }
 for _name, _help in COMMANDS.items():
