@@ -22,6 +22,8 @@ from vitrail.errors import VitrailError, require
 from vitrail.images.source import Source
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
+from vitrail.nn.mimetic import begin_mimetic
+from vitrail.nn.vit import ViT
 from vitrail.stop import Stop
 from vitrail.train.batches import Batches, ahead, scale_at
 from vitrail.train.distributed import ALONE, World
@@ -175,6 +177,9 @@ def _begin(
     recipe = job.recipe
     reseed("weights", recipe.seed)
     model = (build(job.config) if start is None else start.model(dtype=torch.float32)).to(device).train()
+    if recipe.mimetic and start is None:
+        require(isinstance(model, ViT), f"mimetic is for a plain ViT, not for a {type(model).__name__}; leave it out")
+        begin_mimetic(model)  # type: ignore[arg-type]
     taught = None if teacher is None else Teacher(teacher, job.data.mean, job.data.std, device)
     objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
     if recipe.checkpointing:

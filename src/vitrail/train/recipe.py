@@ -48,6 +48,8 @@ class Recipe:
     accumulate: int = 1
     """Micro-batches per update and process: the same update with less memory."""
     seed: int = 0
+    mimetic: bool = False
+    """Begin with attention as training would leave it (arXiv 2305.09828): few images then teach more."""
 
     lr: float = 1e-3
     min_lr: float = 1e-5

@@ -1,0 +1,56 @@
+"""First weights that look like trained attention: "Mimetic Initialization" (arXiv 2305.09828).
+
+In trained models WqᵀWk is close to a multiple of the identity, so that like attends to like, and WoWv close to a
+negative one. A model that begins there, on a table of sines, needs fewer images: what small data lack.
+
+Shapes: D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import require
+from vitrail.nn.positions import LearnedTable, sincos_2d
+from vitrail.nn.vit import ViT
+from vitrail.parts import SinCos2d
+
+__all__ = ["begin_mimetic"]
+
+LIKE, MIXED = 0.7, 0.4
+"""How strong the identity, and the noise beside it, are in WqᵀWk and in −WoWv."""
+SINES = 0.4
+"""Sines have deviation 0.7, a projected patch about 1: at this share they neither drown in it nor drown it."""
+
+
+@torch.no_grad()
+def begin_mimetic(model: ViT) -> None:
+    """Overwrite the attention weights and the learned table of positions."""
+    width, heads, d = model.config.width, model.config.num_heads, model.config.head_width
+    for block in model.blocks:
+        query, key, value = block.attention.qkv.weight.view(3, width, width)  # type: ignore[union-attr,operator]
+        for head in range(heads):
+            left, right = _factors(_near_identity(width, LIKE))
+            query[head * d : (head + 1) * d] = left[:, :d].T
+            key[head * d : (head + 1) * d] = right[:d]
+        left, right = _factors(-_near_identity(width, MIXED))
+        block.attention.out.weight.copy_(left)  # type: ignore[union-attr]
+        value.copy_(right)
+    table = model.position
+    if isinstance(table, LearnedTable):
+        require(width % 4 == 0, f"width {width} is not a multiple of 4, as a table of sines needs; leave mimetic out")
+        table.table[-model.config.grid.area :] = SINES * sincos_2d(model.config.grid, width, SinCos2d())
+
+
+def _near_identity(width: int, share: float) -> Tensor:
+    return share * (torch.eye(width) + torch.randn(width, width) / math.sqrt(width))
+
+
+def _factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """left @ right is the matrix, the largest parts first and shared evenly between the two."""
+    left, sizes, right = torch.linalg.svd(matrix)
+    root = sizes.sqrt()
+    return left * root, root[:, None] * right
