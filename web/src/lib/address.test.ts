@@ -1,0 +1,27 @@
+import { expect, test } from 'vitest';
+import { queryOf, readPlace, writePlace } from './address';
+
+const defaults = { model: 'B/16', height: 224, train: true };
+const rooms = ['patch', 'memory'];
+
+test('an address gives back the place that it was written from', () => {
+  const place = {
+    room: 'memory',
+    values: { model: 'dinov2-S/14', height: 518, train: false },
+    pin: { ...defaults, height: 96 },
+  };
+  expect(readPlace(writePlace(place, defaults), defaults, rooms)).toEqual(place);
+});
+
+test('defaults are not written', () => {
+  expect(writePlace({ room: 'patch', values: { ...defaults }, pin: null }, defaults)).toBe('?room=patch');
+});
+
+test('nonsense in an address becomes the default', () => {
+  const place = readPlace('?room=attic&height=tall&other=1', defaults, rooms);
+  expect(place).toEqual({ room: 'patch', values: defaults, pin: null });
+});
+
+test('a question holds only its own names', () => {
+  expect(queryOf({ model: 'S/16', height: 96, train: true }, defaults, ['height', 'train'])).toBe('height=96');
+});

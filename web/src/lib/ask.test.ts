@@ -1,0 +1,84 @@
+import { describe, expect, test, vi } from 'vitest';
+import { Asker } from './ask';
+
+/** A server that answers when told to. */
+function server() {
+  const out: { url: string; answer: (body: unknown, status?: number) => void; aborted: boolean }[] = [];
+  const fetcher = ((url: string, { signal }: { signal: AbortSignal }) =>
+    new Promise<Response>((resolve, reject) => {
+      const call = {
+        url,
+        aborted: false,
+        answer: (body: unknown, status = 200) => resolve(new Response(JSON.stringify(body), { status })),
+      };
+      signal.addEventListener('abort', () => {
+        call.aborted = true;
+        reject(new Error('aborted'));
+      });
+      out.push(call);
+    })) as unknown as typeof fetch;
+  const seen: unknown[] = [];
+  const errors: string[] = [];
+  const asker = new Asker<unknown>(
+    { read: (r) => r.json(), answered: (value) => seen.push(value), failed: (line) => errors.push(line) },
+    50,
+    fetcher,
+  );
+  return { out, seen, errors, asker };
+}
+const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
+
+describe('Asker', () => {
+  test('has one request in flight, and the latest value wins', async () => {
+    const { out, seen, asker } = server();
+    for (const url of ['a', 'b', 'c', 'd']) asker.ask(url);
+    expect(out.map((call) => call.url)).toEqual(['a']);
+    out[0].answer(1);
+    await settled();
+    expect(out.map((call) => call.url)).toEqual(['a', 'd']);
+    out[1].answer(4);
+    await settled();
+    expect(seen).toEqual([1, 4]);
+  });
+
+  test('drops a slow request once something newer waits', async () => {
+    const { out, seen, asker } = server();
+    asker.ask('slow');
+    asker.ask('newer');
+    await vi.waitFor(() => expect(out[0].aborted).toBe(true));
+    await settled();
+    out[1].answer('fresh');
+    await settled();
+    expect(seen).toEqual(['fresh']);
+  });
+
+  test('keeps a slow request that nothing newer waits for', async () => {
+    const { out, seen, asker } = server();
+    asker.ask('slow');
+    await new Promise((resolve) => setTimeout(resolve, 80));
+    expect(out[0].aborted).toBe(false);
+    out[0].answer('late');
+    await settled();
+    expect(seen).toEqual(['late']);
+  });
+
+  test('tells the error line, unless something newer waits', async () => {
+    const { out, errors, asker } = server();
+    asker.ask('bad');
+    asker.ask('also bad');
+    out[0].answer({ error: 'first', status: 400 }, 400);
+    await settled();
+    out[1].answer({ error: 'second', status: 400 }, 400);
+    await settled();
+    expect(errors).toEqual(['second']);
+  });
+
+  test('is silent once stopped', async () => {
+    const { out, seen, errors, asker } = server();
+    asker.ask('a');
+    asker.ask('b');
+    asker.stop();
+    await settled();
+    expect([out.length, seen, errors]).toEqual([1, [], []]);
+  });
+});

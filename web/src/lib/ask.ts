@@ -1,0 +1,68 @@
+/** One request in flight, and the latest value wins.
+ *
+ * While a request is out, newer ones replace each other in a single waiting place. An answer is shown even if something
+ * newer waits, so that a drag paints on its way; but one that takes longer than `patience` is dropped for the newer.
+ */
+export class Asker<T> {
+  #flight: { control: AbortController; url: string; slow: boolean; timer: ReturnType<typeof setTimeout> } | null = null;
+  #waiting: string | null = null;
+
+  constructor(
+    private readonly hooks: {
+      read: (response: Response) => Promise<T>;
+      answered: (value: T, url: string) => void;
+      failed: (line: string) => void;
+      busy?: (busy: boolean) => void;
+    },
+    private readonly patience = 400,
+    private readonly fetcher: typeof fetch = (...given) => fetch(...given),
+  ) {}
+
+  ask(url: string): void {
+    if (!this.#flight) {
+      this.#send(url);
+    } else if (this.#flight.url === url) {
+      this.#waiting = null;
+    } else {
+      this.#waiting = url;
+      if (this.#flight.slow) this.#flight.control.abort();
+    }
+  }
+
+  /** Forget everything: the view is gone. */
+  stop(): void {
+    this.#waiting = null;
+    this.#flight?.control.abort();
+  }
+
+  async #send(url: string): Promise<void> {
+    const control = new AbortController();
+    const flight = { control, url, slow: false, timer: setTimeout(() => this.#slow(), this.patience) };
+    this.#flight = flight;
+    this.hooks.busy?.(true);
+    try {
+      const response = await this.fetcher(url, { signal: control.signal });
+      if (response.ok) {
+        const value = await this.hooks.read(response);
+        if (!control.signal.aborted) this.hooks.answered(value, url);
+      } else {
+        const said = (await response.json()) as { error: string };
+        if (!control.signal.aborted && this.#waiting === null) this.hooks.failed(said.error);
+      }
+    } catch (error) {
+      if (!control.signal.aborted) this.hooks.failed(`The studio does not answer (${(error as Error).message})`);
+    }
+    clearTimeout(flight.timer);
+    this.#flight = null;
+    const next = this.#waiting;
+    this.#waiting = null;
+    if (next !== null) void this.#send(next);
+    else this.hooks.busy?.(false);
+  }
+
+  #slow(): void {
+    if (!this.#flight) return;
+    this.#flight.slow = true;
+    if (this.#waiting !== null) this.#flight.control.abort();
+  }
+}

@@ -1,0 +1,45 @@
+/** Arrays from the server; src/vitrail/studio/arrays.py describes the format. */
+export interface Plane {
+  name: string;
+  shape: number[];
+  low: number;
+  high: number;
+  bytes: Uint8Array<ArrayBuffer>;
+}
+
+export interface Frame<F> {
+  facts: F;
+  arrays: Record<string, Plane>;
+}
+
+export function readFrame<F>(buffer: ArrayBuffer): Frame<F> {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  let offset = 4 + length;
+  const arrays: Record<string, Plane> = {};
+  for (const described of header.arrays as Omit<Plane, 'bytes'>[]) {
+    const size = described.shape.reduce((product, side) => product * side, 1);
+    arrays[described.name] = { ...described, bytes: new Uint8Array(buffer, offset, size) };
+    offset += size;
+  }
+  return { facts: header.facts, arrays };
+}
+
+/** What a byte of a plane stands for. */
+export function valueAt(plane: Plane, index: number): number {
+  return plane.low + ((plane.high - plane.low) * plane.bytes[index]) / 255;
+}
+
+export type Ramp = (byte: number) => readonly [number, number, number];
+
+/** A (height, width) plane through a colour ramp, or a (height, width, 3) picture, from `start` bytes on. */
+export function toImageData(plane: Plane, height: number, width: number, ramp?: Ramp, start = 0): ImageData {
+  const pixels = new ImageData(width, height);
+  for (let i = 0; i < height * width; i++) {
+    const [red, green, blue] = ramp
+      ? ramp(plane.bytes[start + i])
+      : [plane.bytes[start + 3 * i], plane.bytes[start + 3 * i + 1], plane.bytes[start + 3 * i + 2]];
+    pixels.data.set([red, green, blue, 255], 4 * i);
+  }
+  return pixels;
+}

@@ -1,0 +1,64 @@
+/** What a room shows: the server's answer to the current state, and to the pinned one. */
+import { onDestroy } from 'svelte';
+import { Asker } from './ask';
+import { readFrame, type Frame } from './frame';
+import { studio } from './state.svelte';
+import type { Values } from './address';
+
+export class View<T> {
+  now = $state.raw<T | null>(null);
+  pinned = $state.raw<T | null>(null);
+  error = $state('');
+  busy = $state(false);
+}
+
+interface Settings {
+  /** Whose controls the question takes; the room that is open unless given. */
+  room?: string;
+  /** Parameters beyond the controls: what is hovered, say. */
+  extra?: () => Values;
+}
+
+/** Ask `path` for JSON whenever the state changes. Call it while a component is made. */
+export function view<T>(path: string, settings: Settings = {}): View<T> {
+  return watch(path, settings, (response) => response.json() as Promise<T>);
+}
+
+/** The same for a frame of arrays. */
+export function frameView<F>(path: string, settings: Settings = {}): View<Frame<F>> {
+  return watch(path, settings, async (response) => readFrame<F>(await response.arrayBuffer()));
+}
+
+function watch<T>(path: string, { room, extra }: Settings, read: (response: Response) => Promise<T>): View<T> {
+  const found = new View<T>();
+  const home = room ?? studio.room;
+  const address = (values: Values) => {
+    const query = new URLSearchParams(studio.query(home, values));
+    for (const [name, value] of Object.entries(extra?.() ?? {})) query.set(name, String(value));
+    return `./api/${path}?${query}`;
+  };
+  const now = new Asker<T>({
+    read,
+    answered: (value) => {
+      found.now = value;
+      found.error = '';
+    },
+    failed: (line) => (found.error = line),
+    busy: (busy) => (found.busy = busy),
+  });
+  const pinned = new Asker<T>({
+    read,
+    answered: (value) => (found.pinned = value),
+    failed: () => (found.pinned = null),
+  });
+  $effect(() => now.ask(address(studio.values)));
+  $effect(() => {
+    if (studio.pin) pinned.ask(address(studio.pin));
+    else found.pinned = null;
+  });
+  onDestroy(() => {
+    now.stop();
+    pinned.stop();
+  });
+  return found;
+}

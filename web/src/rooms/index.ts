@@ -1,0 +1,35 @@
+/** The rooms, in the window's order. A room that is not built is not here. */
+import type { Component } from 'svelte';
+import Memory from './Memory.svelte';
+import Patch from './Patch.svelte';
+
+export interface Room {
+  /** Its name in the address and on the server. */
+  id: string;
+  /** Its place in the window, which is its colour too. */
+  number: number;
+  title: string;
+  lead: string;
+  /** The command that gives the same numbers. */
+  command: string;
+  component: Component;
+}
+
+export const rooms: Room[] = [
+  {
+    id: 'patch',
+    number: 1,
+    title: 'Patch size',
+    lead: 'One choice decides how many tokens there are, and everything else follows from that. Drag, and watch it follow.',
+    command: 'laws',
+    component: Patch,
+  },
+  {
+    id: 'memory',
+    number: 6,
+    title: 'Memory',
+    lead: 'Where the bytes of a step go, whether they fit your card, and what to change first when they do not.',
+    command: 'plan',
+    component: Memory,
+  },
+];
