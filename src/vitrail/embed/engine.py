@@ -6,20 +6,32 @@ Shapes: B images, H×W pixels, C channels, T tokens, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.config import ViTConfig
+from vitrail.embed.int8 import quantised
+from vitrail.embed.lean import LeanBlock, kept_tokens, lean_blocks
+from vitrail.embed.merge import merging_blocks
 from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
+from vitrail.nn.mobile import MobileViT
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
 
-__all__ = ["Agreement", "Engine", "EngineName", "agreement", "build_engine"]
+__all__ = ["Agreement", "Engine", "EngineName", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
 
 EngineName = Literal["torch", "int8"]
+ROWS = 800
+"""Tokens that go through the encoder at a time: what lies between two layers then stays in the cache."""
 
 
 class Engine(Protocol):
@@ -52,10 +64,26 @@ def build_engine(
     `calibration`: uint8 (B, H, W, C), some of the user's images, from which int8 learns its ranges.
     `compile`: by torch.compile, at the first batch. `merge`: tokens that every block merges away.
     """
-    require(name == "torch", f"engine {name!r} is unknown; use torch")
+    require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
+    require(merge >= 0, f"merge {merge} is below 0; give the tokens that every block merges, or 0 for none")
     if threads is not None:
         torch.set_num_threads(threads)
-    return PlainEngine(checkpoint)
+    plain = isinstance(checkpoint.config, ViTConfig)
+    kind = type(checkpoint.config).__name__
+    require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
+    require(plain or not merge, f"{kind} has no sequence to merge tokens of; use merge 0")
+    engine = LeanEngine(checkpoint, merge=merge) if plain else PlainEngine(checkpoint)
+    if name == "int8":
+        assert isinstance(engine, LeanEngine)
+        require(
+            calibration is not None and len(calibration) > 0,
+            "int8 needs images to learn its ranges from; give some of your own as calibration",
+        )
+        assert calibration is not None
+        engine.to_int8(calibration)
+    if compile:
+        engine.vectors = torch.compile(engine.vectors)  # type: ignore[method-assign]
+    return engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,29 +103,103 @@ def agreement(engine: Engine, reference: Engine, images: Tensor) -> Agreement:
 
 
 class PlainEngine:
-    """The model as it is: for every config."""
+    """The model as it is: for pyramids and mobile networks, and to hold the others to."""
 
     name = "torch"
+    model: Any
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.model = checkpoint.model(dtype=torch.float32)
-        statistics = checkpoint.preprocessing.mean, checkpoint.preprocessing.std
-        self.mean, self.std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
-        channels = checkpoint.config.channels
-        image = torch.zeros(1, *checkpoint.preprocessing.image, channels, dtype=torch.uint8)
-        self.width = self.vectors(image).shape[1]
+        self.model: ViT | PyramidViT | MobileViT = checkpoint.model(dtype=torch.float32)
+        self.preprocessing = checkpoint.preprocessing
+        blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
+        self.width = self.vectors(blank).shape[1]
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
-        vector = self.model.vector(self._normalised(images))
-        return vector.mean(dim=1) if vector.ndim == 3 else vector  # a distilled model's two, as its heads are averaged
+        return one_vector(self.model.vector(normalised(images, self.preprocessing)))
 
     @torch.inference_mode()
     def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
         model = self.model
         require(isinstance(model, ViT), f"{type(model).__name__} has no tokens of one grid; ask for vectors only")
         assert isinstance(model, ViT)
-        return model.features(self._normalised(images))
+        return model.features(normalised(images, self.preprocessing))
 
-    def _normalised(self, images: Tensor) -> Tensor:
-        return (images.permute(0, 3, 1, 2) / 255 - self.mean) / self.std
+
+class LeanEngine:
+    """A ViT of any config, without the work that pooling does not need, some rows at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
+        model = checkpoint.model(dtype=torch.float32)
+        assert isinstance(model, ViT)
+        self.name, self.width = "torch", model.config.width
+        self.model, self.preprocessing = model, checkpoint.preprocessing
+        steps = checkpoint.preprocessing
+        plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)
+        self.front = model.from_bytes(steps.mean, steps.std) if plain and model.config.remainder == "error" else None
+        keep = kept_tokens(model)
+        self.blocks = merging_blocks(model, merge, keep=keep) if merge else lean_blocks(model, keep=keep)
+        self.rest = LeanBlock(model.blocks[-1])  # type: ignore[arg-type] — the last block, for all tokens
+
+    @torch.inference_mode()
+    def vectors(self, images: Tensor) -> Tensor:
+        return torch.cat([self._vectors(part) for part in self._parts(images)])
+
+    @torch.inference_mode()
+    def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
+        require(
+            isinstance(self.blocks[0], LeanBlock),
+            "merged tokens lie on no grid; ask for tokens without merging",
+        )
+        parts = [self.encode(*self.embed(part), [*self.blocks[:-1], self.rest]) for part in self._parts(images)]
+        x, layout = torch.cat([x for x, _ in parts]), parts[0][1]
+        model = self.model
+        return model.norm(x) if model.norm is not None and model.config.final_norm == "tokens" else x, layout
+
+    @torch.inference_mode()
+    def to_int8(self, calibration: Tensor) -> None:
+        """Give the blocks 8-bit layers, with the ranges that these images show."""
+        blocks = [block for each in self.blocks for block in getattr(each, "blocks", [each])]
+        quantised([*blocks, self.rest], lambda: (self.vectors(calibration), self.tokens(calibration)))
+        self.name = "int8"
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
+        """uint8 (B, H, W, C) → the sequence that the first block reads."""
+        if self.front is not None:
+            x, layout = self.front.embed(images)
+        else:
+            x, layout = self.model.embed(normalised(images, self.preprocessing))
+        return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
+
+    def encode(self, x: Tensor, layout: Layout, blocks: list) -> tuple[Tensor, Layout]:
+        position = within(self.model.position, layout, x)
+        for block in blocks:
+            x = block(x, layout, position)
+        return x, layout
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """Tokens, all or those that are kept, → (B, D)."""
+        model = self.model
+        if model.norm is not None and model.config.final_norm == "tokens":
+            x = model.norm(x)
+        x = model.pool(x, layout)
+        return one_vector(model.norm(x) if model.norm is not None and model.config.final_norm == "pooled" else x)
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return self.pooled(*self.encode(*self.embed(images), self.blocks))
+
+    def _parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        config = self.model.config
+        tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
+        return images.split(max(1, ROWS // tokens))
+
+
+def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """uint8 (B, H, W, C) → float (B, C, H, W) as the model was trained on."""
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+    return (images.permute(0, 3, 1, 2) / 255 - mean) / std
+
+
+def one_vector(vector: Tensor) -> Tensor:
+    """A distilled model has two, (B, 2, D): their mean, as its heads' answers are averaged."""
+    return vector.mean(dim=1) if vector.ndim == 3 else vector

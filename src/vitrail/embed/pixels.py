@@ -75,8 +75,8 @@ def prepare(
 def resized_size(original: Size, preprocessing: Preprocessing) -> Size:
     """What the whole image is resized to before the middle is cut out.
 
-    The shorter side is image / crop_share, rounded down, the longer one follows: rounded down for a square (torchvision,
-    timm, transformers), to the nearest otherwise (timm).
+    The shorter side is image / crop_share, rounded down, and the longer one follows: rounded down for a square
+    (torchvision, timm, transformers), to the nearest otherwise (timm).
 
     >>> resized_size(Size(480, 641), Preprocessing(image=Size(224, 224), crop_share=0.9))
     Size(height=248, width=331)

@@ -1,0 +1,171 @@
+"""The encoder, arranged to run and not to train: what pooling does not read is not computed, and nothing is copied.
+
+Equal to the model's own `vector` up to rounding. Layer scales are folded into the linear layers before them, activations
+overwrite their input, and the last block of a CLS-pooled model works for the pooled tokens only, which is exact: its
+other tokens would be thrown away.
+
+Shapes: B images, T tokens, D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Attention, FullMix, within
+from vitrail.nn.block import Block
+from vitrail.nn.layout import Layout
+from vitrail.nn.mlp import ACTIVATIONS, FeedForward, GatedFeedForward
+from vitrail.nn.pool import ClsAndDistillationPooling, ClsPooling
+from vitrail.nn.rotary import Rotation
+from vitrail.nn.vit import ViT
+
+__all__ = ["Dense", "LeanBlock", "Map", "Norm", "kept_tokens", "lean_blocks"]
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Dense:
+    """x Wᵀ + b."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Norm:
+    """Layer norm with an affine part of its own, which may stand in for what the next layer would do first."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        self.weight, self.bias, self.eps = weight, bias, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class LeanBlock:
+    """A block for inference. `qkv` is one layer, or in a last block that keeps some tokens a query's and the rest's."""
+
+    def __init__(self, block: Block, keep: int | None = None) -> None:
+        attention = block.attention
+        self.attention, self.keep = attention, keep
+        self.norm1, self.norm2 = _norm(block.norm1), _norm(block.norm2)
+        weight, bias = attention.qkv.weight.detach(), _qkv_bias(attention)
+        if keep is None:
+            self.qkv = [Dense(weight, bias)]
+        else:
+            width = weight.shape[1]
+            parts = weight.split([width, 2 * width])
+            biases = [None, None] if bias is None else bias.split([width, 2 * width])
+            self.qkv: list[Map] = [Dense(part, each) for part, each in zip(parts, biases, strict=True)]
+        self.out: Map = _scaled(attention.out, block.scale1)
+        mlp = block.mlp
+        assert isinstance(mlp, FeedForward | GatedFeedForward)
+        self.fc1: Map = _scaled(mlp.fc1, None)
+        self.fc2: Map = _scaled(mlp.fc2, block.scale2)
+        self.between = _between(mlp)
+
+    def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+        mixed = self.mixed(self.norm1(x), layout, position)
+        x = (x if self.keep is None else x[:, : self.keep]) + self.out(mixed)
+        return self.with_mlp(x)
+
+    def mixed(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+        """Normalised tokens (B, T, D) → what attention gives the kept ones, before the output projection."""
+        q, k, v = self.heads(x)
+        q, k, bias = self.placed(q, k, layout, position)
+        if self.keep is None:
+            mixed = self.attention.mix(q, k, v, layout, bias, 0.0)
+        else:
+            bias = bias[..., : self.keep, :] if bias is not None else None
+            mixed = FullMix(fused=True)(q[:, :, : self.keep], k, v, layout, bias, 0.0)
+        return mixed.transpose(1, 2).flatten(2)  # (B, h, T, d) → (B, T, D)
+
+    def with_mlp(self, x: Tensor) -> Tensor:
+        return x + self.fc2(self.between(self.fc1(self.norm2(x))))
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → q, k, v, each (B, h, T, d); of the queries those that are kept, or that a rotation needs."""
+        heads = self.attention.num_heads
+        if self.keep is None:
+            q, k, v = self.qkv[0](x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            asking, rest = self.qkv
+            q = asking(x[:, : self.keep]).unflatten(-1, (heads, -1)).transpose(1, 2)
+            k, v = rest(x).unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.attention.q_norm is not None and self.attention.k_norm is not None:
+            q, k = self.attention.q_norm(q), self.attention.k_norm(k)
+        return q, k, v
+
+    def placed(
+        self, q: Tensor, k: Tensor, layout: Layout, position: Rotation | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries and keys turned by their positions, and a bias for the scores."""
+        if self.attention.position is not None:
+            position = within(self.attention.position, layout, k)
+        if isinstance(position, Rotation):
+            asking = Rotation(position.cos[..., : q.shape[2], :], position.sin[..., : q.shape[2], :], position.halves)
+            return asking.turn(q), position.turn(k), None
+        return q, k, position
+
+
+def lean_blocks(model: ViT, *, keep: int | None) -> list[LeanBlock]:
+    """The model's blocks; the last works for the first `keep` tokens only, where that is given."""
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    return [*(LeanBlock(block) for block in blocks[:-1]), LeanBlock(blocks[-1], keep)]
+
+
+def kept_tokens(model: ViT) -> int | None:
+    """How many leading tokens the pool reads; None for all."""
+    last = model.blocks[-1]
+    assert isinstance(last, Block)
+    if not isinstance(last.attention.mix, FullMix):
+        return None
+    match model.pool:
+        case ClsPooling():
+            return 1
+        case ClsAndDistillationPooling():
+            return 2
+    return None
+
+
+def _norm(norm: nn.LayerNorm) -> Norm:
+    return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+
+
+def _scaled(linear: nn.Linear, scale: Tensor | None) -> Dense:
+    weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    if scale is None:
+        return Dense(weight, bias)
+    return Dense(weight * scale.detach()[:, None], None if bias is None else bias * scale.detach())
+
+
+def _qkv_bias(attention: Attention) -> Tensor | None:
+    if attention.q_bias is not None and attention.v_bias is not None:
+        return torch.cat([attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias]).detach()
+    return None if attention.qkv.bias is None else attention.qkv.bias.detach()
+
+
+def _between(mlp: FeedForward | GatedFeedForward) -> Map:
+    """What stands between fc1 and fc2; it may write over what it is given."""
+    if isinstance(mlp, GatedFeedForward):
+        return _gated
+    if mlp.activation is F.gelu:
+        return torch.ops.aten.gelu_.default
+    if mlp.activation is ACTIVATIONS["gelu_tanh"]:
+        return _gelu_tanh_
+    return mlp.activation
+
+
+def _gelu_tanh_(x: Tensor) -> Tensor:
+    return torch.ops.aten.gelu_.default(x, approximate="tanh")
+
+
+def _gated(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate).mul_(value)
