@@ -17,6 +17,8 @@ interface Settings {
   room?: string;
   /** Parameters beyond the controls: what is hovered, say. */
   extra?: () => Values;
+  /** Controls of the room that the answer does not depend on. */
+  without?: readonly string[];
 }
 
 /** Ask `path` for JSON whenever the state changes. Call it while a component is made. */
@@ -29,11 +31,13 @@ export function frameView<F>(path: string, settings: Settings = {}): View<Frame<
   return watch(path, settings, async (response) => readFrame<F>(await response.arrayBuffer()));
 }
 
-function watch<T>(path: string, { room, extra }: Settings, read: (response: Response) => Promise<T>): View<T> {
+function watch<T>(path: string, settings: Settings, read: (response: Response) => Promise<T>): View<T> {
+  const { room, extra, without = [] } = settings;
   const found = new View<T>();
   const home = room ?? studio.room;
   const address = (values: Values) => {
     const query = new URLSearchParams(studio.query(home, values));
+    for (const name of without) query.delete(name);
     for (const [name, value] of Object.entries(extra?.() ?? {})) query.set(name, String(value));
     return `./api/${path}?${query}`;
   };
@@ -51,9 +55,12 @@ function watch<T>(path: string, { room, extra }: Settings, read: (response: Resp
     answered: (value) => (found.pinned = value),
     failed: () => (found.pinned = null),
   });
-  $effect(() => now.ask(address(studio.values)));
+  // derived, so that a change of what is not asked with asks nothing
+  const url = $derived(address(studio.values));
+  const pinnedUrl = $derived(studio.pin && address(studio.pin));
+  $effect(() => now.ask(url));
   $effect(() => {
-    if (studio.pin) pinned.ask(address(studio.pin));
+    if (pinnedUrl) pinned.ask(pinnedUrl);
     else found.pinned = null;
   });
   onDestroy(() => {
