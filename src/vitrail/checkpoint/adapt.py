@@ -73,6 +73,7 @@ def adapt(
         tensors=tensors,
         preprocessing=change_preprocessing(checkpoint.preprocessing, target),
         evidence=replace(checkpoint.evidence, grid=f"adapted to {target.grid} from {source.grid}"),
+        labels=checkpoint.labels if target.classes == source.classes else (),
         # a stored table of sines is the old grid's, and may have as many rows as the new one's
         extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )

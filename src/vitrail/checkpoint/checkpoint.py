@@ -53,6 +53,8 @@ class Checkpoint:
     name_prefix: str = ""
     """What the file puts before the model's names."""
     evidence: Evidence = Evidence(config="made here", grid="made here")
+    labels: tuple[str, ...] = ()
+    """What the head's outputs are called, in their order; empty where the file does not say."""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)

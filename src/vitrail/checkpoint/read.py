@@ -13,7 +13,9 @@ from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.registry import DIALECTS
 from vitrail.checkpoint.dialects.table import read_rows
+from vitrail.checkpoint.embedded import DEFAULT, embedded_path
 from vitrail.checkpoint.file import Stored, open_stored
+from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain
 from vitrail.config import Config, config_from_json
@@ -29,13 +31,13 @@ PREPROCESSING_KEY = "vitrail_preprocessing"
 
 
 def load(path: str | Path, from_image: Size | str | None = None, num_heads: int | None = None) -> Checkpoint:
-    """Read weights of any dialect: a file, or a directory with its config.
+    """Read weights of any dialect: a file, or a directory with its config, or "default", the model that comes along.
 
     `from_image` says for which image the positions were made, and `num_heads` how many heads there are, where
     neither a config beside the weights nor the exact shape of a preset does.
     """
     return read_stored(
-        open_stored(Path(path)),
+        open_stored(embedded_path() if str(path) == DEFAULT else Path(path)),
         from_image=None if from_image is None else Size.of(from_image),
         num_heads=num_heads,
     )
@@ -68,6 +70,7 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
         name_prefix=prefix,
         preprocessing=_preprocessing(stored, dialect, family, config.image),
         evidence=evidence,
+        labels=read_labels(stored, config.classes),
         extra=extra,
         origin=stored.config,
     )

@@ -23,6 +23,7 @@ from vitrail.checkpoint.dialects.registry import dialect_named
 from vitrail.checkpoint.dialects.table import read_rows, write_rows
 from vitrail.checkpoint.evidence import FIXED_TABLE
 from vitrail.checkpoint.file import Stored, write_json_file, write_tensors
+from vitrail.checkpoint.labels import LABELS_KEY
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
@@ -60,6 +61,8 @@ def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -
         CONFIG_KEY: json.dumps(to_plain(encoded.config)),
         PREPROCESSING_KEY: json.dumps(to_plain(checkpoint.preprocessing)),
     }
+    if checkpoint.labels:
+        metadata[LABELS_KEY] = json.dumps(checkpoint.labels)
     if not path.suffix and (named.directory or encoded.written.config):
         _write_directory(path, encoded, metadata)
     else:

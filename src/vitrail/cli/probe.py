@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vitrail.cli.options import Flag, Words
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
@@ -45,6 +43,7 @@ def probe(
     import torch
 
     from vitrail.checkpoint.adapt import adapt
+    from vitrail.checkpoint.embedded import names_weights
     from vitrail.images.open import open_source
     from vitrail.images.source import Part
     from vitrail.nn.build import build
@@ -54,7 +53,7 @@ def probe(
     from vitrail.train.probe import extract, linear_probe, nearest_neighbours
 
     require(limit > 0 and neighbours > 0, f"limit {limit} and neighbours {neighbours} must be 1 or more")
-    checkpoint = open_checkpoint(model) if Path(model).exists() else None
+    checkpoint = open_checkpoint(model) if names_weights(model) else None
     config = preset(model) if checkpoint is None else checkpoint.config
     size = config.image if image is None else Size.of(image)
     splits = [open_source(data, split, image=size) for split in ("train", "test")]

@@ -30,6 +30,7 @@ def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
             image=job.config.image, mean=facts.mean, std=facts.std, source=f"measured on {', '.join(facts.sources)}"
         ),
         evidence=Evidence(config="trained by vitrail", grid="trained by vitrail"),
+        labels=facts.classes if len(facts.classes) == job.config.classes else (),
     )
 
 

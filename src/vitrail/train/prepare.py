@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.embedded import names_weights
 from vitrail.checkpoint.read import load
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
@@ -97,7 +98,7 @@ def _model(name: str) -> tuple[Config, Start]:
     path = Path(name)
     if path.suffix == ".json" and path.is_file():
         return config_from_json(path.read_text(encoding="utf-8")), None
-    if path.exists():
+    if names_weights(name):
         checkpoint = open_checkpoint(path)
         return checkpoint.config, checkpoint
     return preset(name), None

@@ -1,0 +1,20 @@
+"""The weights that come with vitrail: a small ViT, trained on CIFAR-10 by the commands on its model card."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+__all__ = ["DEFAULT", "embedded_path", "names_weights"]
+
+DEFAULT = "default"
+"""The name that stands for these weights wherever a path to weights is taken; a file of that name is ./default."""
+
+
+def names_weights(name: str) -> bool:
+    """Whether a word is a path that exists, or the name of the embedded weights; a preset's name is neither."""
+    return name == DEFAULT or Path(name).exists()
+
+
+def embedded_path() -> Path:
+    return Path(str(files("vitrail.checkpoint") / "default" / "model.safetensors"))
