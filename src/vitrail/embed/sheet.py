@@ -42,7 +42,7 @@ def query_tile(name: str, source: Callable[[], Path | bytes]) -> Tile:
 
 def match_tile(folder: Path, plan: Plan, match: Match) -> Tile:
     """What was found, with its original opened again."""
-    tile = Tile(name=match.id, detail=f"{match.height} × {match.width}", score=match.score)
+    tile = Tile(name=match.id, detail=f"{match.height} x {match.width}", score=match.score)
     return _tile(tile, lambda: original(folder, plan, match), PICTURE)
 
 

@@ -1,0 +1,210 @@
+"""Runs that are killed, stopped, shared and resumed: nothing is lost and nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedding import frozen, photos, read_rows, save_weights
+from vitrail.checkpoint.read import load
+from vitrail.embed.embed import embed
+from vitrail.embed.engine import build_engine
+from vitrail.embed.finish import MANIFEST, SUCCESS, finish
+from vitrail.embed.parts import part_path
+from vitrail.embed.shard import process_shard
+from vitrail.errors import VitrailError
+
+COUNT = 60
+Start = Callable[..., subprocess.Popen[str]]
+RUNNER = Path(__file__).parent.parent / "embed_runner.py"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_weights(tmp_path_factory.mktemp("weights") / "w.safetensors")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photos(tmp_path_factory.mktemp("in") / "photos", COUNT)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory, source: Path, weights: Path) -> np.ndarray:
+    """What one shard after another gives, here and undisturbed."""
+    folder = tmp_path_factory.mktemp("wanted")
+    plan, engine = frozen(folder, source, weights), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(folder, plan, shard, engine)
+    return np.array([row["vector"] for row in read_rows(folder)])
+
+
+@pytest.fixture
+def start(source: Path, weights: Path, tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def run(workers: int = 2) -> subprocess.Popen[str]:
+        command = [sys.executable, RUNNER, source, weights, tmp_path, "slow_decoder", workers]
+        started.append(subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.kill()
+        each.wait()
+        assert each.stderr is not None
+        each.stderr.close()
+
+
+def until(holds: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def parts(folder: Path) -> int:
+    return len(list(folder.glob("part-*.parquet")))
+
+
+def workers_of(pid: int) -> list[int]:
+    children = [child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def check_whole(folder: Path, wanted: np.ndarray) -> None:
+    rows = read_rows(folder)
+    assert [row["id"] for row in rows] == [f"{seed:05d}.png" for seed in range(COUNT)]
+    assert all(row["status"] == "ok" for row in rows)
+    # the same sums in the order that a batch of another size takes
+    np.testing.assert_allclose(np.array([row["vector"] for row in rows]), wanted, atol=2e-6)
+    assert (folder / SUCCESS).exists()
+    assert json.loads((folder / MANIFEST).read_text())["ok"] == COUNT
+
+
+def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its_work(
+    tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
+):
+    out = tmp_path
+    driver = start()
+    until(lambda: parts(out) >= 2)
+    workers = workers_of(driver.pid)
+    assert len(workers) == 2
+    driver.kill()
+    driver.communicate()
+    until(lambda: not any(runs(worker) for worker in workers), seconds=10)
+    assert 2 <= parts(out) < 12
+    assert not (out / SUCCESS).exists()
+    done_before = {path: path.stat().st_mtime_ns for path in out.glob("part-*.parquet")}
+    both = [start(workers=1) for _ in range(2)]
+    for run in both:
+        assert run.communicate(timeout=120)[1] == ""
+        assert run.returncode == 0
+    check_whole(out, wanted)
+    assert all(path.stat().st_mtime_ns == then for path, then in done_before.items())
+    assert not list(out.glob(".part-*"))
+
+
+def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
+    tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
+):
+    out = tmp_path
+    driver = start()
+    until(lambda: parts(out) >= 1)
+    victim, other = workers_of(driver.pid)
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: len(set(workers_of(driver.pid)) - {victim, other}) == 1)
+    held = parts(out)
+    until(lambda: parts(out) > held)
+    driver.send_signal(signal.SIGINT)
+    assert driver.communicate(timeout=60)[1] == ""
+    assert driver.returncode == 128 + signal.SIGINT
+    assert held < parts(out) < 12
+    assert not (out / SUCCESS).exists()
+    done = embed(source, weights, out, workers=2)
+    assert done.tally is not None
+    assert (done.tally.ok, done.tally.failed) == (COUNT, 0)
+    check_whole(out, wanted)
+
+
+def test_ctrl_c_twice_stops_at_once_and_harms_no_part(
+    tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
+):
+    out = tmp_path
+    driver = start()
+    until(lambda: parts(out) >= 1)
+    workers = workers_of(driver.pid)
+    driver.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=10)
+    assert driver.returncode != 0
+    until(lambda: not any(runs(worker) for worker in workers), seconds=10)
+    plan = frozen(out, source, weights)
+    engine = build_engine(load(weights))
+    for shard in range(plan.shards):
+        if not part_path(out, shard).exists():
+            process_shard(out, plan, shard, engine)
+    finish(out, plan)
+    check_whole(out, wanted)
+
+
+def test_a_part_that_was_cut_or_lost_is_made_again_and_the_others_are_left_alone(
+    tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray
+):
+    plan, engine = frozen(tmp_path, source, weights, 20), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(tmp_path, plan, shard, engine)
+    os.truncate(part_path(tmp_path, 0), 500)
+    part_path(tmp_path, 1).unlink()
+    before = part_path(tmp_path, 2).stat().st_mtime_ns
+    with pytest.raises(VitrailError, match=r"lacks part \[0\] of 3"):
+        finish(tmp_path, plan)
+    seen = []
+    done = embed(source, weights, tmp_path, workers=1, watch=lambda progress: seen.append(progress.before))
+    assert done.tally is not None
+    assert done.tally.ok == COUNT
+    assert set(seen) == {20}
+    assert part_path(tmp_path, 2).stat().st_mtime_ns == before
+    check_whole(tmp_path, wanted)
+
+
+def test_weights_that_changed_during_a_run_are_refused_by_the_worker(tmp_path: Path, source: Path):
+    weights = save_weights(tmp_path / "w.safetensors")
+    plan = frozen(tmp_path / "out", source, weights)
+    save_weights(weights, seed=5)
+    from vitrail.embed.recipe import engine_of
+
+    with pytest.raises(VitrailError, match="are not those that the plan"):
+        engine_of(tmp_path / "out", plan)
+
+
+def test_what_a_killed_process_left_is_swept_when_all_is_done_and_it_is_old(
+    tmp_path: Path, source: Path, weights: Path
+):
+    plan, engine = frozen(tmp_path, source, weights), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(tmp_path, plan, shard, engine)
+    old, new = tmp_path / ".part-00000.parquet.aa.part", tmp_path / ".part-00001.parquet.bb.part"
+    old.touch()
+    new.touch()
+    os.utime(old, (1, 1))
+    finish(tmp_path, plan)
+    assert not old.exists()
+    assert new.exists()

@@ -1,0 +1,23 @@
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT DECODER WORKERS."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import embedding
+from vitrail.embed.embed import embed
+from vitrail.embed.worker import WorkerOptions
+
+
+def main() -> int:
+    source, weights, out, decoder, workers = sys.argv[1:]
+    options = WorkerOptions(decode=getattr(embedding, decoder), batch=2)
+    done = embed(Path(source), Path(weights), Path(out), workers=int(workers), shard_size=5, worker=options)
+    if done.tally is None:
+        return 128 + (done.stopped or 0)
+    return 1 if done.tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

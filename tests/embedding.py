@@ -1,0 +1,96 @@
+"""Small jobs for the tests of embedding: a model of one block, images of a few pixels, and decoders that misbehave."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.read import load
+from vitrail.checkpoint.write import save
+from vitrail.config import ViTConfig
+from vitrail.embed.pixels import Prepared, prepare
+from vitrail.embed.plan import Options, Plan, freeze, read_plan
+from vitrail.geometry import Size
+from vitrail.nn.build import build
+from vitrail.parts import Mlp, Patches
+
+__all__ = ["CONFIG", "bad_decoder", "drawn", "frozen", "photos", "png", "read_rows", "save_weights", "slow_decoder"]
+
+CONFIG = ViTConfig(
+    image=Size(8, 12), embedding=Patches(patch=Size(4, 4)), width=24, depth=1, num_heads=3, mlp=Mlp(width=40), classes=0
+)
+
+
+def save_weights(path: Path, config: ViTConfig = CONFIG, *, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    tensors = build(config).state_dict()
+    half = (0.5,) * config.channels
+    preprocessing = Preprocessing(image=config.image, mean=half, std=half)
+    save(Checkpoint(config=config, tensors=tensors, preprocessing=preprocessing), path)
+    return path
+
+
+def drawn(seed: int, height: int = 10, width: int = 14) -> np.ndarray:
+    """Large soft spots: what resizing changes little."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def png(seed: int, height: int = 10, width: int = 14) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(drawn(seed, height, width)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def photos(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in range(count):
+        (folder / f"{seed:05d}.png").write_bytes(png(seed))
+    return folder
+
+
+def frozen(folder: Path, source: Path, weights: Path, shard_size: int | None = None, **options: Any) -> Plan:
+    return freeze(folder, source, weights, load(weights), Options(**options), shard_size=shard_size)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Every row of every part, in order."""
+    from pyarrow import parquet
+
+    plan = read_plan(folder)
+    parts = sorted(folder.glob("part-*.parquet"))
+    assert len(parts) == plan.shards
+    return [row for part in parts for row in parquet.read_table(part).to_pylist()]
+
+
+# ── decoders for worker processes, which import them by name ────────────────────────────────────────────────────
+
+
+def slow_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: Any) -> Prepared:
+    time.sleep(0.03)
+    return prepare(source, preprocessing, **options)
+
+
+def bad_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: Any) -> Prepared:
+    """Does what the file's name says."""
+    name = Path(source).name if isinstance(source, Path) else ""
+    if "hang" in name:
+        time.sleep(3600)
+    if "crash" in name:
+        ctypes.string_at(0)
+    if "raise" in name:
+        raise KeyError("no decoder should")
+    if "once" in name and not (marker := Path(os.fspath(source)).with_suffix(".died")).exists():
+        marker.touch()
+        os.kill(os.getpid(), 9)
+    return prepare(source, preprocessing, **options)
