@@ -23,7 +23,7 @@ def read_labels(stored: Stored, classes: int) -> tuple[str, ...]:
     return tuple(found) if whole else ()
 
 
-def _named(stored: Stored, classes: int) -> list[str]:
+def _named(stored: Stored, classes: int) -> list[str | None]:
     held = stored.config.get("id2label")
     labels = [held.get(str(index)) for index in range(classes)] if isinstance(held, dict) else []
     placeholders = [f"LABEL_{index}" for index in range(classes)]  # what transformers writes for no names
