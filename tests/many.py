@@ -18,7 +18,7 @@ from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
 from vitrail.train.loop import train
 
-RECIPE = RICH.but(accumulate=1)
+RECIPE = RICH
 STILL = CONFIG.but(dropout=0.0, drop_path=0.0)
 """Dropout is drawn by (seed, step, rank): two processes have other dropout than one."""
 SHARDS: tuple[Literal["ddp", "fsdp"], ...] = ("ddp", "fsdp")

@@ -17,6 +17,7 @@ from command import call
 from training import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
 from vitrail.images import fetch
+from vitrail.parts import Prefix
 
 SCRIPT = Path(sys.executable).with_name("vitrail")
 
@@ -83,6 +84,58 @@ def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, cap
     assert "config.image 12x16 → 24x32" in said(capsys)
 
 
+def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
+    """Of 8,192 shapes, 0.003 epochs are 24.6 images: three batches of eight."""
+    arguments = ["--data", "shapes", "--config", model, "--batch", "8", "--device", "cpu", "--out", str(tmp_path / "a")]
+    assert call("train", *arguments, "--epochs", "0.003") == 0
+    assert [step for step, _ in losses(tmp_path / "a")] == [1, 2, 3]
+
+
+def test_tensorboard_reads_what_the_metrics_say(model: str, tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert call(*train(model, tmp_path / "run", "--tensorboard")) == 0
+    events = EventAccumulator(str(tmp_path / "run"))
+    events.Reload()
+    told = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5]
+    assert [value for _, value in told] == pytest.approx([loss for _, loss in losses(tmp_path / "run")], rel=1e-6)
+    assert "test_accuracy" in events.Tags()["scalars"]
+
+
+@pytest.mark.parametrize("what", ["features", "token"])
+def test_a_student_is_distilled_from_another_width_by_features_or_by_a_token(what: str, tmp_path: Path):
+    teacher, student = tmp_path / "teacher.json", tmp_path / "student.json"
+    teacher.write_text(CONFIG.but(width=36).to_json())
+    student.write_text(CONFIG.but(prefix=Prefix(distillation=what == "token")).to_json())
+    assert call(*train(str(teacher), tmp_path / "teacher")) == 0
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'steps = 3\nbatch = 4\n[distillation]\nkind = "distillation"\nwhat = "{what}"\n')
+    asked = ["--data", "shapes", "--config", str(student), "--recipe", str(recipe)]
+    assert call("train", *asked, "--teacher", str(tmp_path / "teacher"), "--out", str(tmp_path / "run")) == 0
+    assert [step for step, _ in losses(tmp_path / "run")] == [1, 2, 3]
+    held = load(tmp_path / "run" / "model.safetensors")
+    assert not any("projection" in name or "teacher" in name for name in held.tensors)
+    assert (held.config.prefix.distillation, "distillation_head.weight" in held.tensors) == (what == "token",) * 2  # type: ignore[union-attr]
+
+
+def test_torchrun_in_front_of_the_command_gives_the_same_run(model: str, tmp_path: Path):
+    """Two processes, through `-m vitrail`; dropout is drawn by process, so the model has none. Sums differ in order."""
+    still = tmp_path / "still.json"
+    still.write_text(CONFIG.but(dropout=0.0, drop_path=0.0).to_json())
+    both = [*train(str(still), tmp_path / "both"), "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    command = [SCRIPT.with_name("torchrun"), "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", "-m", "vitrail", *both]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("finished  step 5") == 1
+    assert call(*train(str(still), tmp_path / "one")) == 0
+    one, two = (losses(tmp_path / name) for name in ("one", "both"))
+    assert [step for step, _ in two] == [1, 2, 3, 4, 5]
+    assert [loss for _, loss in two] == pytest.approx([loss for _, loss in one], rel=2e-6)
+
+
 def start(arguments: list[str]) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     return subprocess.Popen([SCRIPT, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
@@ -115,6 +168,10 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
         (["--out", "x"], "no --data was given"),
         (["--resume", "nowhere"], "is not a run"),
         (["--data", "shapes", "--recipe", "cifer", "--out", "x"], "try cifar"),
+        (["--data", "shapes", "--device", "cuda:7", "--out", "x"], "device 'cuda:7' cannot be used here"),
+        (["--data", "shapes", "--device", "toaster", "--out", "x"], "device 'toaster' cannot be used here"),
+        (["--data", "shapes", "--config", "x.json", "--out", "x"], "--config x.json is not a JSON file"),
+        (["--data", "shapes", "--config", "x.json", "--model", "cifar", "--out", "x"], "choose one"),
         (["--data", "shapes", "--model", "cifar", "--batch", "0", "--out", "x"], "batch 0 is not a positive"),
         (["--data", "shapes", "--model", "cifar", "--image", "33", "--out", "x"], "not divisible by patch 4x4"),
         (

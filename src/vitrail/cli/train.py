@@ -15,6 +15,7 @@ def train(
     *,
     data: Words | None = None,
     model: str | None = None,
+    config: Path | None = None,
     image: str | None = None,
     patch: str | None = None,
     recipe: str | None = None,
@@ -28,6 +29,7 @@ def train(
     evaluate_every: int = 0,
     out: Path | None = None,
     resume: Path | None = None,
+    device: str | None = None,
     shard: Literal["ddp", "fsdp"] = "ddp",
     tensorboard: Flag = False,
 ) -> int | None:
@@ -42,6 +44,8 @@ def train(
         shapes, a folder with a folder per class, CIFAR, MNIST's IDX files, or Parquet or tar files.
     model
         A preset (cifar, S/16 …) or a config as JSON, for fresh weights; or a checkpoint or run, to fine-tune.
+    config
+        A config as JSON, instead of a model.
     image
         HEIGHTxWIDTH in pixels, or one number for a square: the resolution to train at.
     patch
@@ -68,25 +72,33 @@ def train(
         The run's folder.
     resume
         A run's folder, to go on with it.
+    device
+        cpu, cuda, cuda:1 …; by default cuda where there is a card, otherwise cpu.
     shard
         Under torchrun: whole copies (ddp) or shards of the model (fsdp).
     tensorboard
         Write events for TensorBoard into the run's folder too.
     """
-    from vitrail.train.distributed import world_of
+    from vitrail.train.distributed import find_device, world_of
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to go on with one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
+    require(model is None or config is None, "--model and --config were both given; choose one")
+    if config is not None:
+        require(config.suffix == ".json" and config.is_file(), f"--config {config} is not a JSON file; write one with "
+                "to_json(), or give a preset with --model")  # fmt: skip
+        model = str(config)
     asked = {"image": image, "patch": patch, "teacher": teacher, "epochs": epochs}
     changes = {
         name: value
         for name, value in (("steps", steps), ("batch", batch), ("lr", lr), ("seed", seed))
         if value is not None
     }
-    with world_of(shard) as world:
+    with world_of(shard, find_device(device)) as world:
         folder = out if out is not None else resume
         assert folder is not None
         held = (folder / "recipe.json").is_file()
+        world.wait()  # until all have looked: the first process will write it
         going_on = resume is not None or (world.restarts > 0 and held)
         if not going_on:
             require(not held, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
@@ -154,7 +166,7 @@ def _run(
     teacher = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
     view = View(folder, quiet=world.rank > 0, tensorboard=tensorboard)
     workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
-    planned, free = forecast(job.config, workload), free_bytes()
+    planned, free = forecast(job.config, workload), free_bytes(world.device)
     view.begin(job, planned, free)
     if planned is not None and free is not None:
         check_memory(job.config, workload, planned, free)

@@ -94,5 +94,5 @@ def _events(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise VitrailError("--tensorboard needs the tensorboard package; pip install tensorboard") from None
+        raise VitrailError("--tensorboard needs the tensorboard package; pip install 'vitrail[tensorboard]'") from None
     return SummaryWriter(str(folder))

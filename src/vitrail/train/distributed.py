@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from vitrail.errors import VitrailError
 from vitrail.nn.block import Block
 
-__all__ = ["ALONE", "World", "read_shards", "save_shards", "world_of"]
+__all__ = ["ALONE", "World", "find_device", "read_shards", "save_shards", "world_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class World:
     shard: Literal["ddp", "fsdp"] = "ddp"
     restarts: int = 0
     """How often torchrun has started the processes again."""
+    device: str = "cpu"
+    """This process's own: of several cards, the one of its place on the machine."""
 
     def share(self, objective: nn.Module) -> nn.Module:
         """What is called instead of the module; FSDP changes the module itself."""
@@ -49,6 +51,17 @@ class World:
         register_fsdp_forward_method(objective, "logits")
         return objective
 
+    @contextmanager
+    def micro(self, shared: nn.Module, *, last: bool) -> Iterator[None]:
+        """A micro-batch's backward: processes exchange gradients once an update, after the last."""
+        if self.size > 1 and self.shard == "fsdp":
+            shared.set_requires_gradient_sync(last)  # type: ignore[operator]
+        if isinstance(shared, nn.parallel.DistributedDataParallel) and not last:
+            with shared.no_sync():
+                yield
+        else:
+            yield
+
     def reshard(self, objective: nn.Module) -> None:
         """Let go of weights that a forward pass without a backward left gathered."""
         if self.size > 1 and self.shard == "fsdp":
@@ -63,7 +76,7 @@ class World:
         return tuple(together.tolist())
 
     def sum(self, *values: int) -> tuple[int, ...]:
-        together = torch.tensor(values)
+        together = torch.tensor(values, device=self.device)
         if self.size > 1:
             dist.all_reduce(together)
         return tuple(together.tolist())
@@ -75,7 +88,7 @@ class World:
         """The signal that any process got: all stop after the same step."""
         if self.size == 1:
             return signal
-        asked = torch.tensor(signal or 0)
+        asked = torch.tensor(signal or 0, device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
         return int(asked) or None
 
@@ -87,19 +100,35 @@ class World:
 ALONE = World()
 
 
+def find_device(name: str | None) -> str:
+    """The one asked for, if it is there; otherwise a graphics card where there is one."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # each kind of device has its own
+        reason = str(error).splitlines()[0].split(". ")[0]
+        raise VitrailError(f"device {name!r} cannot be used here ({reason}); use cpu, or leave --device out") from None
+    return name
+
+
 @contextmanager
-def world_of(shard: Literal["ddp", "fsdp"]) -> Iterator[World]:
+def world_of(shard: Literal["ddp", "fsdp"], device: str = "cpu") -> Iterator[World]:
     """The world that torchrun describes in the environment; alone without it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield ALONE
+        yield World(device=device)
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if device == "cuda":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield World(
             rank=dist.get_rank(),
             size=dist.get_world_size(),
             shard=shard,
             restarts=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            device=device,
         )
     finally:
         dist.destroy_process_group()

@@ -38,8 +38,14 @@ def forecast(config: Config, workload: Workload) -> Memory | None:
         return None
 
 
-def free_bytes() -> int | None:
-    """What this machine, or the container around us, can still give; None where it does not say."""
+def free_bytes(device: str = "cpu") -> int | None:
+    """What this machine, the container around us, or the card can still give; None where it does not say."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    if device != "cpu":
+        return None
     found = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -61,7 +61,6 @@ def train(
     teacher: Checkpoint | None = None,
     save_every: int = 0,
     evaluate_every: int = 0,
-    device: str = "cpu",
     world: World = ALONE,
     watch: Callable[[dict[str, Any]], None] = lambda facts: None,
     measure: Callable[[int, Model], dict[str, float]] = lambda step, model: {},
@@ -73,7 +72,8 @@ def train(
     """
     recipe, config, facts = job.recipe, job.config, job.data
     _check(job, source)
-    trained, objective = _begin(job, start, teacher, device, world)
+    trained, objective = _begin(job, start, teacher, world)
+    device = torch.device(world.device)
     first = _resume(folder, trained, world, watch)
     batches = Batches(
         source,
@@ -102,9 +102,10 @@ def train(
             losses, rights = [], []
             for micro, part in enumerate(parts):
                 reseed("dropout", recipe.seed, step, micro, world.rank)
-                with torch.autocast(device, torch.bfloat16, enabled=recipe.precision == "amp-bf16"):
-                    each, right = forward(part.images.to(device), part.targets.to(device), patch)
-                (each / len(parts)).backward()
+                with world.micro(objective, last=micro == len(parts) - 1):
+                    with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "amp-bf16"):
+                        each, right = forward(part.images.to(device), part.targets.to(device), patch)
+                    (each / len(parts)).backward()
                 losses.append(each.detach())
                 rights.append(right)
             norm = nn.utils.clip_grad_norm_(objective.parameters(), recipe.clip or math.inf)
@@ -170,11 +171,9 @@ def _check(job: Job, source: Source) -> None:
             )
 
 
-def _begin(
-    job: Job, start: Checkpoint | None, teacher: Checkpoint | None, device: str, world: World
-) -> tuple[Trained, nn.Module]:
+def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world: World) -> tuple[Trained, nn.Module]:
     """The model, fresh or from a checkpoint, and its optimizer, in this process's share."""
-    recipe = job.recipe
+    recipe, device = job.recipe, world.device
     reseed("weights", recipe.seed)
     model = (build(job.config) if start is None else start.model(dtype=torch.float32)).to(device).train()
     if recipe.mimetic and start is None:

@@ -62,7 +62,7 @@ class Recipe:
     clip: float | None = 1.0
     """The largest norm of all gradients together."""
     ema: float | None = None
-    """Decay of the weights' running mean, which then are the result."""
+    """Decay of the weights' running mean, which then is the result; batch norms keep their own running statistics."""
 
     label_smoothing: float = 0.0
     mixup: float = 0.0

@@ -42,7 +42,7 @@ class Trained:
         """Give AdamW's moments their tensors now: every state has them, and there is a place to read them into."""
         for parameter in self.objective.parameters():
             self.optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32),
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
             }
