@@ -14,6 +14,7 @@ from vitrail.look import (
     attention_distance,
     capture,
     cells_of,
+    filter_responses,
     fuse_heads,
     head_entropy,
     norm_outliers,
@@ -348,6 +349,34 @@ def test_stems_and_adaptive_levels_have_filters_too():
     assert projection_filters(adaptive, level=1).filters.shape == (24, 3, 4, 4)
     with pytest.raises(VitrailError, match="level 2 is not among 2"):
         projection_filters(adaptive, level=2)
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        parts.Patches(patch=Size(4, 4)),
+        parts.Patches(patch=Size(4, 4), stride=Size(2, 2)),
+        parts.Hierarchical(finest=Size(2, 2), widths=(12,)),
+    ],
+)
+def test_responses_are_the_tokens_before_positions(embedding):
+    model = small(embedding=embedding)
+    image = torch.randn(2, 3, *model.config.image, dtype=torch.float64)
+    finest = getattr(model.embedding, "finest", model.embedding)
+    tokens, layout = finest(image)
+    answers = filter_responses(model, image)
+    torch.testing.assert_close(answers, tokens.mT.unflatten(2, tuple(layout.grid)), **EXACT)
+
+
+def test_principal_responses_add_up_to_the_filters_own():
+    model = small()
+    image = torch.randn(2, 3, *model.config.image, dtype=torch.float64)
+    found = projection_filters(model)
+    principal = filter_responses(model, image, found.principal)
+    shares = found.filters.flatten(1) @ found.principal.flatten(1).T
+    bias = model.embedding.bias  # type: ignore[union-attr]
+    mixed = torch.einsum("dk,bkhw->bdhw", shares, principal) + bias.view(-1, 1, 1)  # type: ignore[call-issue]
+    torch.testing.assert_close(filter_responses(model, image), mixed, **EXACT)
 
 
 # ── positions ───────────────────────────────────────────────────────────────────────────────────────────────────

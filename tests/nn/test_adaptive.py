@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.nn.adaptive import AdaptiveEmbed, detail_scores, to_dense, tokens_saved
+from vitrail.nn.adaptive import AdaptiveEmbed, detail_scores, quadtree, to_dense, tokens_saved
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
@@ -272,6 +272,19 @@ def test_saved_tokens_are_counted_per_image():
     assert str(saved) == f"{saved.kept[0]}, {saved.kept[1]} of 240 tokens kept: {saved.share:.1%} saved"
     with pytest.raises(VitrailError, match="saves no tokens"):
         tokens_saved(Layout(grid=Size(2, 3), frame=Size(2, 3)))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.9, math.inf])
+def test_a_quadtree_from_scores_is_the_embedding_s_own(threshold):
+    image = busy_image(96, 160, batch=1)
+    _, layout = embed(SIZES["8/16/32"], threshold=threshold)(image)
+    tree = quadtree(detail_scores(image, SIZES["8/16/32"]), threshold)
+    assert layout.rectangles is not None
+    assert tree.rectangles is not None
+    assert torch.equal(tree.rectangles, layout.rectangles)
+    assert tree.grid == layout.grid
+    with pytest.raises(VitrailError, match="of 2 images"):
+        quadtree(detail_scores(busy_image(96, 160), SIZES["8/16/32"]), threshold)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -2,7 +2,7 @@
 
 from vitrail.look.capture import AttentionMap, Maps, capture
 from vitrail.look.cells import Cells, cells_of
-from vitrail.look.filters import Filters, projection_filters
+from vitrail.look.filters import Filters, filter_responses, projection_filters
 from vitrail.look.heads import attention_distance, head_entropy
 from vitrail.look.pca import TokenColours, pca_colours
 from vitrail.look.positions import PositionSimilarity, position_similarity
@@ -19,6 +19,7 @@ __all__ = [
     "attention_distance",
     "capture",
     "cells_of",
+    "filter_responses",
     "fuse_heads",
     "head_entropy",
     "norm_outliers",

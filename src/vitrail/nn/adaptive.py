@@ -25,7 +25,7 @@ from vitrail.nn.initialise import initialise
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
 
-__all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "to_dense", "tokens_saved"]
+__all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "quadtree", "to_dense", "tokens_saved"]
 
 
 class AdaptiveEmbed(nn.Module):
@@ -56,9 +56,8 @@ class AdaptiveEmbed(nn.Module):
             batch, row, column = leaf.nonzero(as_tuple=True)  # (n,) each
             pixels = _cells(image, projection.patch)[batch, row, column].flatten(1)  # (n, C·P·Q)
             tokens.append(F.linear(pixels, projection.weight.flatten(1), projection.bias))  # (n, D)
-            side = torch.full_like(row, 2**level)
-            rectangles.append(torch.stack([row * side, column * side, side, side], dim=1))  # (n, 4)
-            places.append((batch, slots[batch, row * side, column * side]))
+            rectangles.append(_rectangles(torch.stack([row, column], dim=1), level))
+            places.append((batch, slots[batch, row * 2**level, column * 2**level]))
         if self.selector is not None:
             chances = _chances(scores, leaves)
             tokens = [t * (1 + (c - c.detach())).unsqueeze(1) for t, c in zip(tokens, chances, strict=True)]
@@ -124,6 +123,16 @@ def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None 
     rounding = (100 * ulp) ** 2 * centre.square().sum((1, 2, 3))
     whole = torch.maximum(whole, rounding).clamp_min(tiny)[:, None, None]
     return [(variance / whole).sqrt() for variance in variances]
+
+
+def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:
+    """Where the leaves of one image lie, from its scores (1, rows, columns) alone: nothing is projected."""
+    require(len(scores[0]) == 1, f"scores are of {len(scores[0])} images; give those of one")
+    leaves = _leaves(list(scores), threshold, torch.ones_like(scores[-1], dtype=torch.bool))
+    grid = Size(*leaves[0].shape[1:])
+    corners = torch.cat([_rectangles(leaf[0].nonzero(), level) for level, leaf in enumerate(leaves)])
+    order = (corners[:, 0] * grid.width + corners[:, 1]).argsort()
+    return Layout(grid=grid, frame=grid, rectangles=corners[order].unsqueeze(0))
 
 
 def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
@@ -219,6 +228,11 @@ def _slots(leaves: list[Tensor], grid: Size) -> tuple[Tensor, Tensor]:
         corners[:, :: 2**level, :: 2**level] += leaf
     order = corners.flatten(1).cumsum(1)
     return order.sub(1).view_as(corners), order[:, -1]
+
+
+def _rectangles(places: Tensor, level: int) -> Tensor:
+    """(n, 2) rows and columns of one patch size → (n, 4): top, left, height, width in cells of the finest grid."""
+    return torch.cat([places * 2**level, torch.full_like(places, 2**level)], dim=1)
 
 
 def _mask(counts: Tensor, most: int) -> Tensor | None:
