@@ -13,7 +13,19 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from vitrail.plan.hardware import CARDS
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision
 
-__all__ = ["CardChoice", "Control", "Geometry", "Group", "Planned", "Seen", "Work", "choice", "controls_of", "number"]
+__all__ = [
+    "CardChoice",
+    "Control",
+    "Geometry",
+    "Group",
+    "Loaded",
+    "Planned",
+    "Seen",
+    "Work",
+    "choice",
+    "controls_of",
+    "number",
+]
 
 
 def number(
@@ -108,11 +120,16 @@ class CardChoice(Group):
     card: Name = choice("rtx-4090", label="Card", about="By name, or by its memory, like 24GiB", source="cards")
 
 
-class Seen(Group):
-    """For rooms that run a model: which one, on which image, how large."""
+class Loaded(Group):
+    """For rooms that look into a model: which one, and on which image."""
 
-    image: Name = choice("default", label="Image", about="An uploaded image's id, or the window drawn here")
+    image: Name = choice("cat", label="Image", about="An uploaded image's id, or one that comes along", source="images")
     weights: Name = choice("default", label="Weights", about="The model that looks", source="weights")
+
+
+class Seen(Loaded):
+    """For rooms that run it: how large the image is, too."""
+
     seen: int = number(
         0,
         0,
@@ -136,7 +153,7 @@ class Control(BaseModel):
     maximum: float | None = None
     step: float | None = None
     scale: str = "linear"
-    options: list[tuple[str, str]] = []
+    options: list[Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]] = []
     """Value and words."""
     source: str = ""
     """Which of the session's lists has the options: models, weights or cards."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
@@ -12,7 +15,11 @@ from vitrail.plan.workload import Shard, Workload
 from vitrail.studio.controls import CardChoice, Geometry, Planned, Work
 from vitrail.studio.session import Session
 
-__all__ = ["PlanQuestion", "Shape", "card_of", "described", "divides", "sizes", "workload_of"]
+__all__ = ["Pair", "PlanQuestion", "Shape", "card_of", "described", "divides", "sizes", "workload_of"]
+
+
+Pair = Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
+"""A height and a width, in an answer."""
 
 
 class Shape(Planned, Geometry):

@@ -15,7 +15,7 @@ import uvicorn
 
 from vitrail.errors import VitrailError, require
 from vitrail.studio.app import create_app
-from vitrail.studio.session import Session
+from vitrail.studio.session import DEFAULT, Session
 
 __all__ = ["serve"]
 
@@ -37,6 +37,7 @@ def serve(
     )
     require(not address.is_unspecified, f"--host {host} names every address; give the one that people will use")
     session = Session(weights)
+    session.image(DEFAULT)  # drawn before anyone waits for it
     for name in session.weights[1:]:
         session.checkpoint(name)  # a file that cannot be read is better known now
     with _listen(address, port) as listening:

@@ -19,9 +19,9 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels, decode
-from vitrail.images.synthesize import synthesize_image
 from vitrail.presets import PRESETS, preset
 from vitrail.studio.errors import BusyError
+from vitrail.studio.pictures import PICTURES
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT", "Here", "Session", "embedded_checkpoint"]
 
 DEFAULT = "default"
-"""The image that is drawn here, and the model that comes with vitrail."""
+"""The first of the images that come with the studio, and the model that comes with vitrail."""
 MAX_PIXELS = 2**25
 KEPT_IMAGES = 8
 KEPT_RESULTS = 24
@@ -98,7 +98,6 @@ class Session:
         self._images = Kept[Pixels](KEPT_IMAGES)
         self._results = Kept[Any](KEPT_RESULTS)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="studio-model")
-        self._window: Pixels | None = None
 
     # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,10 +110,8 @@ class Session:
 
     def image(self, name: str) -> Pixels:
         """uint8 (height, width, 3)."""
-        if name == DEFAULT:
-            if self._window is None:
-                self._window = synthesize_image(7, Size(240, 320))
-            return self._window
+        if name in (DEFAULT, *PICTURES):
+            return PICTURES.get(name, next(iter(PICTURES.values())))()
         pixels = self._images.get(name)
         require(pixels is not None, f"image {name!r} is not here any more; drop it on the page again")
         assert pixels is not None

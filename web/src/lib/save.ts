@@ -19,6 +19,7 @@ export function svgText(drawing: SVGSVGElement): string {
     const style = getComputedStyle(original);
     for (const name of STYLES) copies[index].setAttribute(name, style.getPropertyValue(name));
     copies[index].removeAttribute('class');
+    copies[index].removeAttribute('style');
   });
   const { width, height } = drawing.viewBox.baseVal;
   copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');

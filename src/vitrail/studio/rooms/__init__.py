@@ -3,11 +3,12 @@
 A room is added here by its name, which is its name in the page's address too.
 """
 
-from vitrail.studio.rooms import memory, patch
+from vitrail.studio.rooms import memory, patch, positions
 
 __all__ = ["ROOMS"]
 
 ROOMS = {
     "patch": patch,
+    "positions": positions,
     "memory": memory,
 }

@@ -18,7 +18,7 @@ from vitrail.plan.memory import memory as held
 from vitrail.plan.report import report
 from vitrail.plan.workload import Workload
 from vitrail.studio.formulas import Formula, short
-from vitrail.studio.plans import PlanQuestion, card_of, described, workload_of
+from vitrail.studio.plans import Pair, PlanQuestion, card_of, described, workload_of
 from vitrail.studio.session import Here
 
 __all__ = ["Question", "router"]
@@ -142,7 +142,7 @@ def fit(asked: Asked, here: Here) -> dict[str, Any]:
 class Curve(BaseModel):
     """Memory against image size, at the image's shape."""
 
-    images: list[tuple[int, int]]
+    images: list[Pair]
     components: dict[str, list[int]]
     needed: list[int]
     """What the card would likely take."""

@@ -17,7 +17,7 @@ from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
 from vitrail.studio.controls import Work
 from vitrail.studio.formulas import Formula, short
-from vitrail.studio.plans import Shape, described, divides, sizes, workload_of
+from vitrail.studio.plans import Pair, Shape, described, divides, sizes, workload_of
 from vitrail.studio.session import Here
 
 __all__ = ["Question", "router"]
@@ -36,8 +36,8 @@ class Way(BaseModel):
     """One way to deal with what doesn't divide."""
 
     remainder: str
-    fitted: tuple[int, int]
-    grid: tuple[int, int]
+    fitted: Pair
+    grid: Pair
     tokens: int
     changed_pixels: int
     """Added by padding, lost by cropping, or drawn anew by resizing."""
@@ -57,10 +57,10 @@ class Bend(BaseModel):
 
 class Answer(BaseModel):
     divides: bool
-    image: tuple[int, int]
-    fitted: tuple[int, int]
-    patch: tuple[int, int]
-    grid: tuple[int, int]
+    image: Pair
+    fitted: Pair
+    patch: Pair
+    grid: Pair
     tokens: int
     prefix: int
     attention_elements: int
@@ -227,8 +227,8 @@ def _formulas(found: Laws, config: ViTConfig, flops: int) -> list[Formula]:
 
 
 class Neighbour(BaseModel):
-    patch: tuple[int, int]
-    grid: tuple[int, int]
+    patch: Pair
+    grid: Pair
     tokens: int
     attention_elements: int
     flops_forward: int

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from vitrail.images.decode import FORMATS
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CARD_WORDS, Control, Seen, controls_of
+from vitrail.studio.pictures import PICTURES
 from vitrail.studio.plans import Shape, described
 from vitrail.studio.session import DEFAULT, MAX_PIXELS, Here, Session, png
 
@@ -37,7 +38,7 @@ class Controls(BaseModel):
     config: list[str]
     """The names that /api/config takes."""
     options: dict[str, list[Option]]
-    """models, weights and cards."""
+    """models, weights, images and cards."""
     max_pixels: int
     formats: tuple[str, ...]
 
@@ -55,6 +56,7 @@ def controls(here: Here) -> Controls:
         options={
             "models": [_model(name, here) for name in here.plannable],
             "weights": [Option(value=name, words=_weights(name)) for name in here.weights],
+            "images": [Option(value=name, words=name) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
         max_pixels=MAX_PIXELS,
@@ -111,7 +113,7 @@ def about_image(image: str, here: Here) -> Picture:
 )
 def pixels(image: str, here: Here, side: Annotated[int, Query(ge=16, le=2048)] = 1024) -> Response:
     """The image as a PNG, at most `side` pixels long."""
-    held = "no-store" if image == DEFAULT else "private, max-age=3600"
+    held = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
     return Response(png(here.image(image), side), media_type="image/png", headers={"Cache-Control": held})
 
 

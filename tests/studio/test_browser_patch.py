@@ -1,0 +1,86 @@
+"""Room 1 in a real browser."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Page, expect
+
+from vitrail.config import config_from_json
+
+
+def figure(page: Page, label: str):
+    return page.locator(".figure", has=page.locator(f"dt:text-is('{label}')")).locator(".value")
+
+
+def save(page: Page, panel: str, kind: str) -> bytes:
+    section = page.get_by_role("region", name=panel)
+    section.get_by_text("Export").click()
+    with page.expect_download() as download:
+        section.get_by_role("button", name=kind).click()
+    return download.value.path().read_bytes()
+
+
+def test_dragging_the_patch_moves_every_figure_and_back_undoes_the_whole_drag(page: Page):
+    page.goto("/?room=patch")
+    expect(figure(page, "tokens")).to_have_text("197")
+    box = page.get_by_role("slider", name="Patch side").bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    place = box["x"] + 8 + (box["width"] - 16) * (16 - 2) / 62
+    page.mouse.move(place, middle)
+    page.mouse.down()
+    for step in range(1, 25):
+        page.mouse.move(place + (box["width"] - 16) * (step / 24) * 16 / 62, middle)
+    page.mouse.up()
+    expect(figure(page, "tokens")).to_have_text("50")
+    expect(figure(page, "forward")).to_have_text("8.82 GFLOP")
+    assert "patch_height=32&patch_width=32" in page.url
+    page.go_back()
+    expect(figure(page, "tokens")).to_have_text("197")
+
+
+def test_a_deep_link_opens_on_its_numbers(page: Page):
+    page.goto("/?room=patch&model=S/16&height=192&width=320&patch_height=8&patch_width=16")
+    expect(figure(page, "tokens")).to_have_text("481")
+    expect(page.get_by_role("img", name="24 rows and 20 columns")).to_be_visible()
+    expect(page.get_by_role("slider", name="Patch height")).to_have_value("8")
+
+
+def test_what_does_not_divide_is_shown_at_once(page: Page):
+    page.goto("/?room=patch")
+    page.get_by_label("Image side, exact").fill("225")
+    page.keyboard.press("Enter")
+    status = page.get_by_role("status")
+    expect(status).to_contain_text("225 × 225 does not divide by 16 × 16")
+    expect(figure(page, "tokens")).to_have_text("226")  # padded to 240
+    status.get_by_text("crop", exact=True).first.click()
+    expect(figure(page, "tokens")).to_have_text("197")
+    expect(status.locator("tr.chosen")).to_contain_text("449 pixels lost")
+
+
+def test_a_model_brings_its_own_image_and_patch(page: Page):
+    page.goto("/?room=patch")
+    page.get_by_label("Model").select_option("dinov2-S/14")
+    expect(figure(page, "tokens")).to_have_text("1,370")
+    assert "height=518" in page.url
+
+
+def test_formulas_hold_the_numbers(page: Page):
+    page.goto("/?room=patch")
+    page.get_by_text("Show the formulas").click()
+    expect(page.get_by_text("(224 / 16) · (224 / 16) + 1 = 14 · 14 + 1 = 197")).to_be_visible()
+
+
+def test_every_view_is_exported(page: Page):
+    page.goto("/?room=patch&height=192&width=320")
+    expect(figure(page, "tokens")).to_have_text("241")
+    assert save(page, "Your image, cut", "PNG").startswith(b"\x89PNG")
+    header, row = save(page, "Your image, cut", "CSV").decode().splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=True))["tokens"] == "241"
+    drawing = save(page, "When attention takes over", "SVG").decode()
+    assert drawing.startswith("<svg")
+    assert "var(" not in drawing
+    assert save(page, "When attention takes over", "PNG").startswith(b"\x89PNG")
+    config = config_from_json(save(page, "Half the patch, twice the patch", "JSON config").decode())
+    assert json.loads(config.to_json())["image"] == "192x320"

@@ -1,0 +1,63 @@
+"""Room 6: its numbers are the library's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from client import client
+
+from command import call
+
+
+def ask(path: str = "memory", **parameters):
+    answer = client().get(f"/api/{path}", params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+WORK = [
+    ({}, "--train --precision amp-bf16 --batch 32 --gpu rtx-4090"),
+    (
+        {"model": "L/16", "batch": 300, "optimizer": "adamw-fused", "checkpointing": True, "card": "a100-40"},
+        "--model L/16 --train --precision amp-bf16 --batch 300 --optimizer adamw-fused --checkpointing --gpu a100-40",
+    ),
+    (
+        {"train": False, "precision": "fp32", "attention": "eager", "batch": 7, "card": "t4"},
+        "--infer --precision fp32 --attention eager --batch 7 --gpu t4",
+    ),
+    (
+        {"shard": "fsdp", "devices": 4, "accumulate": 2, "precision": "bf16", "card": "24GiB"},
+        "--train --shard fsdp:4 --accumulate 2 --precision bf16 --batch 32 --gpu 24GiB",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "options"), WORK)
+def test_the_bytes_are_those_of_vitrail_plan(asked, options, capsys):
+    assert call("plan", "--json", *options.split()) == 0
+    plan = json.loads(capsys.readouterr().out)
+    said = ask(**asked)
+    assert {part["name"]: part["bytes"] for part in said["components"]} == plan["bytes"]
+    assert sum(part["bytes"] for part in said["components"]) == said["peak_bytes"] == plan["peak_bytes"]
+    assert said["exact"] == plan["exact"]
+    assert {v["name"]: v["needed_bytes"] for v in said["verdicts"]} == {
+        name: verdict["needed_bytes"] for name, verdict in plan["verdicts"].items()
+    }
+    fit = ask("memory/fit", **asked)
+    assert {**fit, "model": plan["model"]} == plan
+
+
+def test_the_curve_passes_through_the_figure():
+    said, curve = ask(height=96, width=160, batch=5), ask("memory/curve", height=96, width=160, batch=5)
+    place = curve["images"].index([96, 160])
+    assert sum(values[place] for values in curve["components"].values()) == said["peak_bytes"]
+    likely = next(verdict for verdict in said["verdicts"] if verdict["name"] == "likely")
+    assert curve["needed"][place] == likely["needed_bytes"]
+    assert curve["needed"] == sorted(curve["needed"])
+
+
+def test_an_unknown_card_is_an_error_with_its_remedy():
+    answer = client().get("/api/memory", params={"card": "abacus"})
+    assert (answer.status_code, answer.json()["status"]) == (400, 400)
+    assert "give its memory, like 24GiB" in answer.json()["error"]
