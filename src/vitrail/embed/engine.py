@@ -5,6 +5,7 @@ Shapes: B images, H×W pixels, C channels, T tokens, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,8 +17,8 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
 from vitrail.embed.int8 import quantised
-from vitrail.embed.lean import LeanBlock, kept_tokens, lean_blocks
-from vitrail.embed.merge import merging_blocks
+from vitrail.embed.lean import Stage, kept_tokens, lean_blocks
+from vitrail.embed.merge import MergingEncoder, check_mergeable
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.attention import within
@@ -137,9 +138,13 @@ class LeanEngine:
         steps = checkpoint.preprocessing
         plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)
         self.front = model.from_bytes(steps.mean, steps.std) if plain and model.config.remainder == "error" else None
-        keep = kept_tokens(model)
-        self.blocks = merging_blocks(model, merge, keep=keep) if merge else lean_blocks(model, keep=keep)
-        self.rest = LeanBlock(model.blocks[-1])  # type: ignore[arg-type] — the last block, for all tokens
+        self.lean = lean_blocks(model, keep=kept_tokens(model))
+        self.last = self.lean[-1] if self.lean[-1].keep is None else lean_blocks(model, keep=None)[-1]
+        whole = [*self.lean[:-1], self.last]
+        if merge:
+            check_mergeable(model)
+        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge)] if merge else self.lean
+        self.whole: Sequence[Stage] = [MergingEncoder(whole, merge)] if merge else whole
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
@@ -147,11 +152,7 @@ class LeanEngine:
 
     @torch.inference_mode()
     def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
-        require(
-            isinstance(self.blocks[0], LeanBlock),
-            "merged tokens lie on no grid; ask for tokens without merging",
-        )
-        parts = [self.encode(*self.embed(part), [*self.blocks[:-1], self.rest]) for part in self._parts(images)]
+        parts = [self.encode(*self.embed(part), self.whole) for part in self._parts(images)]
         x, layout = torch.cat([x for x, _ in parts]), parts[0][1]
         model = self.model
         return model.norm(x) if model.norm is not None and model.config.final_norm == "tokens" else x, layout
@@ -159,8 +160,8 @@ class LeanEngine:
     @torch.inference_mode()
     def to_int8(self, calibration: Tensor) -> None:
         """Give the blocks 8-bit layers, with the ranges that these images show."""
-        blocks = [block for each in self.blocks for block in getattr(each, "blocks", [each])]
-        quantised([*blocks, self.rest], lambda: (self.vectors(calibration), self.tokens(calibration)))
+        blocks = self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
+        quantised(blocks, lambda: (self.vectors(calibration), self.tokens(calibration)))
         self.name = "int8"
 
     def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
@@ -171,7 +172,7 @@ class LeanEngine:
             x, layout = self.model.embed(normalised(images, self.preprocessing))
         return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
 
-    def encode(self, x: Tensor, layout: Layout, blocks: list) -> tuple[Tensor, Layout]:
+    def encode(self, x: Tensor, layout: Layout, blocks: Sequence[Stage]) -> tuple[Tensor, Layout]:
         position = within(self.model.position, layout, x)
         for block in blocks:
             x = block(x, layout, position)

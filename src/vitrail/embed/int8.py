@@ -26,6 +26,11 @@ from vitrail.embed.lean import Dense, LeanBlock, Map, Norm
 __all__ = ["IntegerDense", "highest_step", "quantised"]
 
 
+SMOOTHING = 0.7
+"""How much of a channel's range moves into the weights: on trained ViT-S weights 0.65 … 0.8 do alike, 0.5 loses twice
+as much cosine."""
+
+
 @cache
 def highest_step() -> int:
     """255, or 127 where the machine's 8-bit product saturates above."""
@@ -101,8 +106,8 @@ class _Range:
         weight = torch.cat([each.dense.weight for each in watches])
         low = torch.stack([each.low for each in watches]).amin(0)
         high = torch.stack([each.high for each in watches]).amax(0)
-        largest = torch.maximum(-low, high).clamp_min(1e-5)
-        self.smooth = (largest / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
+        largest, read = torch.maximum(-low, high).clamp_min(1e-5), weight.abs().amax(0).clamp_min(1e-5)
+        self.smooth = largest**SMOOTHING / read ** (1 - SMOOTHING)
         low, high = (low / self.smooth).amin().item(), (high / self.smooth).amax().item()
         self.top = highest_step()
         self.step = max(high - low, 1e-8) / self.top
@@ -124,7 +129,7 @@ def _quantise(block: LeanBlock, layers: dict[str, Watch]) -> None:
     values = slice(-len(out.factor), None)
     weight[values] *= out.factor[:, None]
     bias[values] = bias[values] * out.factor + out.shift
-    *asking, last = first
+    asking = first[:-1]
     block.qkv = [*(into.dense(each.dense.weight, each.dense.bias) for each in asking), into.dense(weight, bias)]
     block.out = out.dense(layers["out"].dense.weight, layers["out"].dense.bias)
     block.fc1 = fc1.dense(layers["fc1"].dense.weight, layers["fc1"].dense.bias)

@@ -1,8 +1,8 @@
 """The encoder, arranged to run and not to train: what pooling does not read is not computed, and nothing is copied.
 
-Equal to the model's own `vector` up to rounding. Layer scales are folded into the linear layers before them, activations
-overwrite their input, and the last block of a CLS-pooled model works for the pooled tokens only, which is exact: its
-other tokens would be thrown away.
+Equal to the model's own `vector` up to rounding. Layer scales are folded into the linear layers before them,
+activations overwrite their input, and the last block of a CLS-pooled model works for the pooled tokens only, which is
+exact: its other tokens would be thrown away.
 
 Shapes: B images, T tokens, D width, h heads, d = D/h.
 """
@@ -23,9 +23,11 @@ from vitrail.nn.pool import ClsAndDistillationPooling, ClsPooling
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 
-__all__ = ["Dense", "LeanBlock", "Map", "Norm", "kept_tokens", "lean_blocks"]
+__all__ = ["Dense", "LeanBlock", "Map", "Norm", "Stage", "kept_tokens", "lean_blocks"]
 
 Map = Callable[[Tensor], Tensor]
+Stage = Callable[[Tensor, Layout, Rotation | Tensor | None], Tensor]
+"""Tokens (B, T, D), where they lie, and what positions do inside attention → tokens."""
 
 
 class Dense:
@@ -54,6 +56,7 @@ class LeanBlock:
     def __init__(self, block: Block, keep: int | None = None) -> None:
         attention = block.attention
         self.attention, self.keep = attention, keep
+        self.head_width = attention.out.weight.shape[1] // attention.num_heads
         self.norm1, self.norm2 = _norm(block.norm1), _norm(block.norm2)
         weight, bias = attention.qkv.weight.detach(), _qkv_bias(attention)
         if keep is None:
@@ -71,33 +74,33 @@ class LeanBlock:
         self.between = _between(mlp)
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
-        mixed = self.mixed(self.norm1(x), layout, position)
-        x = (x if self.keep is None else x[:, : self.keep]) + self.out(mixed)
-        return self.with_mlp(x)
+        h, keep = self.norm1(x), slice(self.keep)
+        mixed = self.attend(self.project(h, h[:, keep]), layout, position)
+        return self.with_mlp(x[:, keep] + self.out(mixed))
 
-    def mixed(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
-        """Normalised tokens (B, T, D) → what attention gives the kept ones, before the output projection."""
-        q, k, v = self.heads(x)
+    def project(self, x: Tensor, kept: Tensor) -> list[Tensor]:
+        """Normalised tokens (…, D) → [q, k and v side by side], or where some are kept [their q, all tokens' k and v]."""
+        return [layer(each) for layer, each in zip(self.qkv, (kept, x)[-len(self.qkv) :], strict=True)]
+
+    def attend(self, projected: list[Tensor], layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+        """What `project` gave, (B, T, …), → what attention gives the kept tokens, before the output projection."""
+        q, k, v = self.heads(projected)
         q, k, bias = self.placed(q, k, layout, position)
         if self.keep is None:
             mixed = self.attention.mix(q, k, v, layout, bias, 0.0)
         else:
             bias = bias[..., : self.keep, :] if bias is not None else None
-            mixed = FullMix(fused=True)(q[:, :, : self.keep], k, v, layout, bias, 0.0)
+            mixed = FullMix(fused=True)(q, k, v, layout, bias, 0.0)
         return mixed.transpose(1, 2).flatten(2)  # (B, h, T, d) → (B, T, D)
 
     def with_mlp(self, x: Tensor) -> Tensor:
         return x + self.fc2(self.between(self.fc1(self.norm2(x))))
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, D) → q, k, v, each (B, h, T, d); of the queries those that are kept, or that a rotation needs."""
+    def heads(self, projected: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """What `project` gave → q, k, v, each (B, h, T, d); of the queries those that are kept."""
         heads = self.attention.num_heads
-        if self.keep is None:
-            q, k, v = self.qkv[0](x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        else:
-            asking, rest = self.qkv
-            q = asking(x[:, : self.keep]).unflatten(-1, (heads, -1)).transpose(1, 2)
-            k, v = rest(x).unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        split = [part.unflatten(-1, (-1, heads, self.head_width)).permute(2, 0, 3, 1, 4) for part in projected]
+        q, k, v = (each for part in split for each in part.unbind(0))
         if self.attention.q_norm is not None and self.attention.k_norm is not None:
             q, k = self.attention.q_norm(q), self.attention.k_norm(k)
         return q, k, v

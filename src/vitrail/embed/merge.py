@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.embed.lean import LeanBlock, lean_blocks
+from vitrail import parts
+from vitrail.embed.lean import LeanBlock
 from vitrail.errors import require
-from vitrail.nn.attention import FullMix
 from vitrail.nn.layout import Layout
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 
-__all__ = ["Merged", "MergingEncoder", "merge_patches", "merging_blocks"]
+__all__ = ["Merged", "MergingEncoder", "check_mergeable", "merge_patches"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,11 @@ class MergingEncoder:
         now = Merged(patches=x[:, layout.prefix :], sizes=x.new_ones(batch, patches), owner=owner)
         for block in self.blocks:
             last = block is self.blocks[-1]
-            q, k, v = block.heads(block.norm1(x))
+            h = block.norm1(x)
+            q, k, v = block.heads(block.project(h, h[:, : block.keep]))
             counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted).transpose(1, 2).flatten(2)
-            x = (x if block.keep is None else x[:, : block.keep]) + block.out(mixed)
+            x = x[:, : block.keep] + block.out(mixed)
             if not last:
                 now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
                 now = merge_patches(now, k.mean(dim=1)[:, layout.prefix :], self.r)
@@ -102,19 +103,21 @@ class MergingEncoder:
         return torch.cat([x[:, : layout.prefix], _rows(x[:, layout.prefix :], now.owner)], dim=1)
 
 
-def merging_blocks(model: ViT, r: int, *, keep: int | None) -> list[MergingEncoder]:
-    """The model's encoder, merging r patches a block."""
-    blocks, config = lean_blocks(model, keep=keep), model.config
+def check_mergeable(model: ViT) -> None:
+    """Refuse a model whose attention needs the places of tokens: a merged one has several."""
+    attention, position = model.config.attention, model.config.position
     require(
-        all(isinstance(block.attention.mix, FullMix) for block in blocks),
-        f"{type(config.attention).__name__} needs its grid, and merging leaves none; use merge 0",
+        isinstance(attention, parts.FullAttention),
+        f"{type(attention).__name__} needs its grid, and merging leaves none; use merge 0",
     )
-    inside = model.blocks[0].attention.position is not None or hasattr(model.position, "rotation")  # type: ignore[union-attr]
     require(
-        not inside and not hasattr(model.position, "bias"),
-        f"{type(config.position).__name__} acts between places, and a merged token has several; use merge 0",
+        not isinstance(position, parts.RelativeBias | parts.Rotary | parts.RotaryMixed),
+        f"{type(position).__name__} acts between places, and a merged token has several; use merge 0",
     )
-    return [MergingEncoder(blocks, r)]
+    require(
+        not isinstance(model.config.embedding, parts.Adaptive),
+        "adaptive patches are few already and of several sizes; use merge 0",
+    )
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
