@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.look.capture import AttentionMap
 from vitrail.look.cells import Step
 
-__all__ = ["attention_distance", "head_entropy"]
+__all__ = ["attention_distance", "evenly", "head_entropy"]
 
 
 def attention_distance(found: AttentionMap, step: Step = (1, 1)) -> Tensor:
@@ -38,6 +38,12 @@ def head_entropy(found: AttentionMap) -> Tensor:
     """(B, h): the mean entropy of a row, in bits: b bits spread as widely as 2ᵇ tokens of equal weight."""
     weights = found.weights
     return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), found)
+
+
+def evenly(found: AttentionMap) -> AttentionMap:
+    """The same rows with one head that has no preference: whatever it may meet weighs the same."""
+    reach = (found.weights[:, :1] > 0).to(found.weights)
+    return replace(found, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))
 
 
 def _mean(values: Tensor, found: AttentionMap) -> Tensor:

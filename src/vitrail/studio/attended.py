@@ -6,8 +6,7 @@ covers share its row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,13 +16,14 @@ from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.capture import AttentionMap, capture
-from vitrail.look.cells import Step
+from vitrail.look.cells import Cells
 from vitrail.look.heads import attention_distance, evenly, head_entropy
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on, prefix_names
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
+from vitrail.parts import Adaptive
 
 __all__ = ["WHOLE_BYTES", "Attended", "LayerHeads", "Rows", "attend", "attend_row"]
 
@@ -60,21 +60,20 @@ class LayerHeads:
 class Attended:
     layers: list[LayerHeads]
     prefix: list[str]
-    step: Step
-    """Pixels from cell to cell, in the first layer."""
+    cells: Cells
+    """Where the first layer's grid lies on the image."""
     rolled: Rows | None
-    why_not_rolled: str = ""
-    whole: bool = field(default=True)
+    """(Q, c): through all layers."""
+    why_not_rolled: str
 
 
 def attend(subject: Subject) -> Attended:
     """All layers in one forward pass."""
-    whole = _count(subject) <= WHOLE_BYTES
+    whole = _is_small(subject)
 
     def keep(found: AttentionMap) -> tuple[LayerHeads, AttentionMap]:
         found = _one_place(found)
-        step = cells_on(subject, found.layout).step
-        even = evenly(found)
+        step, even = cells_on(subject, found.layout).step, evenly(found)
         layer = LayerHeads(
             name=found.name,
             grid=found.layout.grid,
@@ -82,25 +81,23 @@ def attend(subject: Subject) -> Attended:
             entropy=head_entropy(found)[0].tolist(),
             even_distance=attention_distance(even, step).item(),
             even_entropy=head_entropy(even).item(),
-            rows=_rows(found.weights[0], found.layout) if whole else None,
+            rows=_all_rows(found.weights[0], found.layout) if whole else None,
         )
         return layer, fuse_heads(found)
 
     with torch.no_grad(), capture(subject.model, keep=keep) as maps:
         subject.model(subject.image)
-    fused = {index: one for index, (_, one) in maps.items()}
-    layout = fused[0].layout
+    layers, fused = zip(*maps.values(), strict=True)
     try:
-        rolled, reason = _rows(rollout(fused), layout)[0], ""
+        rolled, reason = _all_rows(rollout(dict(enumerate(fused)))[0], fused[0].layout), ""
     except VitrailError as error:  # a pyramid's stages have grids of their own
         rolled, reason = None, str(error)
     return Attended(
-        layers=[layer for layer, _ in maps.values()],
+        layers=list(layers),
         prefix=prefix_names(subject),
-        step=cells_on(subject, layout).step,
+        cells=cells_on(subject, fused[0].layout),
         rolled=rolled,
         why_not_rolled=reason,
-        whole=whole,
     )
 
 
@@ -109,17 +106,59 @@ def attend_row(subject: Subject, token: int) -> list[Rows]:
     first: list[Size] = []
 
     def keep(found: AttentionMap) -> Rows:
-        layout = found.layout
-        first.append(layout.grid)
-        _check(token, layout.prefix + first[0].area)
-        found = _one_place(found)
-        place = _place(token, layout, first[0])
-        at = (found.queries == place).nonzero()[0]
-        return _scaled(replace(found, weights=found.weights[:, :, at]))
+        first.append(found.layout.grid)
+        asks = _token_at(token, first[0], found.layout)
+        return _scaled(_one_place(found).weights[0][:, found.queries == asks], found.layout)
 
-    # a grid of its own in every stage: which row it is, is known when the layer runs
-    plain = isinstance(subject.model.config, ViTConfig)
-    asked = [_plain_token(subject, token)] if plain else "all"
-    with torch.no_grad(), capture(subject.model, queries=asked, keep=keep) as maps:
+    config = subject.model.config
+    known = isinstance(config, ViTConfig) and not isinstance(config.embedding, Adaptive)
+    with torch.no_grad(), capture(subject.model, queries=[token] if known else "all", keep=keep) as maps:
         subject.model(subject.image)
     return list(maps.values())
+
+
+def _is_small(subject: Subject) -> bool:
+    config = subject.model.config
+    if not isinstance(config, ViTConfig):
+        return False
+    cells = config.fit(Size(*subject.image.shape[2:])).grid.area
+    return config.depth * config.num_heads * (config.prefix.count + cells) * cells <= WHOLE_BYTES
+
+
+def _one_place(found: AttentionMap) -> AttentionMap:
+    """In a mobile model the places of a patch attend apart: their mean."""
+    return found if found.places is None else replace(found, weights=found.weights.mean(dim=0, keepdim=True))
+
+
+def _holders(layout: Layout) -> Tensor:
+    """(c,): which patch covers each cell of the grid."""
+    if layout.rectangles is None:
+        return torch.arange(layout.grid.area)
+    numbers = torch.arange(layout.rectangles.shape[1], dtype=torch.float32)
+    return to_dense(numbers[None, :, None], replace(layout, mask=None)).long().flatten()
+
+
+def _token_at(token: int, first: Size, layout: Layout) -> int:
+    """The token that a place of the first layer's sequence has become in this layer."""
+    total, grid = layout.prefix + first.area, layout.grid
+    require(0 <= token < total, f"token {token} is outside the sequence of {total}; use 0 to {total - 1}")
+    if token < layout.prefix:
+        return token
+    row, column = divmod(token - layout.prefix, first.width)
+    cell = (row * grid.height // first.height) * grid.width + column * grid.width // first.width
+    return layout.prefix + int(_holders(layout)[cell])
+
+
+def _all_rows(weights: Tensor, layout: Layout) -> Rows:
+    """(…, T, T) → every row, a cell's being that of the patch which covers it."""
+    order = torch.cat([torch.arange(layout.prefix), layout.prefix + _holders(layout)])
+    return _scaled(weights[..., order, :], layout)
+
+
+def _scaled(weights: Tensor, layout: Layout) -> Rows:
+    """(…, Q, T) → rows of cells."""
+    cells = weights[..., layout.prefix + _holders(layout)]
+    largest = cells.amax(dim=-1, keepdim=True)
+    scaled = (cells * (255 / largest.clamp_min(torch.finfo(cells.dtype).tiny))).round_().byte()
+    exact = torch.cat([largest, weights[..., : layout.prefix]], dim=-1)
+    return Rows(bytes=scaled.numpy(), exact=exact.float().numpy())

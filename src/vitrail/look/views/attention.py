@@ -20,7 +20,7 @@ from vitrail.look.draw import (
     draw_focus,
     draw_heads,
 )
-from vitrail.look.heads import attention_distance, head_entropy
+from vitrail.look.heads import attention_distance, evenly, head_entropy
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on, drawn, has_cls, prefix_names, times
@@ -127,8 +127,7 @@ def view_distance(subject: Subject) -> Sheet:
 
     def both(found: AttentionMap) -> tuple[Tensor, Tensor, float, float]:
         step = cells_on(subject, found.layout).step
-        reach = (found.weights > 0).to(found.weights)  # what it may meet, evenly
-        uniform = replace(found, weights=(reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))[:, :1])
+        uniform = evenly(found)
         distance, entropy = attention_distance(found, step).mean(dim=0), head_entropy(found).mean(dim=0)
         return (
             distance.cpu(),
