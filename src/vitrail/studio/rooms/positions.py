@@ -259,8 +259,9 @@ def _measured(kind: str, asked: Question, here: Session) -> Measured:
         from vitrail.look.offsets import by_distance, by_offset
 
         found = _compute(kind, asked.weights, here, grid, layer, None if head < 0 else head)
-        curve = None if found.grid.area == 1 else Curve(**asdict(by_distance(found)))
-        return Measured(found, by_offset(found), curve)
+        offsets = by_offset(found)
+        curve = None if found.grid.area == 1 else Curve(**asdict(by_distance(offsets)))
+        return Measured(found, offsets, curve)
 
     return here.once(key, measure)
 
