@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from vitrail.cli.options import Flag
-from vitrail.cli.tables import bytes_text, number_text, plain, show, table, write_json
-from vitrail.codec import to_plain
+from vitrail.cli.tables import bytes_text, number_text, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.plan.advise import Advice
 from vitrail.plan.advise import advise as decide
@@ -77,7 +76,7 @@ def advise(
         question = _measured(question, images, limit, quiet=json)
     found = decide(question)
     if json:
-        write_json(_to_json(found))
+        write_json(found.to_json())
     else:
         _show(found)
 
@@ -108,37 +107,6 @@ def _progress(paths: list[Path], quiet: bool) -> Iterator[Path]:
     from rich.progress import track
 
     yield from track(paths, "measuring", console=Console(stderr=True), transient=True)
-
-
-def _to_json(found: Advice) -> dict[str, Any]:
-    best, question = found.ranking[0], found.question
-    return {
-        "application": question.application,
-        "model": best.name,
-        "image": plain(found.config.image),
-        "patch": plain(found.config.patch),
-        "tokens": found.config.tokens,
-        "precision": found.precision,
-        "batch": found.batch,
-        "accumulate": found.accumulate,
-        "max_batch": found.max_batch,
-        "decisions": plain(found.decisions),
-        "misfits": [{"name": m.name, "why": m.why, "instead": m.instead} for m in found.misfits],
-        "would_change": list(found.would_change),
-        "ranking": [
-            {
-                "model": candidate.name,
-                "image": plain(candidate.image),
-                "tokens": candidate.tokens,
-                "flops_forward": candidate.flops_forward,
-                "factors": candidate.factors,
-                "score": candidate.score,
-            }
-            for candidate in found.ranking
-        ],
-        "survey": plain(question.survey),
-        "config": to_plain(found.config),
-    }
 
 
 # ── for people ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,36 +10,14 @@ from cyclopts import Parameter
 from vitrail.cli.options import Flag
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
-from vitrail.plan.fit import largest_batch
-from vitrail.plan.hardware import Card, card
-from vitrail.plan.ledger import ledger
-from vitrail.plan.memory import memory
-from vitrail.plan.published import FOLKLORE, Result, best, results
+from vitrail.plan.compared import Compared, compared
+from vitrail.plan.hardware import card
+from vitrail.plan.published import FOLKLORE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
-from vitrail.presets import PRESETS, preset
 
 __all__ = ["compare"]
 
 VARIANTS = ("Ti/16", "S/16", "B/16", "L/16", "H/14")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """One model's numbers; memory is per device, FLOPs are per image."""
-
-    model: str
-    image: Size
-    grid: Size
-    tokens: int
-    params: int
-    flops_forward: int
-    flops_train: int
-    macs_forward: int
-    infer_peak_bytes: int
-    train_peak_bytes: int
-    max_batch: int | None
-    """The largest training batch that likely fits the card."""
-    published: tuple[Result, ...]
 
 
 def compare(
@@ -79,7 +56,8 @@ def compare(
     """
     target = None if gpu is None else card(gpu)
     workload = Workload(batch=batch, train=True, precision=precision, optimizer=optimizer, attention=attention)
-    found = [_model(name, image, workload, target) for name in dict.fromkeys(models or VARIANTS)]
+    size = None if image is None else Size.of(image)
+    found = [compared(name, size, workload, target) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
         from vitrail.cli.compare_chart import compare_chart
 
@@ -91,28 +69,7 @@ def compare(
         _show(found, workload)
 
 
-def _model(name: str, image: str | None, workload: Workload, target: Card | None) -> Model:
-    config = preset(name) if image is None else preset(name, image=Size.of(image))
-    if name not in PRESETS:  # spelt in another case
-        name = next(known for known in PRESETS if known.lower() == name.strip().lower())
-    books = ledger(config, replace(workload, batch=1))
-    return Model(
-        model=name,
-        image=config.image,
-        grid=config.grid,
-        tokens=getattr(config, "tokens", config.grid.area),
-        params=books.params,
-        flops_forward=books.flops_forward,
-        flops_train=books.flops_train,
-        macs_forward=books.macs_forward,
-        infer_peak_bytes=memory(config, replace(workload, train=False)).peak_bytes,
-        train_peak_bytes=memory(config, workload).peak_bytes,
-        max_batch=None if target is None else largest_batch(config, workload, target),
-        published=results(name),
-    )
-
-
-def _show(found: list[Model], workload: Workload) -> None:
+def _show(found: list[Compared], workload: Workload) -> None:
     on_a_card = any(entry.max_batch is not None for entry in found)
     images = {str(entry.image) for entry in found}
     headings = ("model", *(("image",) if len(images) > 1 else ()), "tokens", "params", "GFLOP", "infer", "train")

@@ -162,7 +162,7 @@ class Survey:
 
 
 def survey(
-    paths: Iterable[Path], *, image: Size, adaptive: Adaptive = ADAPTIVE, max_pixels: int = MAX_PIXELS
+    paths: Iterable[Path | bytes], *, image: Size, adaptive: Adaptive = ADAPTIVE, max_pixels: int = MAX_PIXELS
 ) -> Survey:
     """Decode and measure every image; files that give none are listed, and the rest goes on."""
     patches = [patch for patch in PATCHES if patch.height <= image.height and patch.width <= image.width]

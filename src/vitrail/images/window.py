@@ -69,13 +69,13 @@ def _picture(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     depth = np.clip(band * 0.62, 0, len(SEA) - 1).astype(int)
     water = np.array(SEA, np.float32)[depth]
     glint = np.abs(x - SUN[0] + 0.03 * np.sin(40 * y)) < 0.030 + 0.012 * (band % 2)
-    water = np.where(glint[..., None], np.float32(GLINT), water)
+    water = np.where(glint[..., None], np.array(GLINT, np.float32), water)
     pane = np.where(sea, 1000 + 64 * band + part + 16 + 512 * glint, pane)
     colour = np.where(sea[..., None], water, colour)
 
     for number, (shape, glass, strips) in enumerate(_ship(x, y)):
         pane = np.where(shape, 3000 + 128 * number + strips, pane)
-        colour = np.where(shape[..., None], np.float32(glass), colour)
+        colour = np.where(shape[..., None], np.array(glass, np.float32), colour)
     return pane, colour
 
 

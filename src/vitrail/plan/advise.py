@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from vitrail.codec import to_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit
@@ -48,6 +50,26 @@ class Advice:
     decisions: tuple[Decision, ...]
     misfits: tuple[Misfit, ...]
     would_change: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        survey = self.question.survey
+        return {
+            "application": self.question.application,
+            "model": self.ranking[0].name,
+            "image": asdict(self.config.image),
+            "patch": asdict(self.config.patch),
+            "tokens": self.config.tokens,
+            "precision": self.precision,
+            "batch": self.batch,
+            "accumulate": self.accumulate,
+            "max_batch": self.max_batch,
+            "decisions": [asdict(decision) for decision in self.decisions],
+            "misfits": [{"name": m.name, "why": m.why, "instead": m.instead} for m in self.misfits],
+            "would_change": list(self.would_change),
+            "ranking": [candidate.to_json() for candidate in self.ranking],
+            "survey": None if survey is None else asdict(survey),
+            "config": to_plain(self.config),
+        }
 
 
 def advise(question: Question) -> Advice:

@@ -13,10 +13,10 @@ argued with:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import log2, prod, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
@@ -55,6 +55,16 @@ class Candidate:
     @property
     def name(self) -> str:
         return f"{self.model}/{self.patch.height}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "image": asdict(self.image),
+            "tokens": self.tokens,
+            "flops_forward": self.flops_forward,
+            "factors": self.factors,
+            "score": self.score,
+        }
 
 
 def rank(question: Question) -> tuple[Candidate, ...]:

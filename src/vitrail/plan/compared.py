@@ -1,0 +1,57 @@
+"""A model's numbers as they stand in a comparison: planned, and published where something was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitrail.geometry import Size
+from vitrail.plan.fit import largest_batch
+from vitrail.plan.hardware import Card
+from vitrail.plan.ledger import ledger
+from vitrail.plan.memory import memory
+from vitrail.plan.published import Result, results
+from vitrail.plan.workload import Workload
+from vitrail.presets import PRESETS, preset
+
+__all__ = ["Compared", "compared"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One model's numbers; memory is per device, FLOPs are per image."""
+
+    model: str
+    image: Size
+    grid: Size
+    tokens: int
+    params: int
+    flops_forward: int
+    flops_train: int
+    macs_forward: int
+    infer_peak_bytes: int
+    train_peak_bytes: int
+    max_batch: int | None
+    """The largest training batch that likely fits the card."""
+    published: tuple[Result, ...]
+
+
+def compared(name: str, image: Size | None, workload: Workload, target: Card | None = None) -> Compared:
+    """A preset by name, in any case, at its own image unless given."""
+    config = preset(name) if image is None else preset(name, image=image)
+    if name not in PRESETS:  # spelt in another case
+        name = next(known for known in PRESETS if known.lower() == name.strip().lower())
+    books = ledger(config, replace(workload, batch=1))
+    return Compared(
+        model=name,
+        image=config.image,
+        grid=config.grid,
+        tokens=getattr(config, "tokens", config.grid.area),
+        params=books.params,
+        flops_forward=books.flops_forward,
+        flops_train=books.flops_train,
+        macs_forward=books.macs_forward,
+        infer_peak_bytes=memory(config, replace(workload, train=False)).peak_bytes,
+        train_peak_bytes=memory(config, workload).peak_bytes,
+        max_batch=None if target is None else largest_batch(config, workload, target),
+        published=results(name),
+    )
