@@ -1,7 +1,9 @@
 /** The rooms, in the window's order. A room that is not built is not here. */
 import type { Component } from 'svelte';
+import Attention from './Attention.svelte';
 import Memory from './Memory.svelte';
 import Patch from './Patch.svelte';
+import Positions from './Positions.svelte';
 
 export interface Room {
   /** Its name in the address and on the server. */
@@ -25,11 +27,27 @@ export const rooms: Room[] = [
     component: Patch,
   },
   {
+    id: 'positions',
+    number: 4,
+    title: 'Positions',
+    lead: 'To attention an image is a bag of patches until something tells it where each one lies. See what each way of telling does.',
+    command: 'look --what positions',
+    component: Positions,
+  },
+  {
     id: 'memory',
     number: 6,
     title: 'Memory',
     lead: 'Where the bytes of a step go, whether they fit your card, and what to change first when they do not.',
     command: 'plan',
     component: Memory,
+  },
+  {
+    id: 'attention',
+    number: 8,
+    title: 'Attention',
+    lead: 'Where every token looks, in every head at once. Point at a patch of your image and watch where it turns.',
+    command: 'look',
+    component: Attention,
   },
 ];
