@@ -82,6 +82,13 @@ class Studio {
     this.#write(true);
   }
 
+  /** Go where a link of ours points, without loading the page again. */
+  follow(address: string): void {
+    history.pushState(null, '', address);
+    this.#moving = false;
+    this.#read();
+  }
+
   setPin(values: Values | null): void {
     this.pin = values;
     this.#write(true);

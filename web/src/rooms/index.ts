@@ -1,7 +1,9 @@
 /** The rooms, in the window's order. A room that is not built is not here. */
 import type { Component } from 'svelte';
 import Attention from './Attention.svelte';
+import Decide from './Decide.svelte';
 import Memory from './Memory.svelte';
+import Models from './Models.svelte';
 import Patch from './Patch.svelte';
 import Positions from './Positions.svelte';
 
@@ -17,7 +19,7 @@ export interface Room {
   component: Component;
 }
 
-export const rooms: Room[] = [
+const built: Room[] = [
   {
     id: 'patch',
     number: 1,
@@ -50,4 +52,22 @@ export const rooms: Room[] = [
     command: 'look',
     component: Attention,
   },
+  {
+    id: 'models',
+    number: 7,
+    title: 'Models',
+    lead: 'Known models side by side: what they hold, what they cost, and what was published of them, with its source.',
+    command: 'compare',
+    component: Models,
+  },
+  {
+    id: 'decide',
+    number: 9,
+    title: 'Decide',
+    lead: 'Say what you have: the work, the images, the card. Get ranked answers, the reasons, and what would change them.',
+    command: 'advise',
+    component: Decide,
+  },
 ];
+
+export const rooms = built.toSorted((a, b) => a.number - b.number);

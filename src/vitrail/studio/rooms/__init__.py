@@ -3,12 +3,17 @@
 A room is added here by its name, which is its name in the page's address too.
 """
 
-from vitrail.studio.rooms import memory, patch, positions
+from vitrail.studio.rooms import attention, decide, memory, models, patch, positions, projection, tokens
 
 __all__ = ["ROOMS"]
 
 ROOMS = {
     "patch": patch,
+    "projection": projection,
+    "tokens": tokens,
     "positions": positions,
     "memory": memory,
+    "models": models,
+    "attention": attention,
+    "decide": decide,
 }

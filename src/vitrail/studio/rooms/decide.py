@@ -1,0 +1,107 @@
+"""Room 9, decide: from the work, the images and the budget to ranked answers, with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from vitrail.geometry import Size
+from vitrail.images.measure import Survey, survey
+from vitrail.plan.advise import advise
+from vitrail.plan.guidance import Question as Asking
+from vitrail.plan.rank import Candidate, input_size, rank
+from vitrail.studio.controls import CardChoice, Name, choice, number
+from vitrail.studio.plans import card_of
+from vitrail.studio.session import DEFAULT, Here, Session, png
+
+__all__ = ["Question", "router"]
+
+router = APIRouter()
+
+
+class Question(CardChoice):
+    application: Literal["classification", "medical", "satellite", "face", "detection", "mobile"] = choice(
+        "classification", label="Application", about="Where the advice starts from"
+    )
+    input_side: int = number(
+        0, 0, 2048, step=32, unit="px", label="Model input", about="Side of a square input; 0 lets the advice choose"
+    )
+    object_side: int = number(
+        0, 0, 512, unit="px", step=4, label="Objects", about="A typical object's side as stored; 0 is unknown"
+    )
+    data_size: int = number(
+        50_000, 100, 100_000_000, scale="log", label="Training images", about="Labelled images that you have"
+    )
+    images_per_second: int = number(
+        0, 0, 1000, step=5, label="Images a second", about="What inference must reach, one at a time; 0 is no matter"
+    )
+    measure: bool = choice(
+        False, label="Measure my image", about="Take sizes, shape and detail from the image at the left"
+    )
+    image: Name = choice(DEFAULT, label="Image", about="An uploaded image's id, or the window drawn here")
+
+
+Asked = Annotated[Question, Query()]
+
+
+class Ranked(BaseModel):
+    """A model with a patch size; the score is the product of the factors."""
+
+    model: str
+    patch: int
+    height: int
+    width: int
+    tokens: int
+    flops_forward: int
+    factors: dict[str, float]
+    score: float
+
+
+@router.get("/decide/ranking")
+def ranking(asked: Asked, here: Here) -> list[Ranked]:
+    """Every model and patch size that can be built and trained on the card, best first."""
+    return [_ranked(candidate) for candidate in here.once(("ranking", asked), lambda: rank(_question(asked, here)))]
+
+
+def _ranked(candidate: Candidate) -> Ranked:
+    return Ranked(
+        model=candidate.name,
+        patch=candidate.patch.height,
+        height=candidate.image.height,
+        width=candidate.image.width,
+        tokens=candidate.tokens,
+        flops_forward=candidate.flops_forward,
+        factors=candidate.factors,
+        score=candidate.score,
+    )
+
+
+@router.get("/decide")
+def decide(asked: Asked, here: Here) -> dict[str, Any]:
+    """What `vitrail advise --json` says."""
+    return here.once(("decide", asked), lambda: advise(_question(asked, here)).to_json())
+
+
+def _question(asked: Question, here: Session) -> Asking:
+    question = Asking(
+        application=asked.application,
+        image=Size.of(asked.input_side) if asked.input_side else None,
+        object_pixels=asked.object_side or None,
+        card=card_of(asked),
+        data_size=asked.data_size,
+        images_per_second=asked.images_per_second or None,
+    )
+    if not asked.measure:
+        return question
+    data = png(here.image(asked.image), 2**15)
+    first = question.image or Size(224, 224)
+    measured = replace(question, survey=_survey(data, first))
+    wanted = input_size(measured)  # measure detail where it will be seen
+    return measured if wanted == first else replace(measured, survey=_survey(data, wanted))
+
+
+def _survey(data: bytes, image: Size) -> Survey:
+    return survey([data], image=image)
