@@ -62,8 +62,10 @@ def _processor() -> str:
         return platform.processor()
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description)
+def arguments(description: str | None, parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
+    """The options that every benchmark has, added to those of its own."""
+    parser = parser or argparse.ArgumentParser()
+    parser.description = description
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per candidate and cell")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads that every candidate has")
