@@ -33,8 +33,9 @@ def checkpoint_of(config: Config, seed: int = 0) -> Checkpoint:
     for name, tensor in state.items():  # norms, biases and scales of a fresh model are ones and zeros
         if tensor.is_floating_point() and "running" not in name:
             tensor.add_(torch.randn_like(tensor) * 0.1)
-    statistics = {"mean": (0.4,) * config.channels, "std": (0.3,) * config.channels}
-    return Checkpoint(config=config, tensors=state, preprocessing=Preprocessing(image=config.image, **statistics))
+    mean, std = (0.4,) * config.channels, (0.3,) * config.channels
+    steps = Preprocessing(image=config.image, mean=mean, std=std)
+    return Checkpoint(config=config, tensors=state, preprocessing=steps)
 
 
 def images_for(config: Config, count: int = 2, seed: int = 1) -> torch.Tensor:
@@ -66,7 +67,8 @@ def test_tokens_are_the_models_features(pool, final_norm):
     (ours, layout), (theirs, same) = (
         engine.tokens(images) for engine in (build_engine(checkpoint), PlainEngine(checkpoint))
     )
-    assert layout == same and layout.grid == Size(5, 7) and layout.prefix == 3
+    assert layout == same
+    assert layout.grid == Size(5, 7) and layout.prefix == 3
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -88,7 +90,8 @@ def test_a_batch_gives_each_image_what_it_gets_alone():
 def test_an_engine_agrees_with_itself():
     engine = build_engine(checkpoint_of(SMALL))
     found = agreement(engine, engine, images_for(SMALL, count=3))
-    assert found.images == 3 and found.mean == pytest.approx(1) and found.lowest == pytest.approx(1)
+    assert found.images == 3
+    assert found.mean == pytest.approx(1) and found.lowest == pytest.approx(1)
 
 
 def test_mistakes_are_one_line():

@@ -52,7 +52,8 @@ def test_a_merged_token_is_the_mean_of_those_it_stands_for(count: int):
 def test_the_most_alike_are_merged_first():
     likeness = torch.tensor([[[1.0, 0], [0, 1.0], [0.7, 0.7], [0.71, 0.7], [-1, 0.1], [1, -0.4]]])
     now = merge_patches(fresh(torch.arange(6.0).view(1, 6, 1)), likeness, 1)
-    assert now.owner[0, 2] == now.owner[0, 3] and now.sizes.sum() == 6
+    assert now.owner[0, 2] == now.owner[0, 3]
+    assert now.sizes.sum() == 6
     assert 2.5 in now.patches[0, :, 0]
 
 
@@ -79,7 +80,8 @@ def test_merging_more_costs_more_cosine():
         torch.nn.functional.cosine_similarity(build_engine(checkpoint, merge=r).vectors(images), plain).mean().item()
         for r in (1, 4, 12)
     ]
-    assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.99
+    assert cosines == sorted(cosines, reverse=True)
+    assert cosines[0] > 0.99
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ COMMANDS = {
     "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
     "embed": "Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.",
     "search": "Find the images nearest to one, by exact cosine, as a table and a contact sheet.",
+    "export": "Write weights as ONNX or OpenVINO, read the file back, and compare it with torch on images.",
+    "bench": "Time what a model does with an image: decode, patches, attention, MLP, and the share of the peak.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",
 }
 for _name, _help in COMMANDS.items():

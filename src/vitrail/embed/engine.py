@@ -148,11 +148,11 @@ class LeanEngine:
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
-        return torch.cat([self._vectors(part) for part in self._parts(images)])
+        return torch.cat([self._vectors(part) for part in self.parts(images)])
 
     @torch.inference_mode()
     def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
-        parts = [self.encode(*self.embed(part), self.whole) for part in self._parts(images)]
+        parts = [self.encode(*self.embed(part), self.whole) for part in self.parts(images)]
         x, layout = torch.cat([x for x, _ in parts]), parts[0][1]
         model = self.model
         return model.norm(x) if model.norm is not None and model.config.final_norm == "tokens" else x, layout
@@ -189,7 +189,8 @@ class LeanEngine:
     def _vectors(self, images: Tensor) -> Tensor:
         return self.pooled(*self.encode(*self.embed(images), self.blocks))
 
-    def _parts(self, images: Tensor) -> tuple[Tensor, ...]:
+    def parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The images that go through the encoder together."""
         config = self.model.config
         tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
         return images.split(max(1, ROWS // tokens))

@@ -79,7 +79,7 @@ class LeanBlock:
         return self.with_mlp(x[:, keep] + self.out(mixed))
 
     def project(self, x: Tensor, kept: Tensor) -> list[Tensor]:
-        """Normalised tokens (…, D) → [q, k and v side by side], or where some are kept [their q, all tokens' k and v]."""
+        """Normalised tokens (…, D) → [q, k, v side by side], or where some are kept [their q, everyone's k, v]."""
         return [layer(each) for layer, each in zip(self.qkv, (kept, x)[-len(self.qkv) :], strict=True)]
 
     def attend(self, projected: list[Tensor], layout: Layout, position: Rotation | Tensor | None) -> Tensor:

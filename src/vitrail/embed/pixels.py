@@ -69,7 +69,7 @@ def prepare(
         else:
             resized = _torch(pixels, original, whole, preprocessing.interpolation)
         part = resized[top : top + image.height, left : left + image.width]
-    return Prepared(pixels=np.ascontiguousarray(part), original=original)
+    return Prepared(pixels=np.array(part, order="C"), original=original)
 
 
 def resized_size(original: Size, preprocessing: Preprocessing) -> Size:

@@ -1,0 +1,147 @@
+"""vitrail bench: where the time of an image goes, on this machine."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from vitrail.cli.options import Flag
+from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
+from vitrail.errors import require
+
+if TYPE_CHECKING:
+    from vitrail.embed.profile import Profile
+
+__all__ = ["bench"]
+
+
+def bench(
+    weights: Path,
+    /,
+    *,
+    images: Path | None = None,
+    engine: Literal["torch", "int8"] = "torch",
+    batch: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
+    threads: int | None = None,
+    seconds: float = 2.0,
+    chart: Path | None = None,
+    json: Flag = False,
+) -> None:
+    """Time what a model does with an image: decode, patches, attention, MLP, and the share of the peak.
+
+    Parameters
+    ----------
+    weights
+        A checkpoint that vitrail reads: a file, or a folder with its config.
+    images
+        An image or a folder of them to decode; unless given, a drawn JPEG of 1.5 megapixels.
+    engine
+        torch (float32) or int8, which learns its ranges from the same images.
+    batch
+        Images at a time: 1 8 64 unless given.
+    threads
+        Of torch; as many as it takes by itself unless given.
+    seconds
+        Time for every batch size.
+    chart
+        A picture of the table: .png, .svg or .pdf.
+    json
+        The figures as JSON.
+    """
+    import torch
+
+    from vitrail.checkpoint.read import load
+    from vitrail.config import ViTConfig
+    from vitrail.embed.engine import LeanEngine, build_engine
+    from vitrail.embed.pixels import prepare
+    from vitrail.embed.profile import profile
+
+    if chart is not None:
+        from vitrail.cli.chart_frame import new_figure
+
+        new_figure(chart)  # before minutes of work: the name and matplotlib are checked
+    checkpoint = load(weights)
+    config = checkpoint.config
+    require(
+        isinstance(config, ViTConfig) and config.channels in (1, 3),
+        f"{type(config).__name__} of {config.channels} channels cannot be taken apart here; give a ViT of 1 or 3",
+    )
+    files = _files(images)
+    calibration = None
+    with _progress() as watch:
+        if engine == "int8":
+            watch("int8's ranges")
+            few = [
+                prepare(file, checkpoint.preprocessing, channels=1 if config.channels == 1 else 3).pixels
+                for file in files[:16]
+            ]
+            calibration = torch.stack([torch.from_numpy(each) for each in few])
+        built = build_engine(checkpoint, engine, threads=threads, calibration=calibration)
+        assert isinstance(built, LeanEngine)
+        found = profile(checkpoint, built, files, batches=batch or (1, 8, 64), seconds=seconds, watch=watch)
+    if json:
+        write_json(found)
+    else:
+        _show(found, weights)
+    if chart is not None:
+        from vitrail.cli.bench_chart import draw
+
+        draw(found, chart, f"{weights.name} at {config.image}")
+
+
+def _files(images: Path | None) -> list[Path | bytes]:
+    import io
+
+    from PIL import Image
+
+    from vitrail.geometry import Size
+    from vitrail.images.folder import image_files
+    from vitrail.images.synthesize import synthesize_image
+
+    if images is not None:
+        return list(image_files(images, limit=64)) if images.is_dir() else [images]
+    buffer = io.BytesIO()
+    drawn = Image.fromarray(synthesize_image(0, Size(177, 236))).resize((1416, 1062), Image.Resampling.BICUBIC)
+    drawn.save(buffer, "JPEG", quality=90)
+    return [buffer.getvalue()]
+
+
+@contextmanager
+def _progress():
+    """Which part is running, on a terminal's standard error."""
+    from rich.console import Console
+    from rich.status import Status
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with Status("", console=console) as status:
+        yield lambda text: status.update(f"timing {text} …")
+
+
+def _show(found: Profile, weights: Path) -> None:
+    batches = sorted({row.batch for row in found.rows})
+    for batch in batches:
+        rows = [row for row in found.rows if row.batch == batch]
+        whole = sum(row.seconds_per_image for row in rows)
+        lines = [
+            (
+                row.section,
+                seconds_text(row.seconds_per_image),
+                f"{row.share:.0%}",
+                count_text(row.flops_per_image, "FLOP") if row.flops_per_image else "",
+                f"{row.peak_share:.0%}" if row.flops_per_image else "",
+            )
+            for row in rows
+        ]
+        lines.append(("together", seconds_text(whole), f"{1 / whole:.1f}/s", "", ""))
+        show(table(f"batch {batch}", ("", "per image", "share", "work", "of the peak"), lines, "lrrrr"))
+    sys.stdout.write(
+        f"{weights.name}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
+        f"peak: {count_text(found.gemm_flops_per_second, 'FLOP')}/s on a float32 product in this run\n"
+    )
