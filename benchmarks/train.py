@@ -148,7 +148,7 @@ class Peer(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.vit = build_vit_pytorch(config)
-        self.head: nn.Module = self.vit.mlp_head
+        self.head: nn.Module = self.vit.get_submodule("mlp_head")
         self.vit.mlp_head = nn.Identity()
 
     def vector(self, images: Tensor) -> Tensor:
