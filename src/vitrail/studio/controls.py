@@ -19,6 +19,7 @@ __all__ = [
     "Geometry",
     "Group",
     "Loaded",
+    "Pictured",
     "Planned",
     "Seen",
     "Work",
@@ -120,10 +121,15 @@ class CardChoice(Group):
     card: Name = choice("rtx-4090", label="Card", about="By name, or by its memory, like 24GiB", source="cards")
 
 
-class Loaded(Group):
-    """For rooms that look into a model: which one, and on which image."""
+class Pictured(Group):
+    """For rooms that look at the image."""
 
     image: Name = choice("cat", label="Image", about="An uploaded image's id, or one that comes along", source="images")
+
+
+class Loaded(Pictured):
+    """For rooms that look into a model: which one, on the image."""
+
     weights: Name = choice("default", label="Weights", about="The model that looks", source="weights")
 
 

@@ -6,6 +6,7 @@ import Memory from './Memory.svelte';
 import Models from './Models.svelte';
 import Patch from './Patch.svelte';
 import Positions from './Positions.svelte';
+import Projection from './Projection.svelte';
 
 export interface Room {
   /** Its name in the address and on the server. */
@@ -27,6 +28,14 @@ const built: Room[] = [
     lead: 'One choice decides how many tokens there are, and everything else follows from that. Drag, and watch it follow.',
     command: 'laws',
     component: Patch,
+  },
+  {
+    id: 'projection',
+    number: 2,
+    title: 'Projection',
+    lead: 'One matrix turns a patch into a token. See what it looks for, where your image has it, and what can pass.',
+    command: 'look --what filters',
+    component: Projection,
   },
   {
     id: 'positions',

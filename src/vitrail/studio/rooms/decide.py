@@ -13,16 +13,16 @@ from vitrail.images.measure import Survey, survey
 from vitrail.plan.advise import advise
 from vitrail.plan.guidance import Question as Asking
 from vitrail.plan.rank import Candidate, input_size, rank
-from vitrail.studio.controls import CardChoice, Name, choice, number
+from vitrail.studio.controls import CardChoice, Pictured, choice, number
 from vitrail.studio.plans import card_of
-from vitrail.studio.session import DEFAULT, Here, Session, png
+from vitrail.studio.session import Here, Session, png
 
 __all__ = ["Question", "router"]
 
 router = APIRouter()
 
 
-class Question(CardChoice):
+class Question(CardChoice, Pictured):
     application: Literal["classification", "medical", "satellite", "face", "detection", "mobile"] = choice(
         "classification", label="Application", about="Where the advice starts from"
     )
@@ -41,7 +41,6 @@ class Question(CardChoice):
     measure: bool = choice(
         False, label="Measure my image", about="Take sizes, shape and detail from the image at the left"
     )
-    image: Name = choice(DEFAULT, label="Image", about="An uploaded image's id, or the window drawn here")
 
 
 Asked = Annotated[Question, Query()]
