@@ -83,14 +83,15 @@ def slow_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: 
 
 def bad_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: Any) -> Prepared:
     """Does what the file's name says."""
-    name = Path(source).name if isinstance(source, Path) else ""
+    assert isinstance(source, Path)
+    name = source.name
     if "hang" in name:
         time.sleep(3600)
     if "crash" in name:
         ctypes.string_at(0)
     if "raise" in name:
         raise KeyError("no decoder should")
-    if "once" in name and not (marker := Path(os.fspath(source)).with_suffix(".died")).exists():
+    if "once" in name and not (marker := source.with_suffix(".died")).exists():
         marker.touch()
         os.kill(os.getpid(), 9)
     return prepare(source, preprocessing, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from vitrail.cli.tables import count_text
 from vitrail.embed.engine import Agreement
 from vitrail.embed.finish import failures
 from vitrail.embed.parts import Tally
-from vitrail.embed.plan import Plan
+from vitrail.embed.plan import Options, Plan
 from vitrail.embed.run import Progress
 
 __all__ = ["View"]
@@ -49,10 +50,10 @@ class View:
         self.out.print(
             f"pixels    {held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
         )
-        self.out.print(f"engine    {options.engine}, vectors as {options.precision}")
+        self.out.print(f"engine    {', '.join(_engine(options))}, vectors as {options.precision}")
         if agreement is not None:
             self.out.print(
-                f"int8      cosine to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "
+                f"cosine    to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "
                 f"lowest {agreement.lowest:.5f}"
             )
         for note in notes:
@@ -102,6 +103,16 @@ class View:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.stop()
+
+
+def _engine(options: Options) -> Iterator[str]:
+    yield options.engine
+    if options.native:
+        yield "native sizes"
+    if options.scales != (1.0,):
+        yield f"scales {' and '.join(f'{scale:g}' for scale in options.scales)}"
+    if options.merge:
+        yield f"{options.merge} tokens merged a block"
 
 
 def _reasons(tally: Tally) -> str:

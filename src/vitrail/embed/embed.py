@@ -52,7 +52,7 @@ def embed(
     """Embed every image of `source` into the folder `out`, or go on with what was begun there.
 
     Workers each decode and compute with one thread; as many as there are cores, unless given. `begin` is told the
-    plan, what a person should know, and how near int8 comes; `watch` where the run stands.
+    plan, what a person should know, and how near int8 or merged tokens come to float32; `watch` where the run stands.
     """
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
@@ -62,12 +62,12 @@ def embed(
     )
     fresh = not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
-    found = _agreement(out, plan, worker, force=force) if options.engine == "int8" else None
+    found = _agreement(out, plan, worker, force=force) if options.engine == "int8" or options.merge else None
     begin(plan, _notes(plan, fresh=fresh), found)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)
     if stopped is not None:
         return Embedded(plan=plan, tally=None, stopped=stopped)
-    facts = {} if found is None else {"int8_against_float32": asdict(found)}
+    facts = {} if found is None else {"cosine_to_float32": asdict(found)}
     return Embedded(plan=plan, tally=finish(out, plan, facts))
 
 
@@ -95,7 +95,7 @@ def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) ->
         found = read_agreement(out)
     assert found is not None
     require(
-        found.mean >= LEAST_COSINE or force,
+        found.mean >= LEAST_COSINE or force or plan.options.engine == "torch",
         f"int8 comes within a cosine of {found.mean:.4f} of float32 on {found.images} of your images, less than "
         f"{LEAST_COSINE}; use --engine torch and another --out, or --force it",
     )

@@ -1,14 +1,16 @@
 """From a plan to what computes its vectors, the same in every process and on every machine.
 
-Int8 learns its ranges from a sample of the plan's own images, and is compared with float32 on another: once, in
-a worker, and kept in the folder as calibration.npy and agreement.json.
+Int8 learns its ranges from a sample of the plan's own images. What it and merging do to the vectors is measured
+against float32 on another sample: once, in a worker, and kept in the folder as calibration.npy and agreement.json.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,37 +20,64 @@ from torch import Tensor
 
 from vitrail.checkpoint.file import write_file, write_json_file
 from vitrail.checkpoint.read import load
-from vitrail.embed.engine import Agreement, Engine, agreement, build_engine
+from vitrail.config import ViTConfig
+from vitrail.embed.engine import Agreement, Engine, LeanEngine, agreement, build_engine
 from vitrail.embed.inputs import Opener
-from vitrail.embed.pixels import Prepared
-from vitrail.embed.plan import Plan, input_at, weights_sha256
+from vitrail.embed.pack import PackedEngine, prepare_native
+from vitrail.embed.pixels import Prepared, prepare
+from vitrail.embed.plan import Options, Plan, input_at, weights_sha256
+from vitrail.embed.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.embed.worker import COMPUTING
-from vitrail.errors import VitrailError, require
+from vitrail.errors import require
+from vitrail.images.decode import ImageError
 
-__all__ = ["calibrate", "channels_of", "engine_of", "read_agreement"]
+__all__ = ["calibrate", "engine_of", "preparer_of", "read_agreement", "vectors_of"]
 
 CALIBRATION, AGREEMENT = "calibration.npy", "agreement.json"
 SAMPLE = 32
 """Images to learn from, and as many others to compare on."""
 
 
-def engine_of(folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None) -> Engine:
+def engine_of(
+    folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None
+) -> Engine | PackedEngine:
     """The plan's engine on the plan's weights, which must be those of the plan still."""
     path = weights or Path(plan.weights)
     require(
         weights_sha256(path) == plan.weights_sha256,
         f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
     )
-    checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
     options = plan.options
     ranges = None if options.engine == "torch" else torch.from_numpy(np.load(folder / CALIBRATION))
-    return build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
+    checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
+    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
+    if options.native:
+        assert isinstance(engine, LeanEngine)
+        return PackedEngine(engine)
+    if options.scales != (1.0,):
+        assert isinstance(plan.config, ViTConfig)
+        return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
+    return engine
 
 
-def channels_of(plan: Plan) -> Literal[1, 3]:
-    channels = plan.config.channels
-    require(channels in (1, 3), f"the model takes {channels} channels, and images have 1 or 3; give other weights")
-    return 1 if channels == 1 else 3
+def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
+    """What turns an input into the pixels that the plan's engine takes."""
+    options, steps, config = plan.options, plan.preprocessing, plan.config
+    channels: Literal[1, 3] = 1 if config.channels == 1 else 3
+    if options.native:
+        assert isinstance(config, ViTConfig)
+        patch, budget = config.patch, options.token_budget or config.grid.area
+        return lambda source: prepare_native(source, steps, patch, budget, exact=options.exact, channels=channels)
+    if options.scales != (1.0,):
+        assert isinstance(config, ViTConfig)
+        steps = prepared_for(steps, config.patch, options.scales)
+    return partial(decode, preprocessing=steps, exact=options.exact, channels=channels)
+
+
+def vectors_of(engine: Engine | PackedEngine, images: Sequence[Prepared]) -> Tensor:
+    """Packed if their shapes differ, stacked if they do not."""
+    pixels = [torch.from_numpy(image.pixels) for image in images]
+    return engine.vectors(pixels) if isinstance(engine, PackedEngine) else engine.vectors(torch.stack(pixels))
 
 
 # ── int8 and how near it comes ──────────────────────────────────────────────────────────────────────────────────
@@ -66,23 +95,20 @@ def calibrate(
     """Choose the images that int8 learns from, learn, and compare with float32 on others."""
     many = min(2 * SAMPLE, plan.images)
     numbers = [index * plan.images // many for index in range(many)]
-    open_input, images = Opener(), list[Tensor]()
+    alone = replace(plan, options=Options(exact=plan.options.exact))  # the model's own image, one size
+    open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Tensor]()
     for number in numbers:
         watch(number, 0)
-        try:
-            require(number not in lost, "given up")
-            item = open_input(input_at(folder, plan, number))
-            image = decode(item, plan.preprocessing, exact=plan.options.exact, channels=channels_of(plan))
-        except VitrailError:  # its row will say why
-            continue
-        images.append(torch.from_numpy(image.pixels))
+        with suppress(ImageError):  # its row will say why
+            if number not in lost:
+                images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
     watch(COMPUTING, 0)
-    require(len(images) > 0, f"none of {many} images that were tried to calibrate int8 can be read; use --engine torch")
+    require(len(images) > 0, f"none of {many} images that were tried to calibrate with can be read; use --engine torch")
     learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
     write_file(folder / CALIBRATION, lambda file: np.save(file, learnt.numpy()))
     checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
-    reference = build_engine(checkpoint, "torch", threads=threads)
-    found = agreement(engine_of(folder, plan, threads=threads), reference, judged)
+    ours = build_engine(checkpoint, plan.options.engine, threads=threads, calibration=learnt, merge=plan.options.merge)
+    found = agreement(ours, build_engine(checkpoint, "torch", threads=threads), judged)
     write_json_file(folder / AGREEMENT, asdict(found))
 
 

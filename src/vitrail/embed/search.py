@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitrail.embed.parts import is_done, part_path
-from vitrail.embed.pixels import prepare
 from vitrail.embed.plan import Plan
-from vitrail.embed.recipe import channels_of, engine_of
+from vitrail.embed.recipe import engine_of, preparer_of, vectors_of
 from vitrail.errors import VitrailError, require
 
 __all__ = ["Found", "Match", "embed_query", "nearest", "stored"]
@@ -98,5 +96,4 @@ def stored(folder: Path, plan: Plan, name: str) -> tuple[NDArray[np.float32], Ma
 def embed_query(folder: Path, plan: Plan, image: Path, *, weights: Path | None = None) -> NDArray[np.float32]:
     """A new image's vector, made as those of the folder were."""
     engine = engine_of(folder, plan, weights=weights)
-    prepared = prepare(image, plan.preprocessing, exact=plan.options.exact, channels=channels_of(plan))
-    return engine.vectors(torch.from_numpy(prepared.pixels[None])).numpy()[0]
+    return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]

@@ -14,10 +14,11 @@ import torch
 
 from vitrail.embed.engine import Engine
 from vitrail.embed.inputs import Input, Opener
+from vitrail.embed.pack import PackedEngine
 from vitrail.embed.parts import Rows, Tally, write_part
 from vitrail.embed.pixels import Prepared, prepare
 from vitrail.embed.plan import Plan, read_shard
-from vitrail.embed.recipe import channels_of
+from vitrail.embed.recipe import preparer_of, vectors_of
 from vitrail.embed.worker import COMPUTING
 from vitrail.images.decode import ImageError
 
@@ -28,7 +29,7 @@ def process_shard(
     folder: Path,
     plan: Plan,
     shard: int,
-    engine: Engine,
+    engine: Engine | PackedEngine,
     *,
     batch: int = 4,
     lost: Mapping[int, str] | None = None,
@@ -43,15 +44,15 @@ def process_shard(
     inputs = read_shard(folder, plan, shard)
     rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
     rows.errors.update(lost or {})
-    open_input, waiting = Opener(), list[tuple[int, Prepared]]()
+    open_input, prepare_one, waiting = Opener(), preparer_of(plan, decode), dict[int, Prepared]()
 
     def compute() -> None:
-        images = torch.from_numpy(np.stack([image.pixels for _, image in waiting]))
-        numbers = [row for row, _ in waiting]
-        rows.vectors[numbers] = engine.vectors(images).numpy()
+        images = list(waiting.values())
+        rows.vectors[list(waiting)] = vectors_of(engine, images).numpy()
         if plan.options.tokens is not None:
-            tokens, _ = engine.tokens(images)
-            rows.tokens.update(zip(numbers, tokens.numpy(), strict=True))
+            assert not isinstance(engine, PackedEngine)
+            tokens, _ = engine.tokens(torch.from_numpy(np.stack([image.pixels for image in images])))
+            rows.tokens.update(zip(waiting, tokens.numpy(), strict=True))
         waiting.clear()
 
     for row, item in enumerate(inputs):
@@ -59,12 +60,12 @@ def process_shard(
             continue
         watch(row, row - len(waiting))
         try:
-            image = decode(open_input(item), plan.preprocessing, exact=plan.options.exact, channels=channels_of(plan))
+            image = prepare_one(open_input(item))
         except ImageError as error:
             rows.errors[row] = _without_name(str(error), item)
             continue
         rows.sizes[row] = image.original
-        waiting.append((row, image))
+        waiting[row] = image
         if len(waiting) == batch:
             watch(COMPUTING, row)
             compute()

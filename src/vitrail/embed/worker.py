@@ -1,8 +1,9 @@
 """A process that does shards, watched from outside: whatever a decoder does to it costs one image.
 
-The worker says which row it is decoding. If it dies there twice, or is silent for `patience` seconds, that row is
-given up with the reason, and a new process does the shard without it. A death that comes once may have been anyone's
-(the system short of memory, somebody's kill -9), so the shard is just done again. A worker ends when its parent does.
+The worker says which row it is decoding. If it crashes there, or is silent for `patience` seconds, that row is given
+up with the reason, and a new process does the shard without it. A worker that was killed may not have deserved it
+(the system was short of memory, somebody's kill -9): the shard is done again, and only a second time is the row given
+up. A worker ends when its parent does.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ ROW, SINCE, DONE = 0, 1, 2
 COMPUTING = -1
 """On the board, while no row is being decoded."""
 HUNG = "hung"
+KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
+"""Ends that come from outside."""
 CALIBRATE = -1
 """In place of a shard: see `vitrail.embed.recipe`."""
 SPAWN = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
@@ -55,7 +58,9 @@ class Worker:
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
-        self.board = SPAWN.RawArray("q", 3)  # the row being decoded, since when, and how many are behind
+        self.board = SPAWN.RawArray(
+            "q", [COMPUTING, 0, 0]
+        )  # the row being decoded, since when, and how many are behind
         self.process: BaseProcess | None = None
         self.line: Connection
         self.stopping = False
@@ -78,7 +83,7 @@ class Worker:
             if self.stopping:
                 raise StoppedError
             deaths[row] += 1
-            if row >= 0 and (result == HUNG or deaths[row] > 1):
+            if row >= 0 and (result not in KILLED or deaths[row] > 1):
                 how = f"hung for {self.options.patience:g} s" if result == HUNG else f"crashed ({result})"
                 lost[row] = f"the decoder {how}; replace or remove it"
             elif deaths[row] >= DEATHS:
