@@ -70,12 +70,16 @@ class Curve(BaseModel):
 
 class Answer(BaseModel):
     patch: Pair
+    side: float
+    """Of a square patch of the same area."""
     channels: int
     width: int
     inputs: int
     """P²·C values of a patch."""
     params: int
     bias: bool
+    multiply_adds: int
+    """Of one patch."""
     compression: float
     """Values in per value out."""
     rank_bound: int
@@ -99,11 +103,13 @@ def costs(asked: Asked, here: Here) -> Answer:
     params = found.params - (0 if bias else config.width)
     return Answer(
         patch=(config.patch.height, config.patch.width),
+        side=sqrt(config.patch.area),
         channels=config.channels,
         width=config.width,
         inputs=found.inputs,
         params=params,
         bias=bias,
+        multiply_adds=found.inputs * config.width,
         compression=float(found.compression),
         rank_bound=found.rank_bound,
         lost_directions=found.lost_directions,
