@@ -33,5 +33,6 @@ export function ratio(now: number, before: number): string {
   if (now === before) return '=';
   if (before === 0 || now === 0) return now > before ? 'new' : 'none';
   const factor = now / before;
+  if (Math.abs(factor - 1) < 0.005) return '≈';
   return factor > 1 ? `${three(factor)}×` : `÷ ${three(1 / factor)}`;
 }

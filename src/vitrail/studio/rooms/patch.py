@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated, get_args
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Remainder, Size, fit
+from vitrail.geometry import Size, fit
 from vitrail.plan.laws import FOLKLORE, Laws, block_flops, laws, neighbouring_patches
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
@@ -126,10 +126,10 @@ def patch(asked: Asked, here: Here) -> Answer:
 def _ways(asked: Question, config: ViTConfig) -> list[Way]:
     image, size = sizes(asked)
     found = []
-    for remainder in get_args(Remainder):
+    for remainder in ("pad", "crop", "resize"):
         try:
             cut = fit(image, size, remainder=remainder)
-        except VitrailError:  # error itself, and cropping an image smaller than a patch
+        except VitrailError:  # an image smaller than a patch cannot be cropped
             continue
         changed = {"pad": cut.padded_pixels, "crop": cut.cropped_pixels, "resize": cut.fitted.area}[remainder]
         whole = config.but(image=cut.fitted, remainder="error")

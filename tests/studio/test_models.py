@@ -1,0 +1,91 @@
+"""Room 7: its numbers are the library's; and in a real browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from client import client
+from playwright.sync_api import Page, expect
+
+from command import call
+from vitrail.presets import PRESETS
+
+
+def ask(path: str = "models", **parameters):
+    answer = client().get(f"/api/{path}", params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_figures_are_those_of_vitrail_compare(capsys):
+    said = {entry["model"]: entry for entry in ask(batch=7, precision="bf16", card="a100-40")["models"]}
+    batches = ask("models/batch", batch=7, precision="bf16", card="a100-40")
+    command = "compare Ti/16 B/32 G/14 --batch 7 --precision bf16 --gpu a100-40 --json"
+    assert call(*command.split()) == 0
+    for entry in json.loads(capsys.readouterr().out)["models"]:
+        found = said[entry["model"]]
+        for name in ("tokens", "params", "flops_forward", "flops_train", "infer_peak_bytes", "train_peak_bytes"):
+            assert found[name] == entry[name]
+        assert [{"model": entry["model"], **result} for result in found["published"]] == entry["published"]
+        assert batches[entry["model"]] == entry["max_batch"]
+
+
+def test_every_preset_belongs_to_a_family():
+    together = ask(family="all")
+    assert [entry["model"] for entry in together["models"]] == list(PRESETS)
+    assert together["missing"] == []
+
+
+@pytest.mark.parametrize("side", [224, 1000])
+def test_all_at_one_side_is_the_nearest_that_each_patch_divides(side):
+    for entry in ask(family="small", same_side=side)["models"]:
+        assert abs(entry["image"][0] - side) <= 32
+        config = PRESETS[entry["model"]]
+        assert tuple(config.but(image=type(config.image)(*entry["image"])).grid) == tuple(entry["grid"])
+
+
+def test_accuracy_is_the_best_that_is_published_with_its_source():
+    entry = next(entry for entry in ask()["models"] if entry["model"] == "B/16")
+    assert (entry["accuracy"], entry["best"]["pretraining"]) == (84.15, "JFT-300M")
+    assert "2010.11929" in entry["best"]["source"]
+    assert "84.15 % with JFT-300M" in ask()["folklore"]
+
+
+# ── in the browser ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_axes_are_chosen_and_a_point_chooses_its_model(page: Page):
+    page.goto("/?room=models")
+    expect(page.get_by_role("region", name="Parameters against forward FLOPs")).to_be_visible()
+    page.get_by_label("Up", exact=True).select_option("accuracy")
+    expect(page.get_by_role("region", name="Published top-1 against forward FLOPs")).to_be_visible()
+    page.get_by_role("button", name="L/16: forward FLOPs").click()
+    expect(page.locator("tr.chosen")).to_contain_text("L/16")
+    assert "model=L%2F16" in page.url
+    page.get_by_role("link", name="What L/16 needs in memory").click()
+    expect(page.get_by_label("Model")).to_have_value("L/16")
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Models")
+
+
+def test_the_table_sorts_by_any_column(page: Page):
+    page.goto("/?room=models")
+    first = page.locator("tbody tr").first
+    expect(first).to_contain_text("Ti/16")
+    page.get_by_role("columnheader", name="params").get_by_role("button").click()
+    expect(first).to_contain_text("G/14")
+    page.get_by_role("columnheader", name="params").get_by_role("button").press("Enter")
+    expect(first).to_contain_text("Ti/16")
+
+
+def test_the_table_is_exported(page: Page):
+    page.goto("/?room=models&family=flexible")
+    section = page.get_by_role("region", name="Side by side")
+    expect(section).to_contain_text("flexivit-L/16")
+    section.get_by_text("Export").click()
+    with page.expect_download() as download:
+        section.get_by_role("button", name="CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert len(lines) == 4
+    assert lines[3].startswith("flexivit-L/16,240x240,15x15,")
