@@ -68,7 +68,8 @@ def test_tokens_are_the_models_features(pool, final_norm):
         engine.tokens(images) for engine in (build_engine(checkpoint), PlainEngine(checkpoint))
     )
     assert layout == same
-    assert layout.grid == Size(5, 7) and layout.prefix == 3
+    assert layout.grid == Size(5, 7)
+    assert layout.prefix == 3
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -91,7 +92,8 @@ def test_an_engine_agrees_with_itself():
     engine = build_engine(checkpoint_of(SMALL))
     found = agreement(engine, engine, images_for(SMALL, count=3))
     assert found.images == 3
-    assert found.mean == pytest.approx(1) and found.lowest == pytest.approx(1)
+    assert found.mean == pytest.approx(1)
+    assert found.lowest == pytest.approx(1)
 
 
 def test_mistakes_are_one_line():

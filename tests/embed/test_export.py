@@ -53,7 +53,7 @@ def test_a_dynamic_graph_gives_torchs_vectors_at_any_batch_and_size(tmp_path: Pa
         with torch.inference_mode():
             expected = model.vector(pixels)
         (found,) = session.run(None, {"image": pixels.numpy()})
-        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-4, atol=1e-4)
     notes = {each.key: each.value for each in onnx.load(tmp_path / "small.onnx").metadata_props}
     assert json.loads(notes["vitrail_preprocessing"])["image"] == "40x56"
 

@@ -5,13 +5,14 @@ import torch
 
 from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.config import PyramidConfig, PyramidStage, ViTConfig
 from vitrail.embed.engine import agreement, build_engine
-from vitrail.embed.int8 import IntegerDense, highest_step
+from vitrail.embed.int8 import IntegerDense, IntegerPatches, highest_step
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
+from vitrail.nn.patches import PatchEmbed
 
 SMALL = ViTConfig(
     image=Size(40, 56),
@@ -91,6 +92,18 @@ def test_int8_is_near_float32_on_images_that_it_has_not_seen(changes):
     found = agreement(engine, build_engine(checkpoint), photos(16, seed=2))
     assert found.mean > 0.99
     assert found.lowest > 0.97, found
+
+
+def test_integer_patches_are_the_float_patches_of_rounded_weights():
+    """A weight is rounded to half a step of its filter's largest: the error stays below that times the pixels' sum."""
+    torch.manual_seed(0)
+    floats = PatchEmbed(Size(8, 4), 32).from_bytes(*IMAGENET)
+    image = torch.randint(0, 256, (2, 24, 20, 3), dtype=torch.uint8)
+    (ours, layout), (theirs, same) = IntegerPatches(floats)(image), floats(image)
+    assert layout == same
+    step = floats.weight.abs().amax(dim=1) / 63
+    assert ((ours - theirs).abs() <= 0.5 * step * 128 * floats.weight.shape[1]).all()
+    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.999
 
 
 def test_int8_tokens_are_near_float32s():

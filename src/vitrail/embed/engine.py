@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +16,14 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
-from vitrail.embed.int8 import quantised
+from vitrail.embed.int8 import IntegerPatches, quantised
 from vitrail.embed.lean import Stage, kept_tokens, lean_blocks
 from vitrail.embed.merge import MergingEncoder, check_mergeable
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
-from vitrail.nn.mobile import MobileViT
-from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.pyramid import PyramidViT
+from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
 from vitrail.nn.vit import ViT
 
 __all__ = ["Agreement", "Engine", "EngineName", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
@@ -107,10 +105,9 @@ class PlainEngine:
     """The model as it is: for pyramids and mobile networks, and to hold the others to."""
 
     name = "torch"
-    model: Any
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.model: ViT | PyramidViT | MobileViT = checkpoint.model(dtype=torch.float32)
+        self.model = checkpoint.model(dtype=torch.float32)
         self.preprocessing = checkpoint.preprocessing
         blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
         self.width = self.vectors(blank).shape[1]
@@ -162,6 +159,8 @@ class LeanEngine:
         """Give the blocks 8-bit layers, with the ranges that these images show."""
         blocks = self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
         quantised(blocks, lambda: (self.vectors(calibration), self.tokens(calibration)))
+        if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
+            self.front.embedding = IntegerPatches(self.front.embedding)
         self.name = "int8"
 
     def embed(self, images: Tensor) -> tuple[Tensor, Layout]:

@@ -205,7 +205,7 @@ def _write_onnx(
                 opset_version=opset,
                 verbose=False,
             )
-        except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.TorchDynamoException) as error:
+        except torch.onnx.errors.OnnxExporterError as error:
             first = str(error).strip().splitlines()[0]
             raise VitrailError(f"torch cannot export this model ({first[:120]}); try another --opset") from None
     assert program is not None
@@ -234,11 +234,9 @@ def _openvino(onnx: Path) -> tuple[Path, Runner]:
 
 def _other_size(pixels: Tensor, config: Config) -> Tensor:
     """The same images at another size and shape: some patches fewer one way, some more the other."""
-    height, width = (unit * side for unit, side in zip(config.patch, config.grid, strict=True))  # type: ignore[union-attr]
-    size = (
-        max(2, config.grid.height * 3 // 4) * (height // config.grid.height),
-        width + 2 * (width // config.grid.width),
-    )
+    assert isinstance(config, ViTConfig)
+    grid, patch = config.grid, config.patch
+    size = (max(2, grid.height * 3 // 4) * patch.height, (grid.width + 2) * patch.width)
     return F.interpolate(pixels, size=size, mode="bilinear", antialias=True)
 
 

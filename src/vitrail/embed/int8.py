@@ -19,11 +19,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.embed.lean import Dense, LeanBlock, Map, Norm
+from vitrail.geometry import Size, fit
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import BytePatchEmbed
 
-__all__ = ["IntegerDense", "highest_step", "quantised"]
+__all__ = ["IntegerDense", "IntegerPatches", "highest_step", "quantised"]
 
 
 SMOOTHING = 0.7
@@ -62,6 +65,31 @@ class IntegerDense:
             steps, self.step, self.zero, self.packed, self.scales, self.zeros, self.bias,
             1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
+
+
+class IntegerPatches(BytePatchEmbed):
+    """The patch step with 8-bit weights: pixels are steps as they come, so their side is exact.
+
+    They count from 128, where pixels lie around, so that a weight's rounding is not multiplied by their mean.
+    """
+
+    ZERO = 128
+
+    def __init__(self, embed: BytePatchEmbed) -> None:
+        nn.Module.__init__(self)
+        self.patch = embed.patch
+        weight, bias = embed.weight.detach(), embed.bias.detach()
+        bias = (bias.double() + self.ZERO * weight.double().sum(dim=1)).float()
+        # 255 · 63 · 2 fits into 16 bits, 255 · 127 · 2 does not
+        steps = 127 if highest_step() == 255 else 63
+        self.dense = IntegerDense(weight, bias, step=1.0, zero=self.ZERO, weight_steps=steps)
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """uint8 (B, H, W, C) → (B, N, D)."""
+        grid = fit(Size(*image.shape[1:3]), self.patch).grid
+        windows = image.reshape(len(image), grid.height, self.patch.height, grid.width, -1).transpose(2, 3)
+        tokens = self.dense.product(windows.reshape(len(image) * grid.area, -1))
+        return tokens.view(len(image), grid.area, -1), Layout(grid=grid, frame=grid)
 
 
 class Watch:

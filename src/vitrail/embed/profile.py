@@ -25,7 +25,7 @@ from vitrail.nn.attention import within
 
 __all__ = ["SECTIONS", "Profile", "Row", "gemm_flops_per_second", "profile"]
 
-SECTIONS = ("decode", "patches", "attention", "mlp", "rest")
+SECTIONS: tuple[str, ...] = ("decode", "patches", "attention", "mlp", "rest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +75,8 @@ def profile(
     for batch in batches:
         watch(f"batch {batch}")
         images = torch.stack([torch.from_numpy(pixels[index % len(pixels)]) for index in range(batch)])
-        spent = {"decode": decode} | {
-            section: time / batch
-            for section, time in _repeat(lambda images=images: _timed(engine, images), seconds).items()
-        }
+        forward = _repeat(lambda images=images: _timed(engine, images), seconds)
+        spent = {"decode": decode} | {section: time / batch for section, time in forward.items()}
         whole = sum(spent.values())
         for section in SECTIONS:
             work, time = flops.get(section, 0), spent[section]
