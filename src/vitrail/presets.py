@@ -135,6 +135,20 @@ def _beit(shape: str, scale: float) -> ViTConfig:
     )
 
 
+def _tiny(side: int, *, width: int, depth: int, channels: int = 3) -> ViTConfig:
+    """For thumbnails of ten things; small enough to train on a laptop. No published model."""
+    return ViTConfig(
+        image=Size(side, side),
+        channels=channels,
+        embedding=Patches(patch=Size(4, 4)),
+        width=width,
+        depth=depth,
+        num_heads=4,
+        mlp=Mlp(width=4 * width),
+        classes=10,
+    )
+
+
 def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
     stages = (
         PyramidStage(width=width * 2**level, depth=depth, num_heads=num_heads * 2**level)
@@ -202,15 +216,9 @@ PRESETS: dict[str, Config] = {
         f"flexivit-{shape}/16": _vit(shape, 16, image=Size(240, 240), position=Learned(prefix="none"))
         for shape in ("S", "B", "L")
     },
-    "cifar": ViTConfig(
-        image=Size(32, 32),
-        embedding=Patches(patch=Size(4, 4)),
-        width=128,
-        depth=6,
-        num_heads=4,
-        mlp=Mlp(width=512),
-        classes=10,
-    ),
+    "cifar": _tiny(32, width=128, depth=6),
+    "cifar-small": _tiny(32, width=96, depth=6),
+    "fashion-mnist": _tiny(28, width=96, depth=4, channels=1),
     "swin-T": _swin(96, (2, 2, 6, 2), 3),
     "swin-S": _swin(96, (2, 2, 18, 2), 3),
     "swin-B": _swin(128, (2, 2, 18, 2), 4),
