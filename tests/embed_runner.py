@@ -1,4 +1,4 @@
-"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT DECODER WORKERS."""
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT DECODER WORKERS|ray."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import sys
 from pathlib import Path
 
 import embedding
+from vitrail.embed.cluster import RayCluster
 from vitrail.embed.embed import embed
+from vitrail.embed.run import LocalCrew
 from vitrail.embed.worker import WorkerOptions
 
 
 def main() -> int:
     source, weights, out, decoder, workers = sys.argv[1:]
     options = WorkerOptions(decode=getattr(embedding, decoder), batch=2)
-    done = embed(Path(source), Path(weights), Path(out), workers=int(workers), shard_size=5, worker=options)
+    crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
+    count = 1 if workers == "ray" else int(workers)
+    done = embed(Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew)
     if done.tally is None:
         return 128 + (done.stopped or 0)
     return 1 if done.tally.failed else 0

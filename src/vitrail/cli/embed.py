@@ -93,7 +93,7 @@ def embed(
         from vitrail.embed.cluster import RayCluster
 
         cluster = RayCluster(address, cpus=workers)
-        crew, workers = cluster.crew, workers or cluster.cpus
+        crew, workers = cluster.crew, cluster.cpus if workers is None else workers
     with View(out) as view:
         done = run(
             images,

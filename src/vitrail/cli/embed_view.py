@@ -102,7 +102,8 @@ class View:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:  # else it would leave an empty line
+            self.bar.stop()
 
 
 def _engine(options: Options) -> Iterator[str]:

@@ -56,7 +56,7 @@ def embed(
     """
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
-    count = workers or len(os.sched_getaffinity(0))
+    count = len(os.sched_getaffinity(0)) if workers is None else workers
     require(
         count > 0 and worker.batch > 0, f"{count} workers with batches of {worker.batch} do nothing; give 1 or more"
     )

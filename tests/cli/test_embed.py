@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command import call, run
+from embedding import photos, read_rows, save_weights
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_weights(tmp_path_factory.mktemp("weights") / "w.safetensors")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return photos(tmp_path / "photos", 30)
+
+
+def test_a_folder_becomes_vectors_and_failures_are_counted_listed_and_exit_code_1(
+    tmp_path: Path, source: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+):
+    for number in range(25):
+        (source / f"{number:05d}.png").write_bytes(b"no image")
+    (source / "odd\x1b[2J\nname.png").write_bytes(b"")
+    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out"), "--workers", "1"]
+    assert call(*arguments) == 1
+    shown = capsys.readouterr().out
+    assert f"images    31 in {source}" in shown
+    assert "pixels    8x12, crop, bicubic, mean 0.5/0.5/0.5, std 0.5/0.5/0.5: " in shown
+    assert "engine    torch, vectors as float32" in shown
+    assert f"vectors   5 of 31 in {tmp_path / 'out'}" in shown
+    assert "failed    26: 25 not a readable image, 1 empty, 0 bytes" in shown
+    assert "  00007.png: not a readable image; use one of" in shown
+    assert "  … and 6 more: pyarrow.parquet.read_table(" in shown
+    assert "\x1b" not in shown
+    assert len(read_rows(tmp_path / "out")) == 31
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["images"], manifest["ok"], manifest["failed"]) == (31, 5, 26)
+    assert call(*arguments) == 1  # again: nothing is to do, and the same is said
+    again = capsys.readouterr().out
+    assert "vectors   5 of 31" in again
+    assert "failed    26" in again
+
+
+def test_int8_is_calibrated_on_the_images_and_says_how_near_it_comes(
+    tmp_path: Path, source: Path, weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out"), "--workers", "1",
+                 "--engine", "int8"]  # fmt: skip
+    monkeypatch.setattr("vitrail.embed.embed.LEAST_COSINE", 1.1)
+    assert call(*arguments) == 2
+    assert "less than 1.1; use --engine torch and another --out, or --force it" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("part-*"))
+    assert call(*arguments, "--force") == 0
+    assert "cosine    to float32 on 15 of your images: mean 0.99" in capsys.readouterr().out
+    held = json.loads((tmp_path / "out" / "manifest.json").read_text())["cosine_to_float32"]
+    assert held["images"] == 15
+    assert 0.9 < held["lowest"] <= held["mean"] <= 1  # a random model of one block is hard to quantise
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--precision", "float16"], "holds another run: precision was float32, now float16"),
+        (["--native"], "native was False, now True"),
+        (["--scales", "x"], "scales 'x' are not numbers; write 1,1.5"),
+        (["--scales", "0"], "not all between 0 and 8"),
+        (["--native", "--scales", "1,2"], "--native does not go together with --scales"),
+        (["--token-budget", "9"], "--token-budget is for --native"),
+        (["--workers", "0"], "give 1 or more"),
+        (["--batch", "0"], "give 1 or more"),
+        (["--weights", "/gone"], "/gone does not exist"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    tmp_path: Path, source: Path, weights: Path, capsys: pytest.CaptureFixture[str], change: list[str], words: str
+):
+    from embedding import frozen
+
+    frozen(tmp_path / "out", source, weights)
+    given = {"--weights": str(weights), "--out": str(tmp_path / "out")}
+    if change[0] in given:
+        given[change[0]] = change[1]
+        change = []
+    assert call("embed", str(source), *(word for pair in given.items() for word in pair), *change) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, source: Path, weights: Path):
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; sys.modules['pyarrow.parquet'] = None\n"
+        f"from vitrail.cli import main; main(['embed', {str(source)!r}, '--weights', {str(weights)!r}, '--out', 'x'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "vitrail: vectors are written as Parquet, which needs pyarrow; pip install 'vitrail[parquet]'\n"
+    )
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path, source: Path, weights: Path):
+    photos(source, 400)
+    out = tmp_path / "out"
+    script = Path(sys.executable).with_name("vitrail")
+    command = f"ulimit -f 30; exec {script} embed {source} --weights {weights} --out {out} --workers 1 --shard-size 390"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("vitrail: ")
+    assert "part-00000.parquet was not written (File too large)" in said
+    assert not (out / "_SUCCESS").exists()
+    assert not list(out.glob(".part-*"))
+    done = run("embed", str(source), "--weights", str(weights), "--out", str(out), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert len(read_rows(out)) == 400
+
+
+def test_ray_that_is_not_installed_is_named(tmp_path: Path, source: Path, weights: Path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out"), "--engine", "ray"]
+    assert call(*arguments) == 2
+    assert "pip install 'vitrail[ray]'" in capsys.readouterr().err

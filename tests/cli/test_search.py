@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from command import call
+from embedding import frozen, photos, save_weights
+from vitrail.checkpoint.read import load
+from vitrail.embed.engine import build_engine
+from vitrail.embed.shard import process_shard
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("search")
+    weights, source = save_weights(root / "w.safetensors"), photos(root / "photos", 20)
+    plan, engine = frozen(root / "out", source, weights), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(root / "out", plan, shard, engine)
+    return root / "out"
+
+
+def test_an_image_is_found_first_in_the_table_and_drawn_on_the_sheet(
+    tmp_path: Path, vectors: Path, capsys: pytest.CaptureFixture[str]
+):
+    query, sheet = vectors.parent / "photos" / "00007.png", tmp_path / "sheet.png"
+    assert call("search", str(vectors), "--image", str(query), "--top", "5", "--out", str(sheet)) == 0
+    shown = capsys.readouterr().out
+    lines = [line.split() for line in shown.splitlines()]
+    (first,) = [line for line in lines if line[:1] == ["1"]]
+    assert first == ["1", "1.0000", "10", "×", "14", "00007.png"]
+    assert sum(line[:1] == [str(rank)] for line in lines for rank in range(1, 7)) == 5
+    assert "exact cosine over 20 vectors of w.safetensors" in shown
+    with Image.open(sheet) as drawn:
+        assert drawn.format == "PNG"
+        assert min(drawn.size) > 800
+
+
+def test_json_has_exact_values_and_an_id_finds_itself(vectors: Path, capsys: pytest.CaptureFixture[str]):
+    assert call("search", str(vectors), "--id", "00011.png", "--top", "2", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["searched"] == 20
+    assert found["matches"][0]["id"] == "00011.png"
+    assert found["matches"][0]["score"] == pytest.approx(1.0, abs=1e-6)
+    assert found["matches"][1]["score"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give either --image FILE or --id ID"),
+        (["--image", "a.jpg", "--id", "b"], "give either --image FILE or --id ID"),
+        (["--image", "gone.jpg"], "gone.jpg: cannot be read"),
+        (["--id", "gone.jpg"], "has no input 'gone.jpg'"),
+        (["--id", "00001.png", "--out", "sheet.tiff"], "is not a .png"),
+        (["--id", "00001.png", "--out", "no/where/sheet.png"], "has no folder to be in"),
+        (["--id", "00001.png", "--top", "0"], "top 0 asks for nothing"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(vectors: Path, arguments: list[str], words: str, capsys):
+    assert call("search", str(vectors), *arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_folder_that_embed_did_not_write_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert call("search", str(tmp_path), "--id", "a") == 2
+    assert "holds no plan.json; give a folder that vitrail embed wrote" in capsys.readouterr().err

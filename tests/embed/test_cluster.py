@@ -1,0 +1,61 @@
+"""A real Ray cluster on this machine, an actor of which is killed with -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from embedding import frozen, photos, read_rows, save_weights
+from vitrail.checkpoint.read import load
+from vitrail.embed.engine import build_engine
+from vitrail.embed.finish import SUCCESS
+from vitrail.embed.shard import process_shard
+
+COUNT = 40
+RUNNER = Path(__file__).parent.parent / "embed_runner.py"
+
+
+def actors() -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"ray::Hand"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_path: Path):
+    source, weights = photos(tmp_path / "photos", COUNT), save_weights(tmp_path / "w.safetensors")
+    others, out = set(actors()), tmp_path / "out"
+    command = [sys.executable, RUNNER, source, weights, out, "slow_decoder", "ray"]
+    driver = subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 300
+        while not list(out.glob("part-*.parquet")):
+            assert driver.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        (victim,) = set(actors()) - others
+        os.kill(victim, signal.SIGKILL)
+        _, said = driver.communicate(timeout=300)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, said
+    assert (out / SUCCESS).exists()
+    plan, engine = frozen(tmp_path / "here", source, weights), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(tmp_path / "here", plan, shard, engine)
+    there, here = read_rows(out), read_rows(tmp_path / "here")
+    assert [row["id"] for row in there] == [row["id"] for row in here]
+    # the same sums in the order that a batch of another size takes
+    np.testing.assert_allclose(
+        np.array([row["vector"] for row in there]), np.array([row["vector"] for row in here]), atol=2e-6
+    )
