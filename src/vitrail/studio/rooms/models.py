@@ -41,7 +41,7 @@ FAMILIES = {
     "language": ("CLIP and SigLIP", ("clip-", "siglip")),
     "masked": ("MAE and BEiT", ("mae-", "beit-")),
     "flexible": ("FlexiViT", ("flexivit-",)),
-    "small": ("pyramids, mobile, CIFAR", ("swin-", "mobilevit-", "cifar")),
+    "small": ("pyramids, mobile, thumbnails", ("swin-", "mobilevit-", "cifar", "fashion-mnist")),
 }
 
 
