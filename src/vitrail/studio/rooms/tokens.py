@@ -169,6 +169,7 @@ def adaptive(asked: Asked, here: Here) -> Response:
         "kind": spread_of(config, spec, kept).model_dump(),
         "patches": [list(patch) for patch in spec.patches],
         "counts": leaves.counts,
+        "kept": kept,
         "finest": finest,
         "saved": 1 - kept / finest,
         "image": list(spec.fit(config.image, "resize").fitted),
