@@ -143,7 +143,7 @@ class Seen(Loaded):
         step=16,
         unit="px",
         label="Seen at",
-        about="Side of the square that the model gets, to the nearest patch; 0 is as trained, or larger where that is coarse",
+        about="Side of the square that the model gets, to the nearest patch; 0: as trained, larger if that is coarse",
     )
 
 
