@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.errors import require
-from vitrail.images.decode import ImageError, decode
+from vitrail.images.decode import ImageError, Pixels, decode
 
-__all__ = ["Drift", "ImageDrift", "measure_drift"]
+__all__ = ["Drift", "ImageDrift", "measure_drift", "prepared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path])
     found, failed = [], []
     for path in images:
         try:
-            old, new = (vector(_pixels(path, checkpoint)) for vector, checkpoint in models)
+            old, new = (vector(prepared(_pixels(path, checkpoint), checkpoint)) for vector, checkpoint in models)
         except ImageError as error:
             failed.append(str(error))
             continue
@@ -63,15 +63,19 @@ def _vectors_of(checkpoint: Checkpoint):
     return vector
 
 
-def _pixels(path: Path, checkpoint: Checkpoint) -> Tensor:
-    """(1, C, H, W), resized whole to the config's image and normalised."""
-    config, preprocessing = checkpoint.config, checkpoint.preprocessing
+def _pixels(path: Path, checkpoint: Checkpoint) -> Pixels:
+    channels = checkpoint.config.channels
     require(
-        config.channels in (1, 3),
-        f"{config.channels} channels cannot be decoded from pictures; measure drift on a model of 1 or 3",
+        channels in (1, 3),
+        f"{channels} channels cannot be decoded from pictures; measure drift on a model of 1 or 3",
     )
-    pixels = torch.tensor(decode(path, channels=config.channels))  # type: ignore[arg-type]
-    pixels = pixels.permute(2, 0, 1)[None].float() / 255
-    pixels = F.interpolate(pixels, size=tuple(config.image), mode="bicubic", antialias=True).clamp(0, 1)
+    return decode(path, channels=channels)  # type: ignore[arg-type]
+
+
+def prepared(pixels: Pixels, checkpoint: Checkpoint) -> Tensor:
+    """uint8 (H, W, C) → (1, C, H, W), resized whole to the config's image and normalised."""
+    preprocessing = checkpoint.preprocessing
+    image = torch.tensor(pixels).permute(2, 0, 1)[None].float() / 255
+    image = F.interpolate(image, size=tuple(checkpoint.config.image), mode="bicubic", antialias=True).clamp(0, 1)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
-    return (pixels - mean) / std
+    return (image - mean) / std

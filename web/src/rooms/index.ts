@@ -7,6 +7,9 @@ import Models from './Models.svelte';
 import Patch from './Patch.svelte';
 import Positions from './Positions.svelte';
 import Projection from './Projection.svelte';
+import Tokens from './Tokens.svelte';
+import Transfer from './Transfer.svelte';
+import Walk from './Walk.svelte';
 
 export interface Room {
   /** Its name in the address and on the server. */
@@ -38,12 +41,28 @@ const built: Room[] = [
     component: Projection,
   },
   {
+    id: 'tokens',
+    number: 3,
+    title: 'Tokens',
+    lead: 'Your image as the encoder reads it: a line of vectors, numbered. Point at a patch and follow it there.',
+    command: 'look --what patches',
+    component: Tokens,
+  },
+  {
     id: 'positions',
     number: 4,
     title: 'Positions',
     lead: 'To attention an image is a bag of patches until something tells it where each one lies. See what each way of telling does.',
     command: 'look --what positions',
     component: Positions,
+  },
+  {
+    id: 'transfer',
+    number: 5,
+    title: 'Resolution transfer',
+    lead: 'A trained model is tied to its grid by its positions and to its patch by its filters. Carry both elsewhere, and see what arrives.',
+    command: 'simulate',
+    component: Transfer,
   },
   {
     id: 'memory',
@@ -76,6 +95,14 @@ const built: Room[] = [
     lead: 'Say what you have: the work, the images, the card. Get ranked answers, the reasons, and what would change them.',
     command: 'advise',
     component: Decide,
+  },
+  {
+    id: 'walk',
+    number: 10,
+    title: 'Walk through',
+    lead: 'One scroll from pixels to logits, with the real numbers of your image. Follow one patch all the way.',
+    command: 'look',
+    component: Walk,
   },
 ];
 

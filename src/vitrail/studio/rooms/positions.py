@@ -41,15 +41,15 @@ router = APIRouter()
 
 Kind = Literal["own", "learned", "sine1d", "sine2d", "relative", "rotary", "rotary_normalised", "rotary_mixed", "none"]
 WORDS: dict[str, str] = {
-    "own": "the model's own",
-    "learned": "learned, untrained",
+    "own": "The model's own",
+    "learned": "Learned, untrained",
     "sine1d": "1D sines",
     "sine2d": "2D sines",
-    "relative": "relative bias, untrained",
-    "rotary": "rotary, by index",
-    "rotary_normalised": "rotary, normalised",
-    "rotary_mixed": "rotary, mixed, untrained",
-    "none": "none",
+    "relative": "Relative bias, untrained",
+    "rotary": "Rotary, by index",
+    "rotary_normalised": "Rotary, normalised",
+    "rotary_mixed": "Rotary, mixed, untrained",
+    "none": "None",
 }
 POSITIONS: dict[str, Position] = {
     "learned": Learned(),
@@ -62,6 +62,8 @@ POSITIONS: dict[str, Position] = {
     "none": NoPosition(),
 }
 MAX_PLACES = 1400
+MEASURED_PLACES = 324
+"""All kinds are measured on grids up to this; beyond, the two that are shown."""
 
 
 class Question(Loaded):
@@ -163,25 +165,33 @@ class Row(BaseModel):
     words: str
     parameters: int
     correlation: float | None
-    offset_share: float
+    """None, as the next, on grids so large that only what is shown is measured."""
+    offset_share: float | None
     on_new_grid: str
 
 
 @router.get("/positions/kinds")
 def kinds(asked: Asked, here: Here) -> list[Row]:
     """All kinds on the asked grid, measured."""
-    return [
-        Row(
-            kind=kind,
-            words=WORDS[kind],
-            parameters=_parameters(kind, asked, here)[0],
-            correlation=None if found.curve is None else found.curve.correlation,
-            offset_share=found.offsets.share,
-            on_new_grid=_on_new_grid(kind, asked, here),
+    rows = []
+    for kind in WORDS:
+        measure = _grid(asked).area <= MEASURED_PLACES or kind in (asked.kind, asked.other_kind)
+        try:
+            count = _parameters(kind, asked, here)[0]
+            found = _measured(kind, asked, here) if measure else None
+        except VitrailError:  # this width or these heads cannot have it; a mobile model has none of its own
+            continue
+        rows.append(
+            Row(
+                kind=kind,
+                words=WORDS[kind],
+                parameters=count,
+                correlation=found.curve.correlation if found and found.curve else None,
+                offset_share=found.offsets.share if found else None,
+                on_new_grid=_on_new_grid(kind, asked, here),
+            )
         )
-        for kind in _possible(asked, here)
-        for found in [_measured(kind, asked, here)]
-    ]
+    return rows
 
 
 # ── a kind on a grid ────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,8 +211,8 @@ def _side(kind: str, asked: Question, here: Session) -> Side:
     position = _position(kind, here.config(asked.weights))
     return Side(
         kind=kind,
-        words=f"{WORDS[kind]}: {found.kind}" if kind == "own" else WORDS[kind],
-        about=_about(kind, position, asked, here),
+        words=WORDS[kind],
+        about=_about(kind, position, asked),
         measure=found.measure,
         grid=(found.grid.height, found.grid.width),
         parameters=count,
@@ -296,18 +306,6 @@ def _alike(grid: Size) -> PositionSimilarity:
     return PositionSimilarity(values=torch.ones(*grid, *grid), kind="none", measure="q·k of equal tokens, over |q||k|")
 
 
-def _possible(asked: Question, here: Session) -> list[str]:
-    """Kinds that this width and these heads can have; a mobile model has none of its own."""
-    found = []
-    for kind in WORDS:
-        try:
-            _measured(kind, asked, here)
-        except VitrailError:
-            continue
-        found.append(kind)
-    return found
-
-
 # ── words and formulas ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -386,7 +384,7 @@ def _formulas(sides: list[Side], asked: Question, here: Session) -> list[Formula
     ]
 
 
-def _about(kind: str, position: Position | None, asked: Question, here: Session) -> str:
+def _about(kind: str, position: Position | None, asked: Question) -> str:
     """What one sees, in a sentence or two."""
     match position:
         case None:
