@@ -3,7 +3,7 @@
 A room is added here by its name, which is its name in the page's address too.
 """
 
-from vitrail.studio.rooms import attention, decide, memory, models, patch, positions, projection, tokens
+from vitrail.studio.rooms import attention, decide, memory, models, patch, positions, projection, tokens, transfer, walk
 
 __all__ = ["ROOMS"]
 
@@ -12,8 +12,10 @@ ROOMS = {
     "projection": projection,
     "tokens": tokens,
     "positions": positions,
+    "transfer": transfer,
     "memory": memory,
     "models": models,
     "attention": attention,
     "decide": decide,
+    "walk": walk,
 }

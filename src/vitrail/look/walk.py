@@ -1,0 +1,232 @@
+"""From pixels to logits with every stop in the open: the tensors of one image on its way through a ViT.
+
+    walk = walk_through(model, image, block=0)
+    walk.step(token=12, head=1).products.sum()  # q·k of one pair, to be divided by √d
+
+All of it is recorded from one ordinary forward pass; nothing is computed in another way than the model does.
+
+Shapes: C channels, H×W pixels, P×Q patch, N patches, T tokens, D width, h heads, d = D/h, m mlp_width, L blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.look.capture import layer_index
+from vitrail.look.weights import attention_rows
+from vitrail.nn.attention import Attention, Mix, within
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import PatchEmbed, cut_patches
+from vitrail.nn.remainder import fit_pixels
+from vitrail.nn.rotary import Rotation
+from vitrail.nn.vit import ViT
+
+__all__ = ["BlockWalk", "Step", "Walk", "walk_through"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One token's row of attention in one head, and one pair of it in full."""
+
+    q: Tensor
+    """(d,), as it meets the keys: turned, if positions turn it."""
+    k: Tensor
+    """(d,): of the one key."""
+    products: Tensor
+    """(d,): q · k before they are summed."""
+    scores: Tensor
+    """(T,): q·k / √d and, where there is one, the relative bias."""
+    bias: float
+    """What position adds to the pair's score."""
+    weights: Tensor
+    """(T,): the row of attention."""
+    is_softmax: bool
+    """Whether the row is the softmax of those scores over all tokens that it may meet."""
+    mixed: Tensor
+    """(d,): values in the proportions of the row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockWalk:
+    """Inside one block."""
+
+    entering: Tensor
+    """(T, D)"""
+    normed: Tensor
+    """(T, D): what attention reads."""
+    q: Tensor
+    """(h, T, d), like k: as they meet."""
+    k: Tensor
+    v: Tensor
+    added: Tensor
+    """(T, D): what attention adds, scale included."""
+    between: Tensor
+    """(T, D)"""
+    normed_again: Tensor
+    """(T, D): what the MLP reads."""
+    hidden: Tensor
+    """(T, m): the MLP's middle, activated."""
+    fed: Tensor
+    """(T, D): what the MLP adds, scale included."""
+    leaving: Tensor
+    """(T, D)"""
+    mix: Mix
+    bias: Tensor | None
+    layout: Layout
+
+    def step(self, token: int, head: int, key: int | None = None) -> Step:
+        """One token's row in one head; of no key, the one that it attends to most."""
+        asked = torch.tensor([token])
+        weights = attention_rows(self.mix, self.q[None], self.k[None], self.bias, self.layout, asked)[0, head, 0]
+        key = int(weights.argmax()) if key is None else key
+        q, k = self.q[head, token], self.k[head, key]
+        scores = (self.k[head] @ q) / math.sqrt(len(q))
+        # a window's table lies on the window, not on the sequence
+        bias = self.bias[head, token] if self.bias is not None and self.bias.shape[-1] == len(weights) else None
+        if bias is not None:
+            scores = scores + bias
+        met = scores.masked_fill(weights == 0, -math.inf).softmax(dim=0)
+        return Step(
+            q=q,
+            k=k,
+            products=q * k,
+            scores=scores,
+            bias=0.0 if bias is None else bias[key].item(),
+            weights=weights,
+            is_softmax=torch.allclose(met, weights, atol=1e-5),
+            mixed=weights @ self.v[head],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """Every stop, without the batch's dimension."""
+
+    pixels: Tensor
+    """(C, H, W), normalised: what the patches are cut from."""
+    patches: Tensor
+    """(N, C, P, Q)"""
+    projection: Tensor
+    """(D, C, P, Q): the weights."""
+    projection_bias: Tensor
+    """(D,): zeros where there is none."""
+    projected: Tensor
+    """(N, D)"""
+    prefixed: Tensor
+    """(T, D)"""
+    positions: Tensor
+    """(T, D): what is added; zeros where positions act inside attention."""
+    tokens: list[Tensor]
+    """L + 1 of (T, D): as they enter the first block, and after each."""
+    block: BlockWalk
+    pooled: Tensor
+    """(D,): what the head reads; of a distilled model, its CLS."""
+    head: Tensor | None
+    """(classes, D): the head's weights."""
+    head_bias: Tensor | None
+    logits: Tensor
+    """(classes,)"""
+    lens: Tensor
+    """(L + 1, classes): what the model would say if it stopped there: pool and head on every stop's tokens."""
+    layout: Layout
+
+
+@torch.no_grad()
+def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
+    """Record one image (1, C, H, W) on its way, with the inside of one block."""
+    if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
+        raise VitrailError(
+            f"{type(model).__name__} with {type(getattr(model, 'embedding', model)).__name__} has no single projection "
+            "to walk through; take a ViT with plain patches"
+        )
+    at = layer_index(block, len(model.blocks))
+    chosen: Any = model.blocks[at]
+    attention: Attention = chosen.attention
+    inside = [chosen.norm1, attention, chosen.norm2, chosen.mlp.fc2]
+    with _recorded([model.embedding, model.prefix, *model.blocks, *inside]) as seen:
+        logits = model(image)
+    entering, layout, shared = seen[model.blocks[0]][0]
+    pixels = fit_pixels(image, model.config.fit(Size(*image.shape[2:])))
+    patch, weight = model.embedding.patch, model.embedding.weight.detach()
+    stops = [entering, *(seen[each][1] for each in model.blocks)]
+    q, k, v, bias = _meeting(attention, seen[attention][0][0], layout, shared)
+    between = seen[chosen.norm2][0][0]
+    pooled = model.vector(image)
+    return Walk(
+        pixels=pixels[0],
+        patches=cut_patches(pixels, patch, model.embedding.stride)[0].unflatten(1, weight.shape[1:]),
+        projection=weight,
+        projection_bias=weight.new_zeros(len(weight))
+        if model.embedding.bias is None
+        else model.embedding.bias.detach(),
+        projected=seen[model.embedding][1][0][0],
+        prefixed=seen[model.prefix][1][0][0],
+        positions=(model.embed(image)[0] - seen[model.prefix][1][0])[0],
+        tokens=[stop[0] for stop in stops],
+        block=BlockWalk(
+            entering=stops[at][0],
+            normed=seen[chosen.norm1][1][0],
+            q=q[0],
+            k=k[0],
+            v=v[0],
+            added=(between - stops[at])[0],
+            between=between[0],
+            normed_again=seen[chosen.norm2][1][0],
+            hidden=seen[chosen.mlp.fc2][0][0][0],
+            fed=(stops[at + 1] - between)[0],
+            leaving=stops[at + 1][0],
+            mix=attention.mix,
+            bias=bias,
+            layout=layout,
+        ),
+        pooled=pooled[0] if pooled.ndim == 2 else pooled[0, 0],
+        head=None if model.head is None else model.head.weight.detach(),
+        head_bias=None if model.head is None or model.head.bias is None else model.head.bias.detach(),
+        logits=logits[0],
+        lens=torch.cat([_read(model, stop, layout) for stop in stops]),
+        layout=layout,
+    )
+
+
+Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
+
+
+@contextmanager
+def _recorded(modules: list[nn.Module]) -> Iterator[Seen]:
+    """What goes into each module and what comes out, while the block runs the model."""
+    seen: Seen = {}
+
+    def keep(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        seen[module] = (arguments, output)
+
+    hooks = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _meeting(attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None):
+    """q, k, v and bias as the mix gets them."""
+    q, k, v = attention.heads(x)
+    position = within(attention.position, layout, q) if attention.position is not None else shared
+    if isinstance(position, Rotation):
+        return position.turn(q), position.turn(k), v, None
+    return q, k, v, position
+
+
+def _read(model: ViT, x: Tensor, layout: Layout) -> Tensor:
+    """The model's last steps on the tokens of any stop."""
+    norm, when = model.norm, model.config.final_norm
+    x = model.pool(norm(x) if norm is not None and when == "tokens" else x, layout)
+    return model.classify(norm(x) if norm is not None and when == "pooled" else x)
