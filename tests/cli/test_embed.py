@@ -93,16 +93,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert said.count("\n") == 1
 
 
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, source: Path, weights: Path):
-    code = (
-        "import sys; sys.modules['pyarrow'] = None; sys.modules['pyarrow.parquet'] = None\n"
-        f"from vitrail.cli import main; main(['embed', {str(source)!r}, '--weights', {str(weights)!r}, '--out', 'x'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "vitrail: vectors are written as Parquet, which needs pyarrow; pip install 'vitrail[parquet]'\n"
-    )
+def test_without_pyarrow_or_ray_the_extra_is_named(
+    tmp_path: Path, source: Path, weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out")]
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert call(*arguments, "--engine", "ray") == 2
+    assert "needs Ray, which is not installed; pip install 'vitrail[ray]'\n" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert call(*arguments) == 2
+    assert "needs pyarrow; pip install 'vitrail[parquet]'\n" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path, source: Path, weights: Path):
@@ -120,10 +122,3 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path, so
     done = run("embed", str(source), "--weights", str(weights), "--out", str(out), "--workers", "1")
     assert done.returncode == 0, done.stderr
     assert len(read_rows(out)) == 400
-
-
-def test_ray_that_is_not_installed_is_named(tmp_path: Path, source: Path, weights: Path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out"), "--engine", "ray"]
-    assert call(*arguments) == 2
-    assert "pip install 'vitrail[ray]'" in capsys.readouterr().err

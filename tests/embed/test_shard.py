@@ -16,6 +16,8 @@ from vitrail.checkpoint.safetensors import read_safetensors
 from vitrail.embed.engine import build_engine
 from vitrail.embed.parts import is_done, part_path, read_tally
 from vitrail.embed.plan import Plan
+from vitrail.embed.recipe import engine_of
+from vitrail.embed.search import embed_query
 from vitrail.embed.shard import process_shard
 from vitrail.errors import VitrailError
 
@@ -201,3 +203,41 @@ def test_grey_models_get_grey_images(tmp_path: Path):
     (tmp_path / "in" / "grey.png").write_bytes(buffer.getvalue())
     do_all(tmp_path / "out", frozen(tmp_path / "out", tmp_path / "in", weights))
     assert read_rows(tmp_path / "out")[0]["status"] == "ok"
+
+
+def test_native_images_keep_their_shape_and_get_the_vector_they_get_alone(tmp_path: Path, weights: Path):
+    sizes = [(10, 14), (40, 9), (5, 30), (10, 14), (3, 3)]
+    (tmp_path / "in").mkdir()
+    for number, size in enumerate(sizes):
+        (tmp_path / "in" / f"{number}.png").write_bytes(png(number, *size))
+    plan = frozen(tmp_path / "out", tmp_path / "in", weights, native=True, token_budget=20)
+    process_shard(tmp_path / "out", plan, 0, engine_of(tmp_path / "out", plan), batch=4)
+    rows = read_rows(tmp_path / "out")
+    assert [(row["height"], row["width"]) for row in rows] == sizes
+    for number, row in enumerate(rows):
+        alone = embed_query(tmp_path / "out", plan, tmp_path / "in" / f"{number}.png")
+        np.testing.assert_allclose(row["vector"], alone, atol=2e-5)
+
+
+def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: Path, weights: Path):
+    source = photos(tmp_path / "photos", 3)
+    plan = frozen(tmp_path / "out", source, weights, scales=(1.0, 2.0), exact=True)
+    process_shard(tmp_path / "out", plan, 0, engine_of(tmp_path / "out", plan))
+    for row in read_rows(tmp_path / "out"):
+        length = float(np.linalg.norm(row["vector"]))
+        assert 0.3 < length <= 1 + 1e-6  # of two unit vectors, at an angle
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"native": True, "merge": 2}, "--native does not go together with --merge"),
+        ({"native": True, "tokens": "npy"}, "--native does not go together with --tokens"),
+        ({"merge": 1, "tokens": "npy"}, "merged tokens lie on no grid"),
+        ({"merge": -1}, "merge -1 is below 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_a_plan_is_made(tmp_path, weights, options, words):
+    with pytest.raises(VitrailError, match=words):
+        frozen(tmp_path / "out", photos(tmp_path / "photos", 1), weights, **options)
+    assert not (tmp_path / "out").exists()
