@@ -9,15 +9,19 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import uvicorn
 
 from vitrail.errors import VitrailError, require
 from vitrail.studio.app import create_app
+from vitrail.studio.rooms.attention import warm
 from vitrail.studio.session import DEFAULT, Session
 
 __all__ = ["serve"]
+
+WARM_SECONDS = 1.5
 
 
 def serve(
@@ -54,10 +58,21 @@ def serve(
         if open_browser:
             # some browsers hold the call until they are closed; the socket already listens
             threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+        # after the page's first answers: loading torch would hold them up
+        warming = threading.Timer(WARM_SECONDS, _warm, (session,))
+        warming.daemon = True
+        warming.start()
         settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(settings).run(sockets=[listening])
+        warming.cancel()
     session.close()
+
+
+def _warm(session: Session) -> None:
+    """The room that runs a model opens with what is computed here; if it cannot be, the room says so itself."""
+    with contextlib.suppress(VitrailError, CancelledError, RuntimeError):  # the last two: the studio was ended
+        warm(session)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

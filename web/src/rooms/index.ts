@@ -73,20 +73,20 @@ const built: Room[] = [
     component: Memory,
   },
   {
-    id: 'attention',
-    number: 8,
-    title: 'Attention',
-    lead: 'Where every token looks, in every head at once. Point at a patch of your image and watch where it turns.',
-    command: 'look',
-    component: Attention,
-  },
-  {
     id: 'models',
     number: 7,
     title: 'Models',
     lead: 'Known models side by side: what they hold, what they cost, and what was published of them, with its source.',
     command: 'compare',
     component: Models,
+  },
+  {
+    id: 'attention',
+    number: 8,
+    title: 'Attention',
+    lead: 'Where every token looks, in every head at once. Point at a patch of your image and watch where it turns.',
+    command: 'look',
+    component: Attention,
   },
   {
     id: 'decide',
