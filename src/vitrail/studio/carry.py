@@ -151,7 +151,7 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
         resample_table(rows, old=grid, new=common, method="area") for rows, grid in ((tokens, old), (moved, new))
     )
     places = F.cosine_similarity(before, after, dim=1)
-    low = min(0.0, float(places.min()))
+    low = min(0.99, float(places.min()))
     facts = {
         "image": [image.height, image.width],
         "cosines": cosines if resampled else {"recomputed": cosines[method]},

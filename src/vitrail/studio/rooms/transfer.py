@@ -71,7 +71,7 @@ class Question(Loaded):
         "colours",
         label="Show",
         about="The table has as many channels as the model is wide: three components as colours, or one at a time",
-        words={"colours": "colours", "component": "a component", "channel": "a channel"},
+        words={"colours": "colours", "component": "component", "channel": "channel"},
     )
     table_index: int = number(
         0, 0, 4095, step=1, label="Which", about="Component, the strongest first, or channel; from 0"
