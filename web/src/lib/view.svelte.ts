@@ -15,6 +15,8 @@ export class View<T> {
 interface Settings {
   /** Whose controls the question takes; the room that is open unless given. */
   room?: string;
+  /** Milliseconds of rest before asking: for what may follow the figures that a drag moves. */
+  calm?: number;
   /** Parameters beyond the controls: what is hovered, say. */
   extra?: () => Values;
   /** Controls of the room that the answer does not depend on. */
@@ -32,7 +34,7 @@ export function frameView<F>(path: string, settings: Settings = {}): View<Frame<
 }
 
 function watch<T>(path: string, settings: Settings, read: (response: Response) => Promise<T>): View<T> {
-  const { room, extra, without = [] } = settings;
+  const { room, extra, without = [], calm = 0 } = settings;
   const found = new View<T>();
   const home = room ?? studio.room;
   const address = (values: Values) => {
@@ -58,7 +60,12 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
   // derived, so that a change of what is not asked with asks nothing
   const url = $derived(address(studio.values));
   const pinnedUrl = $derived(studio.pin && address(studio.pin));
-  $effect(() => now.ask(url));
+  $effect(() => {
+    const asked = url;
+    if (!calm) return now.ask(asked);
+    const timer = setTimeout(() => now.ask(asked), calm);
+    return () => clearTimeout(timer);
+  });
   $effect(() => {
     if (pinnedUrl) pinned.ask(pinnedUrl);
     else found.pinned = null;

@@ -33,7 +33,7 @@ ABOUT = {
     "gradients": "one per parameter, until the optimizer has used it",
     "optimizer": "its moments, one or two per parameter",
     "activations": "what forward keeps for backward",
-    "attention_maps": "tokens × tokens per head: only where attention is eager",
+    "attention_maps": "tokens × tokens per head where attention is eager; a fused kernel keeps one number a row",
     "weight_casts": "16-bit copies of the weights, which autocast keeps",
     "input": "the images and labels of the batch",
     "temporary": "what lives for a moment at the peak",

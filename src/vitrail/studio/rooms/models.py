@@ -137,7 +137,8 @@ def _chosen(family: str) -> list[str]:
 
 
 def _family(name: str) -> str:
-    return next(family for family, (_, starts) in FAMILIES.items() if name.startswith(starts))
+    """By the name's beginning; what is of no other family is small."""
+    return next((family for family, (_, starts) in FAMILIES.items() if name.startswith(starts)), "small")
 
 
 def _image(name: str, side: int) -> Size | None:
