@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +38,8 @@ def studio(
     no_open
         Print the link without opening a browser.
     """
+    # threads that spin between small kernels hold each other up on a busy machine, by a hundred times and more
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from vitrail.studio.serve import serve
     except ModuleNotFoundError as error:
