@@ -91,7 +91,7 @@ def experiment_markdown(result: Result, command: str, picture: Path | None) -> s
         f"    {command}",
         "",
         f"{_model(config)} on {', '.join(data.sources)} ({data.images:,} images, {len(data.classes)} classes): "
-        f"{result.steps:,} steps of {recipe.batch} ({epochs:.2g} epochs), AdamW, lr {recipe.lr:g}, one recipe for all "
+        f"{result.steps:,} steps of {recipe.batch} (epochs: {epochs:.2g}), AdamW, lr {recipe.lr:g}, one recipe for all "
         f"arms and tuned for none. Accuracy on {result.test_images:,} test images; mean ± sample deviation over "
         f"{result.seeds} seeds. torch {torch.__version__}, {torch.get_num_threads()} thread(s).",
         "",
