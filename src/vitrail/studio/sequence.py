@@ -48,6 +48,11 @@ class Sequence:
     cut: str
     """How a patch becomes a vector, in words."""
 
+    @property
+    def middle(self) -> int:
+        """The token of the patch in the middle, which is looked at unless another is chosen."""
+        return self.owners()[self.grid.height // 2 * self.grid.width + self.grid.width // 2]
+
     def owners(self) -> list[int]:
         """Of every cell of the grid, rows first, the token that covers it."""
         first = len(self.prefix)

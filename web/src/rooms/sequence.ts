@@ -8,6 +8,8 @@ export interface SequenceFacts {
   cells: [number, number, number, number][];
   /** Of every cell of the grid, the token that covers it. */
   owner: number[];
+  /** The token that is looked at unless another is chosen. */
+  middle: number;
   count: number;
   width: number;
   cut: string;

@@ -13,7 +13,7 @@ from vitrail.errors import require
 from vitrail.geometry import Size, position_id
 from vitrail.parts import Patches
 from vitrail.studio.arrays import FRAME, frame
-from vitrail.studio.controls import Seen, number
+from vitrail.studio.controls import number
 from vitrail.studio.formulas import Formula, short
 from vitrail.studio.kinds import (
     PYRAMID,
@@ -26,6 +26,7 @@ from vitrail.studio.kinds import (
     spread_of,
 )
 from vitrail.studio.plans import Shape, described
+from vitrail.studio.rooms.attention import Asking
 from vitrail.studio.sequence import Sequence, run_sequence
 from vitrail.studio.session import Here, Session
 from vitrail.studio.sight import sight
@@ -38,10 +39,9 @@ __all__ = ["Question", "router"]
 router = APIRouter()
 
 
-class Question(Shape, Seen):
+class Question(Shape, Asking):
     """A loaded model on the image for the sequence; a planned one for the ways to cut."""
 
-    token: int = number(1, 0, 4095, label="Token", about="Its place in the sequence; the prefix comes first")
     stride: int = number(8, 1, 64, unit="px", label="Stride", about="From one overlapping patch to the next")
     threshold: float = number(
         0.5,
@@ -71,6 +71,7 @@ def sequence(asked: Asked, here: Here) -> Response:
         "boxes": found.boxes,
         "cells": found.cells,
         "owner": found.owners(),
+        "middle": found.middle,
         "count": len(found.tokens),
         "width": found.tokens.shape[1],
         "cut": found.cut,
@@ -100,19 +101,19 @@ class Token(BaseModel):
 def one(asked: Asked, here: Here) -> Token:
     """One token: its pixels, its projection, its position and their sum."""
     found = _sequence(asked, here)
-    count, before = len(found.tokens), len(found.prefix)
-    require(asked.token < count, f"token {asked.token} is not among {count:,}; take 0 to {count - 1}")
-    index, vector = asked.token - before, found.tokens[asked.token]
+    count, token = len(found.tokens), found.middle if asked.token < 0 else asked.token
+    require(token < count, f"token {token} is not among {count:,}; take 0 to {count - 1}")
+    index, vector = token - len(found.prefix), found.tokens[token]
     row, column = found.place(index)
     return Token(
-        token=asked.token,
-        name=found.prefix[asked.token] if index < 0 else f"patch {index}",
+        token=token,
+        name=found.prefix[token] if index < 0 else f"patch {index}",
         row=row,
         column=column,
-        place=found.number(asked.token),
+        place=found.number(token),
         values=_rounded(found.values(index)) if index >= 0 else [],
-        projected=_rounded(found.projected[asked.token]),
-        position=None if found.added else _rounded(vector - found.projected[asked.token]),
+        projected=_rounded(found.projected[token]),
+        position=None if found.added else _rounded(vector - found.projected[token]),
         vector=_rounded(vector),
         length=float(vector.norm()),
     )
