@@ -251,9 +251,9 @@ def decode(options, photos: list[Path]) -> list[dict]:
     def pillow(data: bytes) -> np.ndarray:
         image = Image.open(io.BytesIO(data)).convert("RGB")
         short = min(image.size)
-        whole = tuple(int(248 * side / short) for side in image.size)
-        image = image.resize(whole, Image.Resampling.BICUBIC)
-        left, top = (round((side - 224) / 2) for side in whole)
+        width, height = (int(248 * side / short) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+        left, top = round((width - 224) / 2), round((height - 224) / 2)
         return np.asarray(image.crop((left, top, left + 224, top + 224)))
 
     fast, exact = ([prepare(data, STEPS, exact=exact).pixels.astype(int) for data in files] for exact in (False, True))
