@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
     from vitrail.look.subject import Subject
 
-__all__ = ["DEFAULT", "Here", "Session", "embedded_checkpoint"]
+__all__ = ["DEFAULT", "Here", "Session"]
 
 DEFAULT = "default"
 """The first of the images that come with the studio, and the model that comes with vitrail."""
@@ -61,28 +61,6 @@ class Kept(Generic[V]):
                 self._values.popitem(last=False)
 
 
-def embedded_checkpoint() -> Checkpoint:
-    """The model that comes with vitrail. The only place that knows where it comes from."""
-    import torch
-
-    from vitrail.checkpoint.checkpoint import Checkpoint
-    from vitrail.checkpoint.embedded import embedded_path
-    from vitrail.checkpoint.preprocessing import Preprocessing
-    from vitrail.checkpoint.read import load
-    from vitrail.nn.build import build
-
-    if embedded_path().exists():
-        return load(DEFAULT)
-    # until the trained weights are in the repository, fresh ones stand in for them
-    config = preset("cifar")
-    torch.manual_seed(0)
-    return Checkpoint(
-        config=config,
-        tensors=build(config).state_dict(),
-        preprocessing=Preprocessing(image=config.image),
-    )
-
-
 @dataclass(frozen=True)
 class Source:
     """Weights that the person who started the studio named, or the embedded ones."""
@@ -95,7 +73,7 @@ class Session:
     """One running studio. Clients name images by id and weights by name; no path of theirs is ever opened."""
 
     def __init__(self, weights: Sequence[Path] = ()) -> None:
-        self._sources = {DEFAULT: Source(DEFAULT, embedded_checkpoint)}
+        self._sources = {DEFAULT: Source(DEFAULT, lambda: _load(Path(DEFAULT)))}
         for path in weights:
             require(path.name not in self._sources, f"weights {path.name!r} are given twice; rename one of the files")
             self._sources[path.name] = Source(path.name, lambda path=path: _load(path))
