@@ -1,11 +1,11 @@
-"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT DECODER WORKERS|ray."""
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-import embedding
+from embedding import gated_decoder
 from vitrail.embed.cluster import RayCluster
 from vitrail.embed.embed import embed
 from vitrail.embed.run import LocalCrew
@@ -13,8 +13,8 @@ from vitrail.embed.worker import WorkerOptions
 
 
 def main() -> int:
-    source, weights, out, decoder, workers = sys.argv[1:]
-    options = WorkerOptions(decode=getattr(embedding, decoder), batch=2)
+    source, weights, out, workers = sys.argv[1:]
+    options = WorkerOptions(decode=gated_decoder, batch=2, patience=3600)
     crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
     count = 1 if workers == "ray" else int(workers)
     done = embed(Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew)

@@ -35,8 +35,9 @@ def actors() -> list[int]:
 def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_path: Path):
     source, weights = photos(tmp_path / "photos", COUNT), save_weights(tmp_path / "w.safetensors")
     others, out = set(actors()), tmp_path / "out"
-    command = [sys.executable, RUNNER, source, weights, out, "slow_decoder", "ray"]
-    driver = subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True)
+    command = [str(each) for each in (sys.executable, RUNNER, source, weights, out, "ray")]
+    environment = {**os.environ, "GATE": str(tmp_path / "gate")}
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         end = time.monotonic() + 300
         while not list(out.glob("part-*.parquet")):
@@ -45,6 +46,7 @@ def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_pa
             time.sleep(0.05)
         (victim,) = set(actors()) - others
         os.kill(victim, signal.SIGKILL)
+        (tmp_path / "gate").touch()
         _, said = driver.communicate(timeout=300)
     finally:
         driver.kill()

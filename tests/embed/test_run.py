@@ -53,8 +53,9 @@ def start(source: Path, weights: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run(workers: int = 2) -> subprocess.Popen[str]:
-        command = [sys.executable, RUNNER, source, weights, tmp_path, "slow_decoder", workers]
-        started.append(subprocess.Popen([str(each) for each in command], stderr=subprocess.PIPE, text=True))
+        command = [str(each) for each in (sys.executable, RUNNER, source, weights, tmp_path / "out", workers)]
+        environment = {**os.environ, "GATE": str(tmp_path / "gate")}
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
         return started[-1]
 
     yield run
@@ -101,17 +102,18 @@ def check_whole(folder: Path, wanted: np.ndarray) -> None:
 def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its_work(
     tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
 ):
-    out = tmp_path
+    out, gate = tmp_path / "out", tmp_path / "gate"
     driver = start()
-    until(lambda: parts(out) >= 2)
+    until(lambda: parts(out) >= 3)
     workers = workers_of(driver.pid)
     assert len(workers) == 2
     driver.kill()
     driver.communicate()
     until(lambda: not any(runs(worker) for worker in workers), seconds=60)
-    assert 2 <= parts(out) < 12
+    assert 3 <= parts(out) < 12
     assert not (out / SUCCESS).exists()
     done_before = {path: path.stat().st_mtime_ns for path in out.glob("part-*.parquet")}
+    gate.touch()
     both = [start(workers=1) for _ in range(2)]
     for run in both:
         assert run.communicate(timeout=300)[1] == ""
@@ -124,18 +126,18 @@ def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its
 def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
     tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
 ):
-    out = tmp_path
+    out, gate = tmp_path / "out", tmp_path / "gate"
     driver = start()
     until(lambda: parts(out) >= 1)
     victim, other = workers_of(driver.pid)
     os.kill(victim, signal.SIGKILL)
     until(lambda: len(set(workers_of(driver.pid)) - {victim, other}) == 1)
-    held = parts(out)
-    until(lambda: parts(out) > held)
     driver.send_signal(signal.SIGINT)
+    time.sleep(1)
+    gate.touch()
     assert driver.communicate(timeout=300)[1] == ""
     assert driver.returncode == 128 + signal.SIGINT
-    assert held < parts(out) < 12
+    assert 1 < parts(out) < 12
     assert not (out / SUCCESS).exists()
     done = embed(source, weights, out, workers=2)
     assert done.tally is not None
@@ -146,15 +148,17 @@ def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
 def test_ctrl_c_twice_stops_at_once_and_harms_no_part(
     tmp_path: Path, source: Path, weights: Path, wanted: np.ndarray, start: Start
 ):
-    out = tmp_path
+    out, gate = tmp_path / "out", tmp_path / "gate"
     driver = start()
     until(lambda: parts(out) >= 1)
     workers = workers_of(driver.pid)
     driver.send_signal(signal.SIGINT)
-    time.sleep(0.1)
+    time.sleep(2)
+    assert driver.poll() is None  # a shard under way waits at the gate
     driver.send_signal(signal.SIGINT)
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=300)
     assert driver.returncode != 0
+    assert not gate.exists()
     until(lambda: not any(runs(worker) for worker in workers), seconds=60)
     plan = frozen(out, source, weights)
     engine = build_engine(load(weights))
