@@ -28,7 +28,7 @@ from vitrail.train.job import difference
 from vitrail.train.mix import draw_mixing, mix, soft_labels
 from vitrail.train.objective import Objective, Teacher, with_patch
 from vitrail.train.random import order, uniform
-from vitrail.train.recipe import RECIPES, Distillation, Recipe, recipe_from_text
+from vitrail.train.recipe import NOTES, RECIPES, Distillation, Recipe, recipe_from_text
 
 PICTURES = np.random.default_rng(1).integers(0, 256, (5, 14, 18, 3), dtype=np.uint8)
 BATCH = torch.from_numpy(PICTURES).permute(0, 3, 1, 2).contiguous()
@@ -40,6 +40,10 @@ BATCH = torch.from_numpy(PICTURES).permute(0, 3, 1, 2).contiguous()
 @pytest.mark.parametrize("recipe", [RICH, Recipe(distillation=Distillation(what="token")), *RECIPES.values()])
 def test_a_recipe_survives_json(recipe: Recipe):
     assert recipe_from_text(recipe.to_json()) == recipe
+
+
+def test_every_recipe_has_a_note():
+    assert NOTES.keys() == RECIPES.keys()
 
 
 def test_a_recipe_is_read_from_toml():
