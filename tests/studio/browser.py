@@ -56,7 +56,7 @@ def address() -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     assert found, "install chromium: the page is tested in a real browser"
-    expect.set_options(timeout=10_000)
+    expect.set_options(timeout=30_000)  # a loaded machine is slow, not wrong
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield started
@@ -70,7 +70,7 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
         base_url=address, viewport={"width": 1280, "height": 900}, color_scheme="light", accept_downloads=True
     )
     opened, wrong = context.new_page(), []
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(30_000)
 
     def only_here(route: Route) -> None:
         if route.request.url.startswith(f"{address}/"):
