@@ -151,19 +151,27 @@ RECIPES = {
     "plain": Recipe(),
     "shapes": Recipe(steps=750, batch=64, lr=3e-3, flip=True, shift=4),
     "cifar": Recipe(
-        steps=20_000,
-        batch=128,
+        steps=13_000,
+        batch=64,
         lr=1e-3,
         ema=0.999,
         label_smoothing=0.1,
-        mixup=0.2,
-        cutmix=1.0,
         flip=True,
         shift=4,
-        augment=2,
-        magnitude=0.3,
+        mimetic=True,
+        images=(Size(24, 24), Size(32, 32)),
     ),
-    "fashion-mnist": Recipe(steps=14_000, batch=128, lr=1e-3, ema=0.999, label_smoothing=0.1, flip=True, shift=2),
+    "fashion-mnist": Recipe(
+        steps=12_000,
+        batch=64,
+        lr=1e-3,
+        ema=0.999,
+        label_smoothing=0.1,
+        flip=True,
+        shift=2,
+        mimetic=True,
+        images=(Size(20, 20), Size(28, 28)),
+    ),
     "finetune": Recipe(steps=1000, batch=64, lr=1e-4, warmup=0.1, weight_decay=0.01, ema=0.999, flip=True, crop=0.6),
 }
 """By name. `NOTES` has what each reached here; no score is claimed before it has been measured."""
@@ -171,9 +179,12 @@ RECIPES = {
 NOTES = {
     "plain": "AdamW by its defaults, nothing augmented: the start of a recipe of your own.",
     "shapes": "vitrail train --data shapes --model CONFIG.json --recipe shapes --out RUN. No score measured here yet.",
-    "cifar": "vitrail train --data cifar10 --model cifar --recipe cifar --out RUN. No score measured here yet.",
+    "cifar": (
+        "vitrail train --data cifar10 --model cifar-small --recipe cifar --out RUN. "
+        "79.02 % of the test images after 88 minutes on one busy core (0.68 M parameters, one seed)."
+    ),
     "fashion-mnist": (
-        "vitrail train --data fashion-mnist --model cifar --image 28 --recipe fashion-mnist --out RUN. "
+        "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --out RUN. "
         "No score measured here yet."
     ),
     "finetune": (
