@@ -343,7 +343,7 @@ def _parameters(kind: str, asked: Question, here: Session) -> tuple[int, Formula
         case RotaryMixed():
             symbols, numbers = "2 · heads · (d / 2) · depth = D · depth", f"{width} · {depth}"
         case _:
-            symbols, numbers = "computed, not learned", "nothing"
+            symbols, numbers = "a function of the place, or nothing", "not learned"
     return count, Formula(name=name, symbols=symbols, numbers=f"{numbers} = {short(count)}")
 
 
