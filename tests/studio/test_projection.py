@@ -130,7 +130,7 @@ def test_a_stem_shows_its_first_convolution_and_is_not_spelled_three_ways(config
 
 @pytest.mark.parametrize(
     ("parameters", "status"),
-    [({"filter": -1}, 422), ({"order": "size"}, 422), ({"weights": "none"}, 400), ({"seen": 10_000}, 422)],
+    [({"filter": -2}, 422), ({"order": "size"}, 422), ({"weights": "none"}, 400), ({"seen": 10_000}, 422)],
 )
 def test_what_cannot_be_asked_is_refused_in_a_line(parameters, status):
     answer = client().get("/api/projection/filters", params=parameters)

@@ -52,7 +52,9 @@ class Question(Shape, Seen):
         about="How much the answer varies over your image, the filter's own norm, or its place in the token",
         words={"variance": "answer", "norm": "norm", "index": "place"},
     )
-    filter: int = number(0, 0, 8191, label="Filter", about="Its place in the token, or among the principal ones")
+    filter: int = number(
+        -1, -1, 8191, label="Filter", about="Its place in the token, or among the principal ones; −1 is the first shown"
+    )
 
 
 Asked = Annotated[Question, Query()]
