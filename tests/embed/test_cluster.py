@@ -21,12 +21,12 @@ COUNT = 40
 RUNNER = Path(__file__).parent.parent / "embed_runner.py"
 
 
-def actors() -> list[int]:
-    found = []
+def actors_at_work() -> set[int]:
+    found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::Hand"):
-                found.append(int(path.parent.name))
+            if path.read_bytes().startswith(b"ray::Hand.do"):
+                found.add(int(path.parent.name))
         except OSError:
             continue
     return found
@@ -34,22 +34,23 @@ def actors() -> list[int]:
 
 def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_path: Path):
     source, weights = photos(tmp_path / "photos", COUNT), save_weights(tmp_path / "w.safetensors")
-    others, out = set(actors()), tmp_path / "out"
+    others, out = actors_at_work(), tmp_path / "out"
     command = [str(each) for each in (sys.executable, RUNNER, source, weights, out, "ray")]
     environment = {**os.environ, "GATE": str(tmp_path / "gate")}
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         end = time.monotonic() + 300
-        while not list(out.glob("part-*.parquet")):
+        while not (found := actors_at_work() - others):
             assert driver.poll() is None
             assert time.monotonic() < end
             time.sleep(0.05)
-        (victim,) = set(actors()) - others
+        (victim,) = found
         os.kill(victim, signal.SIGKILL)
         (tmp_path / "gate").touch()
         _, said = driver.communicate(timeout=300)
     finally:
         driver.kill()
+        driver.wait()
     assert driver.returncode == 0, said
     assert (out / SUCCESS).exists()
     plan, engine = frozen(tmp_path / "here", source, weights), build_engine(load(weights))
