@@ -29,7 +29,7 @@ from vitrail.studio.arrays import FRAME, frame
 from vitrail.studio.controls import Loaded, choice, number
 from vitrail.studio.formulas import Formula, short
 from vitrail.studio.plans import Pair
-from vitrail.studio.session import Here, Session
+from vitrail.studio.session import DEFAULT, Here, Session
 
 if TYPE_CHECKING:
     from vitrail.look.offsets import ByOffset
@@ -389,10 +389,15 @@ def _about(kind: str, position: Position | None, asked: Question) -> str:
     match position:
         case None:
             return "A bias for every offset within a window, learned: near keys are favoured, or some direction is."
+        case Learned() if kind == "own" and asked.weights == DEFAULT:
+            return (
+                "One row of numbers per patch, trained on photographs. This table began as sines of row and column, "
+                "so not all of its two dimensions were learned."
+            )
         case Learned() if kind == "own":
             return (
-                "One row of numbers per patch, all learned. Nothing tells it where the patches lie; "
-                "what it knows of rows and columns, it learned from images."
+                "One row of numbers per patch. Nothing tells training where the patches lie; "
+                "what the table knows of rows and columns, it has from images, or from how it began."
             )
         case Learned():
             return "One row per patch, as training finds it: random, so that no place is like any other yet."
