@@ -145,3 +145,9 @@ def test_pictures_open_and_name_every_method():
     with Image.open(io.BytesIO(component_maps(found, known_table(OLD, 3)))) as picture:
         assert picture.format == "PNG"
         assert picture.height > len(found) * 180
+
+
+@pytest.mark.parametrize("grids", [(Size(8, 8), Size(1, 8)), (Size(8, 1), Size(8, 8))])
+def test_a_grid_without_neighbours_is_refused_in_one_line(grids: tuple[Size, Size]):
+    with pytest.raises(VitrailError, match="has no neighbour to step to"):
+        survival(*grids)

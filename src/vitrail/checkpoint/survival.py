@@ -22,7 +22,7 @@ from vitrail.checkpoint.report import PLACES, SimilarityMap, agreement, correlat
 from vitrail.checkpoint.resample import Method, resample_relative, resample_table
 from vitrail.checkpoint.simulate import known_table
 from vitrail.config import ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import sincos_1d, sincos_2d
@@ -170,6 +170,8 @@ def _features(rotation: Rotation) -> Tensor:
 
 
 def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: Size) -> Survival:
+    for grid in (old, new):
+        require(min(grid) > 1, f"a grid of {grid} has no neighbour to step to on one side; give 2x2 or more")
     if isinstance(position, RelativeBias):
         maps = tuple(
             SimilarityMap(place=place, before=_bias_map(before, old, place), after=_bias_map(after, new, place))
