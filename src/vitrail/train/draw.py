@@ -116,6 +116,9 @@ def _costs(panel: Any, result: Result) -> None:
                 label=arm.arm.label,
             )
     panel.set(title="test accuracy, %, against cost", xlabel="MFLOP an image, forward", xscale="log")
+    costs = sorted(flops.mean / 1e6 for arm in result.arms if (flops := arm.spreads.get("flops")) is not None)
+    panel.set_xticks(costs, [f"{cost:.3g}" for cost in costs])
+    panel.minorticks_off()  # a decade's own ticks overlap where the arms lie within one
 
 
 def _structure(panel: Any, arms: Sequence[ArmResult]) -> None:
