@@ -43,7 +43,8 @@ class View:
 
     def begin(self, plan: Plan, notes: list[str], agreement: Agreement | None) -> None:
         held, options = plan.preprocessing, plan.options
-        self.out.print(f"images    {plan.images:,} in {plan.input}, {plan.shards:,} part{'s' * (plan.shards > 1)} of {plan.shard_size:,}")
+        parts = "1 part" if plan.shards == 1 else f"{plan.shards:,} parts"
+        self.out.print(f"images    {plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}")
         self.out.print(f"weights   {plan.weights}, sha256 {plan.weights_sha256[:12]}")
         share = f", the middle {held.crop_share:.3g}" if held.resize == "crop" and held.crop_share < 1 else ""
         mean, std = ("/".join(f"{value:.3g}" for value in values) for values in (held.mean, held.std))
