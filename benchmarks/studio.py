@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 MOVES = 60
@@ -56,8 +56,9 @@ def moves(page: Page, room: str, slider: str, figure: str, values: list[int]) ->
 def first_paint(page: Page) -> tuple[float, float]:
     """Milliseconds from the answer's first byte: to the first paint, and to image and figures being there."""
     page.goto("/?room=patch")
-    page.wait_for_function("document.querySelector('.figure .value')?.textContent.trim() === '197'")
-    page.wait_for_function("document.querySelector('.arch img')?.complete")
+    # not wait_for_function: the page's policy forbids what it evaluates
+    expect(page.locator(".figure .value").first).to_have_text("197")
+    page.locator(".arch img").evaluate("(image) => image.decode()")
     paint, full, answered = page.evaluate(
         """[performance.getEntriesByName('first-contentful-paint')[0].startTime, performance.now(),
             performance.getEntriesByType('navigation')[0].responseStart]"""
