@@ -24,6 +24,7 @@ def embed(
     token_budget: int | None = None,
     scales: str = "1",
     merge: int = 0,
+    adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
     workers: int | None = None,
     batch: int = 4,
@@ -59,6 +60,8 @@ def embed(
         The image at several sizes, like 1,1.5, and the mean of its vectors.
     merge
         Tokens that every block merges away: faster, and not quite the same vectors.
+    adaptive
+        Twice as large patches where an image has less detail than this, like 0.25: faster, and not quite the same.
     tokens
         Keep every token's features too, beside each part.
     workers
@@ -74,7 +77,7 @@ def embed(
     """
     from vitrail.cli.embed_view import View
     from vitrail.embed.embed import embed as run
-    from vitrail.embed.plan import Options
+    from vitrail.embed.options import Options
     from vitrail.embed.run import LocalCrew
     from vitrail.embed.worker import WorkerOptions
 
@@ -86,6 +89,7 @@ def embed(
         token_budget=token_budget,
         scales=_scales(scales),
         merge=merge,
+        adaptive=adaptive,
         tokens=tokens,
     )
     crew = LocalCrew

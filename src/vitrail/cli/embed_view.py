@@ -14,8 +14,9 @@ from rich.progress import Progress as Bar
 from vitrail.cli.tables import count_text
 from vitrail.embed.engine import Agreement
 from vitrail.embed.finish import failures
+from vitrail.embed.options import Options
 from vitrail.embed.parts import Tally
-from vitrail.embed.plan import Options, Plan
+from vitrail.embed.plan import Plan
 from vitrail.embed.run import Progress
 
 __all__ = ["View"]
@@ -115,6 +116,8 @@ def _engine(options: Options) -> Iterator[str]:
         yield f"scales {' and '.join(f'{scale:g}' for scale in options.scales)}"
     if options.merge:
         yield f"{options.merge} tokens merged a block"
+    if options.adaptive is not None:
+        yield f"larger patches below detail {options.adaptive:g}"
 
 
 def _reasons(tally: Tally) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from vitrail.checkpoint.read import load
 from vitrail.embed.engine import Agreement
 from vitrail.embed.finish import finish
+from vitrail.embed.options import Options
 from vitrail.embed.parts import Tally, require_arrow
-from vitrail.embed.plan import Options, Plan, freeze, growth
+from vitrail.embed.plan import Plan, freeze, growth
 from vitrail.embed.recipe import read_agreement
 from vitrail.embed.run import Crew, LocalCrew, Progress, run_shards
 from vitrail.embed.worker import CALIBRATE, Worker, WorkerOptions
@@ -52,7 +53,8 @@ def embed(
     """Embed every image of `source` into the folder `out`, or go on with what was begun there.
 
     Workers each decode and compute with one thread; as many as there are cores, unless given. `begin` is told the
-    plan, what a person should know, and how near int8 or merged tokens come to float32; `watch` where the run stands.
+    plan, what a person should know, and how near vectors that are not float32's come to them; `watch` where the run
+    stands.
     """
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
@@ -62,7 +64,7 @@ def embed(
     )
     fresh = not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
-    found = _agreement(out, plan, worker, force=force) if options.engine == "int8" or options.merge else None
+    found = _agreement(out, plan, worker, force=force) if options.approximate else None
     begin(plan, _notes(plan, fresh=fresh), found)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)
     if stopped is not None:

@@ -94,7 +94,11 @@ class Agreement:
     lowest: float
 
 
-def agreement(engine: Engine, reference: Engine, images: Tensor) -> Agreement:
+class _Vectors(Protocol):
+    def vectors(self, images: Tensor, /) -> Tensor: ...
+
+
+def agreement(engine: _Vectors, reference: _Vectors, images: Tensor) -> Agreement:
     """How near an engine comes to a reference on uint8 (B, H, W, C)."""
     ours, theirs = (each.vectors(images).double() for each in (engine, reference))
     cosines = F.cosine_similarity(ours, theirs, dim=1)
@@ -158,7 +162,8 @@ class LeanEngine:
     def to_int8(self, calibration: Tensor) -> None:
         """Give the blocks 8-bit layers, with the ranges that these images show."""
         blocks = self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
-        quantised(blocks, lambda: (self.vectors(calibration), self.tokens(calibration)))
+        parts = self.parts(calibration)  # adaptive patches differ in number from one to the next
+        quantised(blocks, lambda: [(self.vectors(part), self.tokens(part)) for part in parts])
         if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
             self.front.embedding = IntegerPatches(self.front.embedding)
         self.name = "int8"

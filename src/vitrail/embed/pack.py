@@ -9,8 +9,9 @@ Shapes: B images, R tokens of all of them, T of one, D width, H×W pixels, C cha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
 from vitrail.nn.rotary import Rotation
 
-__all__ = ["PackedEngine", "native_grid", "prepare_native"]
+__all__ = ["Group", "PackedEngine", "native_grid", "prepare_native"]
 
 ROWS = 1600
 """Tokens that are packed together at a time."""
@@ -68,8 +69,8 @@ def prepare_native(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Group:
-    """Images of one grid, next to each other in the row."""
+class Group:
+    """Images that attend alike, next to each other in the row."""
 
     count: int
     layout: Layout
@@ -93,7 +94,7 @@ class PackedEngine:
         self._added: dict[Size, Tensor] = {}
 
     @torch.inference_mode()
-    def vectors(self, images: Sequence[Tensor]) -> Tensor:
+    def vectors(self, images: Sequence[Tensor] | Tensor) -> Tensor:
         """uint8 images, each (H, W, C) → float32 (B, D), in their order."""
         order = sorted(range(len(images)), key=lambda index: tuple(images[index].shape[:2]))
         vectors = torch.empty(len(images), self.width)
@@ -101,7 +102,7 @@ class PackedEngine:
             vectors[part] = self._vectors([images[index] for index in part])
         return vectors
 
-    def _parts(self, images: Sequence[Tensor], order: list[int]) -> list[list[int]]:
+    def _parts(self, images: Sequence[Tensor] | Tensor, order: list[int]) -> list[list[int]]:
         parts, rows = [[]], 0
         for index in order:
             tokens = self.engine.model.config.fit(Size(*images[index].shape[:2])).grid.area
@@ -116,25 +117,26 @@ class PackedEngine:
         alike: dict[tuple[int, ...], list[Tensor]] = {}
         for image in images:
             alike.setdefault(tuple(image.shape), []).append(image)
-        x, groups = self._embed([torch.stack(each) for each in alike.values()])
+        sequences, groups = zip(*chain(*(self.groups(torch.stack(each)) for each in alike.values())), strict=True)
+        x = torch.cat(sequences)
         for block in self.engine.lean:
             x, groups = _through(block, x, groups)
         parts = x.split([group.rows for group in groups])
         return torch.cat(
             [
-                self.engine.pooled(part.view(group.count, group.tokens, -1), group.layout)
+                self.pooled(part.view(group.count, group.tokens, -1), group.layout)
                 for part, group in zip(parts, groups, strict=True)
             ]
         )
 
-    def _embed(self, batches: list[Tensor]) -> tuple[Tensor, list[_Group]]:
-        rows, groups = [], []
-        for batch in batches:
-            x, layout = self._sequence(batch)
-            position = within(self.engine.model.position, layout, x)
-            groups.append(_Group(count=len(x), layout=layout, tokens=x.shape[1], position=position))
-            rows.append(x.flatten(0, 1))
-        return torch.cat(rows), groups
+    def groups(self, batch: Tensor) -> Iterator[tuple[Tensor, Group]]:
+        """Images of one shape → the rows of those that attend alike."""
+        x, layout = self._sequence(batch)
+        position = within(self.engine.model.position, layout, x)
+        yield x.flatten(0, 1), Group(count=len(x), layout=layout, tokens=x.shape[1], position=position)
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        return self.engine.pooled(x, layout)
 
     def _sequence(self, batch: Tensor) -> tuple[Tensor, Layout]:
         """As the engine's `embed`, but a grid's added positions are resampled once."""
@@ -150,7 +152,7 @@ class PackedEngine:
         return x if model.embedding_norm is None else model.embedding_norm(x), layout
 
 
-def _through(block: LeanBlock, x: Tensor, groups: list[_Group]) -> tuple[Tensor, list[_Group]]:
+def _through(block: LeanBlock, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
     """(R, D) → (R, D), or the rows of the kept tokens only."""
     h = block.norm1(x)
     if block.keep is None:

@@ -17,66 +17,21 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.file import write_file
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, to_plain
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config
 from vitrail.embed.inputs import Input, Inputs, find_inputs
-from vitrail.embed.scales import scaled_sizes
+from vitrail.embed.options import Options
 from vitrail.errors import VitrailError, require
 
-__all__ = ["Options", "Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256"]
+__all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256"]
 
 FILE = "plan.json"
 LARGEST_SHARD, SMALLEST_SHARD, SHARDS_PER_WORKER = 1024, 16, 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the vectors depend on beside the weights and the images."""
-
-    engine: Literal["torch", "int8"] = "torch"
-    precision: Literal["float32", "float16"] = "float32"
-    """Of the stored numbers."""
-    exact: bool = False
-    """Decode and resize as Pillow does, to the bit."""
-    native: bool = False
-    """Images keep their aspect ratio."""
-    token_budget: int | None = None
-    """Of a native image: at most so many patches."""
-    scales: tuple[float, ...] = (1.0,)
-    merge: int = 0
-    """Tokens that every block merges away."""
-    tokens: Literal["npy", "safetensors"] | None = None
-    """Keep every token's features too."""
-
-    def __post_init__(self) -> None:
-        require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
-        for name, other in (
-            ("--scales", self.scales != (1.0,)),
-            ("--merge", self.merge > 0),
-            ("--tokens", self.tokens),
-        ):
-            require(not (self.native and other), f"--native does not go together with {name}; use one of them")
-        require(not (self.merge and self.tokens), "merged tokens lie on no grid; use --tokens without --merge")
-
-    def check(self, config: Config) -> None:
-        """Refuse what this model cannot do before a plan is made of it."""
-        plain = isinstance(config, ViTConfig)
-        special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
-        require(
-            plain or not special,
-            f"{type(config).__name__} has no one sequence of tokens; leave out --native, --merge, --tokens, --scales "
-            "and int8",
-        )
-        require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
-        require(self.merge >= 0, f"merge {self.merge} is below 0; give tokens that every block merges, or 0")
-        if isinstance(config, ViTConfig):
-            scaled_sizes(config.image, config.patch, self.scales)
-            require(self.token_budget is None or self.token_budget > 0, "--token-budget 0 leaves no patch; give more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """From a plan to what computes its vectors, the same in every process and on every machine.
 
-Int8 learns its ranges from a sample of the plan's own images. What it and merging do to the vectors is measured
-against float32 on another sample: once, in a worker, and kept in the folder as calibration.npy and agreement.json.
+Int8 learns its ranges from a sample of the plan's own images. What it, merging and adaptive patches do to the vectors
+is measured against float32 on another sample: once, in a worker, and kept in the folder as calibration.npy and
+agreement.json.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.adaptive import with_adaptive_patches
+from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.file import write_file, write_json_file
 from vitrail.checkpoint.read import load
 from vitrail.config import ViTConfig
+from vitrail.embed.adaptive import AdaptiveEngine
 from vitrail.embed.engine import Agreement, Engine, LeanEngine, agreement, build_engine
 from vitrail.embed.inputs import Opener
+from vitrail.embed.options import Options
 from vitrail.embed.pack import PackedEngine, prepare_native
 from vitrail.embed.pixels import Prepared, prepare
-from vitrail.embed.plan import Options, Plan, input_at, weights_sha256
+from vitrail.embed.plan import Plan, input_at, weights_sha256
 from vitrail.embed.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.embed.worker import COMPUTING
 from vitrail.errors import require
@@ -50,7 +55,9 @@ def engine_of(
     options = plan.options
     ranges = None if options.engine == "torch" else torch.from_numpy(np.load(folder / CALIBRATION))
     checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
-    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
+    engine = _engine(checkpoint, options, threads=threads, calibration=ranges)
+    if isinstance(engine, AdaptiveEngine):
+        return engine
     if options.native:
         assert isinstance(engine, LeanEngine)
         return PackedEngine(engine)
@@ -58,6 +65,19 @@ def engine_of(
         assert isinstance(plan.config, ViTConfig)
         return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
     return engine
+
+
+def _engine(
+    checkpoint: Checkpoint, options: Options, *, threads: int | None, calibration: Tensor | None
+) -> Engine | AdaptiveEngine:
+    """What the options ask for at the model's own image size."""
+    if options.adaptive is not None:
+        checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
+    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=calibration, merge=options.merge)
+    if options.adaptive is None:
+        return engine
+    assert isinstance(engine, LeanEngine)
+    return AdaptiveEngine(engine)
 
 
 def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
@@ -107,7 +127,7 @@ def calibrate(
     learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
     write_file(folder / CALIBRATION, lambda file: np.save(file, learnt.numpy()))
     checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
-    ours = build_engine(checkpoint, plan.options.engine, threads=threads, calibration=learnt, merge=plan.options.merge)
+    ours = _engine(checkpoint, plan.options, threads=threads, calibration=learnt)
     found = agreement(ours, build_engine(checkpoint, "torch", threads=threads), judged)
     write_json_file(folder / AGREEMENT, asdict(found))
 

@@ -116,7 +116,8 @@ class BytePatchEmbed(nn.Module):
         )
         grid = fit(Size(*image.shape[1:3]), self.patch).grid
         batch, values = image.shape[0], self.weight.shape[1]
-        windows = image.view(batch, grid.height, self.patch.height, grid.width, -1).transpose(2, 3)  # (B, h, w, P, Q·C)
+        rows = image.reshape(batch, grid.height, self.patch.height, grid.width, -1)
+        windows = rows.transpose(2, 3)  # (B, h, w, P, Q·C)
         tokens = self.weight.new_empty(batch, grid.area, self.weight.shape[0])
         chunk = max(1, self.CHUNK_BYTES // (grid.area * values * self.weight.element_size()))
         for part, out in zip(windows.split(chunk), tokens.split(chunk), strict=True):

@@ -1,0 +1,81 @@
+"""What the vectors depend on beside the weights and the images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrail.checkpoint.adaptive import adaptive_config
+from vitrail.config import Config, ViTConfig
+from vitrail.embed.scales import scaled_sizes
+from vitrail.errors import require
+from vitrail.parts import Adaptive
+
+__all__ = ["Options"]
+
+APART = (
+    *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
+    *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
+    ("--merge", "--tokens"),
+)
+"""Options of which each changes what a sequence is: one at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A part of the plan: every worker follows them, and another run with others is refused."""
+
+    engine: Literal["torch", "int8"] = "torch"
+    precision: Literal["float32", "float16"] = "float32"
+    """Of the stored numbers."""
+    exact: bool = False
+    """Decode and resize as Pillow does, to the bit."""
+    native: bool = False
+    """Images keep their aspect ratio."""
+    token_budget: int | None = None
+    """Of a native image: at most so many patches."""
+    scales: tuple[float, ...] = (1.0,)
+    merge: int = 0
+    """Tokens that every block merges away."""
+    adaptive: float | None = None
+    """Where an image has less detail than this, patches are twice as large."""
+    tokens: Literal["npy", "safetensors"] | None = None
+    """Keep every token's features too."""
+
+    def __post_init__(self) -> None:
+        require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
+        asked = {
+            "--native": self.native,
+            "--adaptive": self.adaptive is not None,
+            "--scales": self.scales != (1.0,),
+            "--merge": self.merge > 0,
+            "--tokens": self.tokens is not None,
+        }
+        for one, other in APART:
+            require(not (asked[one] and asked[other]), f"{one} does not go together with {other}; use one of them")
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the vectors are not float32's, so that how near they come is to be measured."""
+        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None
+
+    def check(self, config: Config) -> None:
+        """Refuse what this model cannot do before a plan is made of it."""
+        plain = isinstance(config, ViTConfig)
+        special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
+        require(
+            plain or not special,
+            f"{type(config).__name__} has no one sequence of tokens; leave out --native, --merge, --tokens, --scales "
+            "and int8",
+        )
+        require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
+        require(self.merge >= 0, f"merge {self.merge} is below 0; give tokens that every block merges, or 0")
+        if self.adaptive is not None:
+            adaptive_config(config, self.adaptive)
+        if isinstance(config, ViTConfig):
+            require(
+                not (self.tokens and isinstance(config.embedding, Adaptive)),
+                "adaptive patches differ from image to image and lie on no one grid; leave out --tokens",
+            )
+            scaled_sizes(config.image, config.patch, self.scales)
+            require(self.token_budget is None or self.token_budget > 0, "--token-budget 0 leaves no patch; give more")
