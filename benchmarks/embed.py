@@ -1,6 +1,6 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
-    python benchmarks/embed.py [--section forward patch decode packed folder] [--quick] [--json]
+    python benchmarks/embed.py [--section forward patch decode packed] [--quick] [--json]
                                [--seconds 3] [--threads 2] [--photos FOLDER] [--focus vit_s_focus.onnx]
 
 forward   ViT-S/16 and B/16 at 224, batch 1 and 8: the torch and int8 engines against timm eager (fused attention),
@@ -9,8 +9,6 @@ patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit w
           convolution.
 decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
 packed    64 images of mixed shapes, ViT-S/16: packed against padded behind a mask.
-folder    a folder of JPEGs → vectors, end to end: vitrail embed against transformers' image-feature-extraction pipeline
-          and a plain timm + Pillow loop, each at the best of some batch sizes.
 
 Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
 temporary folder. With --focus, int8's cosine is also measured on trained weights (benchmarks/focus.py). A ratio above 1
@@ -21,27 +19,21 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from measure import finish, machine, ratio, take_turns
+from photos import STEPS, make_photos, models
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from forward import MODELS, _ours, _shaped
-
-from peers import timm, transformers
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.preprocessing import HALF, Preprocessing
-from vitrail.checkpoint.write import save
+from vitrail.checkpoint.preprocessing import HALF
 from vitrail.config import ViTConfig
 from vitrail.embed.engine import LeanEngine, PlainEngine, agreement, build_engine
 from vitrail.embed.int8 import IntegerPatches
@@ -51,10 +43,8 @@ from vitrail.geometry import Size
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
 from vitrail.nn.vit import ViT
-from vitrail.presets import preset
 
-STEPS = Preprocessing(image=Size(224, 224), mean=HALF[0], std=HALF[1], crop_share=0.9)
-SECTIONS = ("forward", "patch", "decode", "packed", "folder")
+SECTIONS = ("forward", "patch", "decode", "packed")
 
 
 def main() -> None:
@@ -104,42 +94,6 @@ def compared(what: str, candidates: dict[str, Callable[[], object]], ours: tuple
 
 
 # ── material ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def make_photos(folder: Path, given: Path | None, most: int) -> list[Path]:
-    """Real photographs at 1–2 megapixels, as JPEG."""
-    import skimage
-
-    own = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg")
-    data = Path(skimage.__file__).parent / "data"
-    paths = sorted(given.rglob("*")) if given else [data / name for name in own]
-    pictures = []
-    for path in paths:
-        if path.suffix.lower() in (".jpg", ".jpeg", ".png"):
-            with Image.open(path) as image:
-                if given is None or image.width * image.height >= 800_000:
-                    pictures.append(image.convert("RGB"))
-    made = []
-    for index in range(most):
-        image = pictures[index % len(pictures)]
-        pixels = (1.0, 1.4, 1.9)[index % 3] * 1e6
-        scale = (pixels / (image.width * image.height)) ** 0.5
-        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
-        if index // len(pictures) % 2:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        path = folder / f"{index:03}.jpg"
-        image.save(path, quality=88)
-        made.append(path)
-    return made
-
-
-def models(name: str) -> tuple[Checkpoint, torch.nn.Module]:
-    """The same weights for vitrail and for timm."""
-    torch.manual_seed(0)
-    theirs = timm.create_model(MODELS[name], num_classes=0).eval()
-    config = preset(name, classes=0)
-    tensors = {_ours(key): _shaped(key, value) for key, value in theirs.state_dict().items()}
-    return Checkpoint(config=config, tensors=tensors, preprocessing=STEPS), theirs
 
 
 def names(options) -> tuple[str, ...]:
@@ -298,87 +252,7 @@ def packed(options, photos: list[Path]) -> list[dict]:
         return [compared(f"{count} images of 5…19 patches a side", candidates, ("packed",), options)]
 
 
-def folder(options, photos: list[Path]) -> list[dict]:
-    from vitrail.embed.embed import embed
-    from vitrail.embed.plan import Options
-
-    cells = []
-    for name in names(options):
-        checkpoint, theirs = models(name)
-        paths = photos[:8] if options.quick else photos
-        spent: dict[str, list[float]] = {}
-        with tempfile.TemporaryDirectory() as work:
-            weights = Path(work) / "weights.safetensors"
-            save(checkpoint, weights, dialect="vitrail")
-            source = Path(work) / "list.txt"
-            source.write_text("\n".join(str(path) for path in paths) + "\n")
-
-            def run(engine: str, number: int, work=work, source=source, weights=weights) -> None:
-                embed(source, weights, Path(work) / f"{engine}-{number}", Options(engine=engine))  # type: ignore[arg-type]
-
-            pipe = pipeline_of(name)
-            transform = timm.data.create_transform((3, 224, 224), crop_pct=0.9, mean=HALF[0], std=HALF[1])
-
-            def script(batch: int, theirs=theirs, paths=paths, transform=transform) -> None:
-                with torch.inference_mode():
-                    for start in range(0, len(paths), batch):
-                        few = [transform(Image.open(path).convert("RGB")) for path in paths[start : start + batch]]
-                        theirs(torch.stack(few))
-
-            batches = (4,) if options.quick else (1, 8, 32)
-            candidates: dict[str, Callable[[int], object]] = {
-                "torch": lambda number: run("torch", number),
-                "int8": lambda number: run("int8", number),
-                **{f"timm batch {batch}": lambda _, batch=batch: script(batch) for batch in batches},
-                **{
-                    f"transformers batch {batch}": lambda _, batch=batch, pipe=pipe, paths=paths: pipe(
-                        [str(path) for path in paths], batch_size=batch
-                    )
-                    for batch in batches
-                },
-            }
-            for number in range(1 if options.quick else 3):
-                for who, work_once in candidates.items():
-                    start = perf_counter()
-                    work_once(number)
-                    spent.setdefault(who, []).append(perf_counter() - start)
-        seconds = {who: median(times) for who, times in spent.items()}
-        best = {
-            peer: min(time for who, time in seconds.items() if who.startswith(peer))
-            for peer in ("timm", "transformers")
-        }
-        cells.append(
-            {
-                "what": f"{name}, {len(paths)} files",
-                "seconds": {who: time / len(paths) for who, time in seconds.items()},
-                "ratio": {
-                    f"{us} : {who}": time / seconds[us] for us in ("torch", "int8") for who, time in best.items()
-                },
-                "note": "per image, start of the workers included",
-            }
-        )
-    return cells
-
-
-def pipeline_of(name: str):
-    """transformers' image-feature-extraction with its own processor, a ViT of the same shape, sdpa attention."""
-    shape = preset(name)
-    assert isinstance(shape, ViTConfig)
-    config = transformers.ViTConfig(
-        hidden_size=shape.width,
-        num_hidden_layers=shape.depth,
-        num_attention_heads=shape.num_heads,
-        intermediate_size=shape.mlp.width,
-        attn_implementation="sdpa",
-    )
-    model = transformers.ViTModel(config, add_pooling_layer=False).eval()
-    processor = transformers.ViTImageProcessor(
-        size={"height": 224, "width": 224}, image_mean=HALF[0], image_std=HALF[1]
-    )
-    return transformers.pipeline("image-feature-extraction", model=model, image_processor=processor, framework="pt")
-
-
-RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed, "folder": folder}
+RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed}
 
 if __name__ == "__main__":
     main()

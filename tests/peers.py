@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from types import ModuleType
 
 import torch
+
+PEERS = ("timm", "transformers", "vit_pytorch")
 
 for _name in ("nms", "qnms"):
     try:
@@ -14,10 +17,11 @@ for _name in ("nms", "qnms"):
         if "multiple" not in str(error):  # torchvision brought its own
             raise
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what peers warn of at import is theirs
-    timm = importlib.import_module("timm")
-    transformers = importlib.import_module("transformers")
-    vit_pytorch = importlib.import_module("vit_pytorch")
 
-__all__ = ["timm", "transformers", "vit_pytorch"]
+def __getattr__(name: str) -> ModuleType:
+    """Imported when asked for: who compares with one peer does not wait for the others."""
+    if name not in PEERS:
+        raise AttributeError(f"peers has no {name!r}; it has {', '.join(PEERS)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what peers warn of at import is theirs
+        return importlib.import_module(name)
