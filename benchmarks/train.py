@@ -1,15 +1,17 @@
 """A training step beside timm's and vit-pytorch's models in the same loop, on real images, in turns.
 
     python benchmarks/train.py --data CIFAR10 [--json] [--seconds 3] [--threads 2]
-    python benchmarks/train.py --data CIFAR10 --quality --steps 2000 [--recipe cifar] [--config config.json]
+    python benchmarks/train.py --data CIFAR10 --quality [--models vitrail vit-pytorch] [--model cifar-small]
+                               [--recipe cifar] [--steps 2000] [--seed 0] [--compile] [--json]
 
 32 pixels, patch 4, batch 64, float32; forward, cross-entropy, backward, clip, AdamW. All three have vitrail's optimizer
 (fused AdamW, decay of matrices only); timm and vit-pytorch are also timed with torch's default AdamW, as their users'
 loops have it. A ratio above 1 means that vitrail is that much faster. `vitrail data fetch cifar10 --out CIFAR10` gets
 the data.
 
---quality trains vitrail's and vit-pytorch's ViT of the same size for as many steps by the same recipe, on the same
-images in the same order, and gives their test accuracies.
+--quality trains vitrail's and vit-pytorch's ViT of the same size by the same recipe, on the same images in the same
+order, and gives their test accuracies and times. vit-pytorch's positions fit one image size only, so it sees its own at
+every step where the recipe has several, and begins with its own weights. Give it fewer --steps for equal times.
 """
 
 from __future__ import annotations
@@ -163,18 +165,21 @@ class Peer(nn.Module):
 
 
 def quality(options: argparse.Namespace) -> None:
-    config = ViTConfig.from_json(options.config.read_text()) if options.config else SETTINGS[0]
+    config = preset(options.model, classes=10)
+    assert isinstance(config, ViTConfig)
     source, test = open_source(options.data), open_source(options.data, "test")
     mean, std = statistics(source)
     facts = DataFacts(sources=(options.data,), images=len(source), classes=source.classes, mean=mean, std=std)
-    recipe = read_recipe(options.recipe).but(steps=options.steps, seed=options.seed)
+    recipe = read_recipe(options.recipe).but(seed=options.seed, compile=options.compile)
+    recipe = recipe.but(steps=options.steps or recipe.steps)
     result = []
-    for who in ("vitrail", "vit-pytorch"):
+    for who in options.models:
         torch.manual_seed(options.seed)
         start = None if who == "vitrail" else Peer(config)
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
-            job = Job(config=config, recipe=recipe, data=facts)
+            own = recipe if who == "vitrail" else recipe.but(images=())
+            job = Job(config=config, recipe=own, data=facts)
             outcome = train(job, source, RunFolder(Path(folder)), test=test, start=start)  # type: ignore[arg-type]
         result.append(
             {
@@ -199,9 +204,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="CIFAR-10's folder, from vitrail data fetch cifar10")
     parser.add_argument("--quality", action="store_true", help="compare test accuracies instead of speed")
-    parser.add_argument("--steps", type=int, default=2000, help="updates of each model, with --quality")
+    parser.add_argument("--models", nargs="+", choices=("vitrail", "vit-pytorch"), default=["vitrail", "vit-pytorch"])
+    parser.add_argument("--model", default="cifar-small", help="a preset, with --quality")
+    parser.add_argument("--steps", type=int, help="updates of each model instead of the recipe's, with --quality")
     parser.add_argument("--recipe", default="cifar", help="a recipe's name or file, with --quality")
-    parser.add_argument("--config", type=Path, help="the model's config as JSON, with --quality")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, with --quality")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation, with --quality")
     options = arguments(__doc__, parser)
     (quality if options.quality else speed)(options)

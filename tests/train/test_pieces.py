@@ -21,7 +21,7 @@ from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.nn.resample import resample_grid
 from vitrail.parts import Patches, Prefix
-from vitrail.train.augment import OPERATIONS, centre, crop_box, flip_and_shift, rand_augment
+from vitrail.train.augment import OPERATIONS, centre, crop_box, flip_and_shift, rand_augment, resize
 from vitrail.train.batches import Batches, scale_at
 from vitrail.train.forecast import check_memory, forecast, workload_of
 from vitrail.train.job import difference
@@ -120,6 +120,13 @@ def test_processes_share_a_batch_without_overlap():
 
 
 # ── augmentation ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_picture_that_is_mapped_from_a_file_is_read_and_left_as_it_is():
+    """Such an array cannot be written to, of which torch would warn: in these tests a warning is an error."""
+    picture = PICTURES[0].copy()
+    picture.flags.writeable = False
+    assert torch.equal(resize(picture, Size(14, 18)), BATCH[0])
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

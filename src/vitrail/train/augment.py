@@ -44,7 +44,7 @@ def crop_box(size: Size, smallest: float, draws: np.ndarray) -> tuple[int, int, 
 
 def resize(image: np.ndarray, size: Size) -> Tensor:
     """uint8 (h, w, C) → uint8 (C, H, W), bicubic and antialiased; the same size is only transposed."""
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
+    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"])).permute(2, 0, 1)
     if tuple(pixels.shape[1:]) == tuple(size):
         return pixels.contiguous()
     return F.interpolate(pixels[None], size=tuple(size), mode="bicubic", antialias=True)[0].contiguous()

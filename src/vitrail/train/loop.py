@@ -1,12 +1,14 @@
 """The training loop.
 
-A step: a batch made ahead in another thread, forward and backward over its micro-batches, clip, AdamW, running mean.
+A step: a batch made ahead in another thread, forward and backward over its micro-batches, clip, update, running mean.
 Everything random is keyed by the step, so a run that stops anywhere and resumes gives the same weights, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from vitrail.train.evaluate import evaluate
 from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.job import Job
 from vitrail.train.objective import Model, Objective, Teacher
+from vitrail.train.optimizer import build_optimizers
 from vitrail.train.random import reseed
 from vitrail.train.recipe import Recipe
 from vitrail.train.state import Trained, newest_state, read_state, save_state, states, sweep
@@ -85,7 +88,7 @@ def train(
         rank=world.rank,
         world=world.size,
     )
-    forward = torch.compile(objective) if recipe.compile else objective
+    forward = _compiled(objective) if recipe.compile else objective
     damaged: set[str] = set()
     last = (read_metrics(folder.path) or [{}])[-1]
     loss: float = last.get("loss", math.nan)
@@ -96,7 +99,7 @@ def train(
 
     with Stop() as stop:
         for step, parts in ahead(batches, first, recipe.steps):
-            for group in trained.optimizer.param_groups:
+            for group in trained.groups():
                 group["lr"] = recipe.lr_at(step)
             size, patch = scale_at(recipe, step, config.image)
             losses, rights = [], []
@@ -112,8 +115,9 @@ def train(
             loss, right, norm = world.mean(torch.stack(losses).mean(), torch.stack(rights).mean(), world.whole(norm))
             if not math.isfinite(loss) or not math.isfinite(norm):
                 raise _not_finite(folder, step, loss, norm, recipe)
-            trained.optimizer.step()
-            trained.optimizer.zero_grad(set_to_none=True)
+            for optimizer in trained.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             _follow(trained, recipe, step)
 
             done = step + 1
@@ -184,18 +188,22 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     if recipe.checkpointing:
         for block in (module for module in model.modules() if isinstance(module, Block)):
             block.forward = partial(recompute, block.forward, use_reentrant=False)
-    shared = world.share(objective)
-    named = dict(objective.named_parameters())
-    decayed = [p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1]
-    rest = [p for name, p in named.items() if not (name.endswith(".weight") and p.ndim > 1)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-        lr=recipe.lr,
-        betas=(recipe.beta1, recipe.beta2),
-        fused=True,
+    require(
+        recipe.optimizer != "muon" or world.size == 1 or world.shard == "ddp",
+        "muon needs whole matrices, and --shard fsdp cuts them up; use --shard ddp, or optimizer adamw",
     )
-    mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in named.items()}
-    return Trained(objective, optimizer, mean), shared
+    shared = world.share(objective)
+    mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in objective.named_parameters()}
+    return Trained(objective, build_optimizers(objective, recipe), mean), shared
+
+
+def _compiled(objective: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    compiler = os.environ.get("CXX", "g++")
+    require(
+        shutil.which(compiler) is not None,
+        f"torch.compile needs a C++ compiler, and there is no {compiler}; install one, set CXX, or do without compile",
+    )
+    return torch.compile(objective)
 
 
 def _resume(folder: RunFolder, trained: Trained, world: World, watch: Callable[[dict[str, Any]], None]) -> int:

@@ -40,7 +40,7 @@ class Distillation:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """AdamW with warm-up and cosine decay over augmented images."""
+    """AdamW or Muon with warm-up and cosine decay over augmented images."""
 
     steps: int = 1000
     batch: int = 64
@@ -51,6 +51,8 @@ class Recipe:
     mimetic: bool = False
     """Begin with attention as training would leave it (arXiv 2305.09828): few images then teach more."""
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: the encoder's matrices by orthogonalised momentum (`vitrail.train.muon`), the rest by AdamW."""
     lr: float = 1e-3
     min_lr: float = 1e-5
     warmup: float = 0.05
@@ -151,9 +153,10 @@ RECIPES = {
     "plain": Recipe(),
     "shapes": Recipe(steps=750, batch=64, lr=3e-3, flip=True, shift=4),
     "cifar": Recipe(
-        steps=13_000,
+        steps=10_000,
         batch=64,
-        lr=1e-3,
+        optimizer="muon",
+        lr=2e-3,
         ema=0.999,
         label_smoothing=0.1,
         flip=True,
@@ -164,7 +167,8 @@ RECIPES = {
     "fashion-mnist": Recipe(
         steps=12_000,
         batch=64,
-        lr=1e-3,
+        optimizer="muon",
+        lr=2e-3,
         ema=0.999,
         label_smoothing=0.1,
         flip=True,

@@ -1,4 +1,4 @@
-"""A run's state on disk, whole or not at all: weights, their running mean, AdamW's moments and the step.
+"""A run's state on disk, whole or not at all: weights, their running mean, the optimizers' moments and the step.
 
 Randomness is a function of the step (`vitrail.train.random`), so the step is all there is to save of it. A state is
 a directory, written under a temporary name, flushed, given a manifest of SHA-256 sums and renamed; the two newest
@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,26 +36,23 @@ class Trained:
     """What a step changes."""
 
     objective: nn.Module
-    optimizer: torch.optim.AdamW
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    """Their state has all its tensors from the start: there is a place to read them into."""
     mean: dict[str, Tensor] | None
     """The weights' running mean by name; None where none is kept."""
 
-    def __post_init__(self) -> None:
-        """Give AdamW's moments their tensors now: every state has them, and there is a place to read them into."""
-        for parameter in self.objective.parameters():
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-            }
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """The optimizers' groups of parameters, which each have a learning rate."""
+        return chain(*(optimizer.param_groups for optimizer in self.optimizers))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything, flat, by name: these very tensors, not copies."""
         found = {f"weights.{name}": tensor for name, tensor in self.objective.state_dict().items()}
         found |= {f"mean.{name}": tensor for name, tensor in (self.mean or {}).items()}
         for name, parameter in self.objective.named_parameters():
-            for key, tensor in self.optimizer.state.get(parameter, {}).items():
-                found[f"adamw.{key}.{name}"] = tensor
+            for optimizer in self.optimizers:
+                of = type(optimizer).__name__.lower()
+                found |= {f"{of}.{key}.{name}": held for key, held in optimizer.state.get(parameter, {}).items()}
         return found
 
     @torch.no_grad()
