@@ -1,6 +1,6 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
-    python benchmarks/embed.py [--section forward patch decode packed] [--quick] [--json]
+    python benchmarks/embed.py [--section forward patch decode packed fewer] [--quick] [--json]
                                [--seconds 3] [--threads 2] [--photos FOLDER] [--focus vit_s_focus.onnx]
 
 forward   ViT-S/16 and B/16 at 224, batch 1 and 8: the torch and int8 engines against timm eager (fused attention),
@@ -9,6 +9,8 @@ patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit w
           convolution.
 decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
 packed    64 images of mixed shapes, ViT-S/16: packed against padded behind a mask.
+fewer     trained weights (needs --focus), batch 8: merged tokens and adaptive patches against all tokens, and the cost
+          in cosine.
 
 Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
 temporary folder. With --focus, int8's cosine is also measured on trained weights (benchmarks/focus.py). A ratio above 1
@@ -32,19 +34,22 @@ from measure import finish, machine, ratio, take_turns
 from photos import STEPS, make_photos, models
 from PIL import Image
 
+from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import HALF
 from vitrail.config import ViTConfig
+from vitrail.embed.adaptive import AdaptiveEngine
 from vitrail.embed.engine import LeanEngine, PlainEngine, agreement, build_engine
 from vitrail.embed.int8 import IntegerPatches
 from vitrail.embed.pack import PackedEngine
 from vitrail.embed.pixels import prepare
 from vitrail.geometry import Size
+from vitrail.nn.adaptive import tokens_saved
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
 from vitrail.nn.vit import ViT
 
-SECTIONS = ("forward", "patch", "decode", "packed")
+SECTIONS = ("forward", "patch", "decode", "packed", "fewer")
 
 
 def main() -> None:
@@ -141,9 +146,6 @@ def forward(options, photos: list[Path]) -> list[dict]:
         seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
         found = agreement(build_engine(trained, "int8", calibration=seen[::2]), build_engine(trained), seen[1::2])
         cells.append({"what": "trained DINOv2-S/14", "cosine": {"int8 mean": found.mean, "int8 low": found.lowest}})
-        for merge in () if options.quick else (4, 8, 16):
-            found = agreement(build_engine(trained, merge=merge), build_engine(trained), seen)
-            cells.append({"what": f"trained, merge {merge}", "cosine": {"mean": found.mean, "low": found.lowest}})
     return cells
 
 
@@ -252,7 +254,36 @@ def packed(options, photos: list[Path]) -> list[dict]:
         return [compared(f"{count} images of 5…19 patches a side", candidates, ("packed",), options)]
 
 
-RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed}
+def fewer(options, photos: list[Path]) -> list[dict]:
+    if options.focus is None:
+        return [{"what": "left out: needs --focus"}]
+    from focus import focus_checkpoint
+
+    trained = focus_checkpoint(options.focus)
+    seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
+    plain, batch = build_engine(trained), seen[:8]
+    engines: dict[str, Any] = {f"merge {count}": build_engine(trained, merge=count) for count in (4, 8, 16)}
+    left = {}
+    for threshold in (0.15, 0.25, 0.35, 0.5):
+        engine = build_engine(with_adaptive_patches(trained, threshold))
+        assert isinstance(engine, LeanEngine)
+        with torch.inference_mode():
+            saved = [tokens_saved(engine.embed(part)[1]).share for part in seen.split(1)]
+        engines[f"adaptive {threshold}"] = AdaptiveEngine(engine)
+        left[f"adaptive {threshold}"] = f"{1 - sum(saved) / len(saved):.0%} of the patches left"
+    candidates = {who: lambda engine=engine: engine.vectors(batch) for who, engine in engines.items()}
+    spent = take_turns({**candidates, "all": lambda: plain.vectors(batch)}, seconds=options.seconds)
+    cells = []
+    for who, engine in engines.items():
+        found = agreement(engine, plain, seen)
+        cosine = {"mean": found.mean, "low": found.lowest}
+        cells.append(
+            {"what": who, "ratio": {"all": ratio(spent, who, "all")}, "cosine": cosine, "note": left.get(who, "")}
+        )
+    return cells
+
+
+RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed, "fewer": fewer}
 
 if __name__ == "__main__":
     main()
