@@ -79,6 +79,16 @@ def test_a_processor_travels_both_ways(tmp_path: Path):
     assert (processor.size["shortest_edge"], processor.crop_size["height"], processor.resample) == (40, 32, 2)
 
 
+def test_a_processor_resizes_to_what_timm_resizes_to(tmp_path: Path):
+    """timm rounds 32 / 0.9 down, and so must the processor that goes with its weights."""
+    config = ViTConfig(image=Size(32, 32), width=48, depth=1, num_heads=3, mlp=Mlp(width=96), classes=7)
+    steps = Preprocessing(image=Size(32, 32), crop_share=0.9)
+    save(made_here(config).but(preprocessing=steps), tmp_path / "hf", dialect="huggingface")
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
+    resize = timm.data.create_transform((3, 32, 32), crop_pct=0.9).transforms[0]
+    assert processor.size["shortest_edge"] == resize.size == 35
+
+
 def test_google_npz_is_what_timm_reads(tmp_path: Path):
     """timm has a reader of its own for Google's files."""
     config = ViTConfig(image=Size(64, 64), width=48, depth=2, num_heads=3, mlp=Mlp(width=96), classes=7)

@@ -16,8 +16,11 @@ import torch
 from command import call
 from training import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
+from vitrail.geometry import Size
 from vitrail.images import fetch
 from vitrail.parts import Prefix
+from vitrail.train.job import read_job
+from vitrail.train.recipe import Recipe
 
 SCRIPT = Path(sys.executable).with_name("vitrail")
 
@@ -89,6 +92,15 @@ def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
     arguments = ["--data", "shapes", "--config", model, "--batch", "8", "--device", "cpu", "--out", str(tmp_path / "a")]
     assert call("train", *arguments, "--epochs", "0.003") == 0
     assert [step for step, _ in losses(tmp_path / "a")] == [1, 2, 3]
+
+
+def test_an_image_that_is_asked_for_is_the_only_one(model: str, tmp_path: Path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(Recipe(steps=2, batch=8, images=(Size(12, 16), Size(24, 16))).to_json())
+    arguments = ["--data", "shapes", "--config", model, "--recipe", str(recipe), "--device", "cpu"]
+    assert call("train", *arguments, "--image", "16x24", "--out", str(tmp_path / "run")) == 0
+    job = read_job(tmp_path / "run")
+    assert (job.config.image, job.recipe.images) == (Size(16, 24), ())
 
 
 def test_tensorboard_reads_what_the_metrics_say(model: str, tmp_path: Path):

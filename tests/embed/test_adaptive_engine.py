@@ -100,7 +100,9 @@ def test_a_higher_threshold_costs_more_cosine_on_trained_weights():
     coarse = torch.randint(0, 256, (6, 3, 7, 7), generator=dice).float()
     smooth = torch.nn.functional.interpolate(coarse, (32, 32), mode="bicubic").clamp(0, 255).byte()
     plain = build_engine(checkpoint)
-    cosines = [agreement(adaptive(checkpoint, t), plain, smooth.permute(0, 2, 3, 1)).mean for t in (0.0, 0.3, 0.6, math.inf)]
+    cosines = [
+        agreement(adaptive(checkpoint, t), plain, smooth.permute(0, 2, 3, 1)).mean for t in (0.0, 0.3, 0.6, math.inf)
+    ]
     assert cosines == sorted(cosines, reverse=True)
     assert cosines[0] > 0.99999
     assert cosines[-1] < 0.99

@@ -233,7 +233,7 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
     [
         ({"native": True, "merge": 2}, "--native does not go together with --merge"),
         ({"native": True, "tokens": "npy"}, "--native does not go together with --tokens"),
-        ({"merge": 1, "tokens": "npy"}, "merged tokens lie on no grid"),
+        ({"merge": 1, "tokens": "npy"}, "--merge does not go together with --tokens"),
         ({"merge": -1}, "merge -1 is below 0"),
     ],
 )

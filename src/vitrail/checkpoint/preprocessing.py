@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,3 +45,13 @@ class Preprocessing:
             f"mean {self.mean} and std {self.std} do not fit; give one of each per channel, std above 0",
         )
         require(0 < self.crop_share <= 1, f"crop_share {self.crop_share} is outside 0 < share ≤ 1; use 1 for no crop")
+
+    @property
+    def whole(self) -> Size:
+        """What the image is resized to, or its shorter side, before the middle is cut out: rounded down, as in timm.
+
+        >>> Preprocessing(image=Size(224, 224), crop_share=0.9).whole
+        Size(height=248, width=248)
+        """
+        # a hair more, so that a share that was once computed from two sides gives the larger one back
+        return Size(*(math.floor(side / self.crop_share + 1e-6) for side in self.image))

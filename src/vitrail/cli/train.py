@@ -48,7 +48,7 @@ def train(
     config
         A config as JSON, instead of a model.
     image
-        HEIGHTxWIDTH in pixels, or one number for a square: the resolution to train at.
+        HEIGHTxWIDTH in pixels, or one number for a square: the resolution to train at, instead of the recipe's.
     patch
         HEIGHTxWIDTH in pixels, or one number for a square.
     recipe
@@ -143,7 +143,7 @@ def _run(
 
     held = read_job(folder) if going_on else None
     chosen = read_recipe(recipe) if recipe is not None else held.recipe if held else read_recipe("plain")
-    chosen = chosen.but(**changes)
+    chosen = chosen.but(**changes) if asked["image"] is None else chosen.but(**changes, images=())
     if asked["teacher"] is not None and chosen.distillation is None:
         chosen = chosen.but(distillation=Distillation())
     start = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from vitrail.checkpoint.read import load
@@ -64,7 +64,7 @@ def embed(
     )
     fresh = not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
-    found = _agreement(out, plan, worker, force=force) if options.approximate else None
+    found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
     begin(plan, _notes(plan, fresh=fresh), found)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)
     if stopped is not None:

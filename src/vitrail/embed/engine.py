@@ -5,7 +5,7 @@ Shapes: B images, H×W pixels, C channels, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
-from vitrail.embed.int8 import IntegerPatches, quantised
-from vitrail.embed.lean import Stage, kept_tokens, lean_blocks
+from vitrail.embed.int8 import IntegerPatches, quantise, watched
+from vitrail.embed.lean import LeanBlock, Stage, kept_tokens, lean_blocks
 from vitrail.embed.merge import MergingEncoder, check_mergeable
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -54,13 +54,13 @@ def build_engine(
     name: EngineName = "torch",
     *,
     threads: int | None = None,
-    calibration: Tensor | None = None,
+    calibration: Tensor | Mapping[str, Tensor] | None = None,
     compile: bool = False,  # noqa: A002 — torch's word
     merge: int = 0,
 ) -> Engine:
     """The engine of that name for these weights. `threads`: of torch in this process; as they are unless given.
 
-    `calibration`: uint8 (B, H, W, C), some of the user's images, from which int8 learns its ranges.
+    `calibration`: uint8 (B, H, W, C), some of the user's images, from which int8 learns its ranges; or these.
     `compile`: by torch.compile, at the first batch. `merge`: tokens that every block merges away.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
@@ -79,7 +79,7 @@ def build_engine(
             "int8 needs images to learn its ranges from; give some of your own as calibration",
         )
         assert calibration is not None
-        engine.to_int8(calibration)
+        engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
     if compile:
         engine.vectors = torch.compile(engine.vectors)  # type: ignore[method-assign]
     return engine
@@ -159,14 +159,21 @@ class LeanEngine:
         return model.norm(x) if model.norm is not None and model.config.final_norm == "tokens" else x, layout
 
     @torch.inference_mode()
-    def to_int8(self, calibration: Tensor) -> None:
-        """Give the blocks 8-bit layers, with the ranges that these images show."""
-        blocks = self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
+    def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
+        """What the layers are given by these uint8 images (B, H, W, C): all that int8 has to know of them."""
         parts = self.parts(calibration)  # adaptive patches differ in number from one to the next
-        quantised(blocks, lambda: [(self.vectors(part), self.tokens(part)) for part in parts])
+        return watched(self._every_block(), lambda: [(self.vectors(part), self.tokens(part)) for part in parts])
+
+    @torch.inference_mode()
+    def to_int8(self, ranges: Mapping[str, Tensor]) -> None:
+        """Give the blocks 8-bit layers, for these ranges of what they are given."""
+        quantise(self._every_block(), ranges)
         if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
             self.front.embedding = IntegerPatches(self.front.embedding)
         self.name = "int8"
+
+    def _every_block(self) -> list[LeanBlock]:
+        return self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
 
     def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
         """uint8 (B, H, W, C) → the sequence that the first block reads."""

@@ -15,7 +15,7 @@ Shapes: B images, T tokens, D width, K inputs of a layer, N outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -26,7 +26,7 @@ from vitrail.geometry import Size, fit
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed
 
-__all__ = ["IntegerDense", "IntegerPatches", "highest_step", "quantised"]
+__all__ = ["IntegerDense", "IntegerPatches", "highest_step", "quantise", "watched"]
 
 
 SMOOTHING = 0.7
@@ -92,27 +92,37 @@ class IntegerPatches(BytePatchEmbed):
         return tokens.view(len(image), grid.area, -1), Layout(grid=grid, frame=grid)
 
 
-class Watch:
+class _Watch:
     """A layer that notes the range of every input channel."""
 
     def __init__(self, dense: Dense) -> None:
         self.dense = dense
-        self.low, self.high = (torch.zeros(dense.weight.shape[1]) for _ in range(2))
+        self.seen = torch.zeros(2, dense.weight.shape[1])
+        """(2, K): the lowest and the highest."""
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        self.low, self.high = torch.minimum(self.low, rows.amin(0)), torch.maximum(self.high, rows.amax(0))
+        self.seen = torch.stack([torch.minimum(self.seen[0], rows.amin(0)), torch.maximum(self.seen[1], rows.amax(0))])
         return self.dense(x)
 
 
-def quantised(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> None:
-    """Give the blocks integer layers. `run` sends the calibration images through them as they are."""
-    watched = [{name: Watch(layer) for name, layer in _layers(block).items()} for block in blocks]
-    for block, layers in zip(blocks, watched, strict=True):
-        _put(block, layers)
+def watched(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> dict[str, Tensor]:
+    """(2, K) by "block.layer": what the layers are given while `run` sends images through them."""
+    layers = [_layers(block) for block in blocks]
+    watches = [{name: _Watch(layer) for name, layer in each.items()} for each in layers]
+    for block, each in zip(blocks, watches, strict=True):
+        _put(block, each)
     run()
-    for block, layers in zip(blocks, watched, strict=True):
-        _quantise(block, layers)
+    for block, each in zip(blocks, layers, strict=True):
+        _put(block, each)
+    return {f"{index}.{name}": watch.seen for index, each in enumerate(watches) for name, watch in each.items()}
+
+
+def quantise(blocks: Sequence[LeanBlock], ranges: Mapping[str, Tensor]) -> None:
+    """Give the blocks integer layers for the ranges that were `watched` in them."""
+    for index, block in enumerate(blocks):
+        layers = _layers(block)
+        _quantise(block, layers, {name: ranges[f"{index}.{name}"] for name in layers})
 
 
 def _layers(block: LeanBlock) -> dict[str, Dense]:
@@ -130,10 +140,10 @@ def _put(block: LeanBlock, layers: dict) -> None:
 class _Range:
     """How a layer's input becomes steps: x / smooth / step + zero."""
 
-    def __init__(self, watches: list[Watch]) -> None:
-        weight = torch.cat([each.dense.weight for each in watches])
-        low = torch.stack([each.low for each in watches]).amin(0)
-        high = torch.stack([each.high for each in watches]).amax(0)
+    def __init__(self, layers: list[Dense], seen: list[Tensor]) -> None:
+        weight = torch.cat([each.weight for each in layers])
+        low = torch.stack([each[0] for each in seen]).amin(0)
+        high = torch.stack([each[1] for each in seen]).amax(0)
         largest, read = torch.maximum(-low, high).clamp_min(1e-5), weight.abs().amax(0).clamp_min(1e-5)
         self.smooth = largest**SMOOTHING / read ** (1 - SMOOTHING)
         low, high = (low / self.smooth).amin().item(), (high / self.smooth).amax().item()
@@ -147,21 +157,22 @@ class _Range:
         return IntegerDense(weight * self.smooth, bias, step=self.step, zero=self.zero, top=self.top)
 
 
-def _quantise(block: LeanBlock, layers: dict[str, Watch]) -> None:
-    first = [watch for name, watch in layers.items() if name.startswith("qkv")]
-    into, out, fc1, fc2 = (_Range(each) for each in (first, [layers["out"]], [layers["fc1"]], [layers["fc2"]]))
+def _quantise(block: LeanBlock, layers: dict[str, Dense], seen: dict[str, Tensor]) -> None:
+    asking = [name for name in layers if name.startswith("qkv")]
+    groups = (asking, ["out"], ["fc1"], ["fc2"])
+    into, out, fc1, fc2 = (_Range([layers[name] for name in each], [seen[name] for name in each]) for each in groups)
     block.norm1, block.norm2 = _folded(block.norm1, into), _folded(block.norm2, fc1)
     # the values are the last third of the outputs: attention gives `out` its input in steps
-    weight, bias = first[-1].dense.weight.clone(), first[-1].dense.bias
+    *queries, last = (layers[name] for name in asking)
+    weight, bias = last.weight.clone(), last.bias
     bias = weight.new_zeros(len(weight)) if bias is None else bias.clone()
     values = slice(-len(out.factor), None)
     weight[values] *= out.factor[:, None]
     bias[values] = bias[values] * out.factor + out.shift
-    asking = first[:-1]
-    block.qkv = [*(into.dense(each.dense.weight, each.dense.bias) for each in asking), into.dense(weight, bias)]
-    block.out = out.dense(layers["out"].dense.weight, layers["out"].dense.bias)
-    block.fc1 = fc1.dense(layers["fc1"].dense.weight, layers["fc1"].dense.bias)
-    block.fc2 = fc2.dense(layers["fc2"].dense.weight, layers["fc2"].dense.bias)
+    block.qkv = [*(into.dense(each.weight, each.bias) for each in queries), into.dense(weight, bias)]
+    block.out = out.dense(layers["out"].weight, layers["out"].bias)
+    block.fc1 = fc1.dense(layers["fc1"].weight, layers["fc1"].bias)
+    block.fc2 = fc2.dense(layers["fc2"].weight, layers["fc2"].bias)
     block.between = _stepped(block.between, fc2)
 
 

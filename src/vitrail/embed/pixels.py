@@ -81,9 +81,7 @@ def resized_size(original: Size, preprocessing: Preprocessing) -> Size:
     >>> resized_size(Size(480, 641), Preprocessing(image=Size(224, 224), crop_share=0.9))
     Size(height=248, width=331)
     """
-    image = preprocessing.image
-    # a hair more, so that a share that was once computed from two sides gives the larger one back
-    target = Size(*(math.floor(side / preprocessing.crop_share + 1e-6) for side in image))
+    target = preprocessing.whole
     if preprocessing.resize == "squash":
         return target
     if target.height == target.width:

@@ -1,8 +1,8 @@
 """From a plan to what computes its vectors, the same in every process and on every machine.
 
 Int8 learns its ranges from a sample of the plan's own images. What it, merging and adaptive patches do to the vectors
-is measured against float32 on another sample: once, in a worker, and kept in the folder as calibration.npy and
-agreement.json.
+is measured against float32 on another sample: once, in a worker, and kept in the folder as
+calibration.safetensors and agreement.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.file import write_file, write_json_file
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
 from vitrail.config import ViTConfig
 from vitrail.embed.adaptive import AdaptiveEngine
 from vitrail.embed.engine import Agreement, Engine, LeanEngine, agreement, build_engine
@@ -38,7 +38,7 @@ from vitrail.images.decode import ImageError
 
 __all__ = ["calibrate", "engine_of", "preparer_of", "read_agreement", "vectors_of"]
 
-CALIBRATION, AGREEMENT = "calibration.npy", "agreement.json"
+CALIBRATION, AGREEMENT = "calibration.safetensors", "agreement.json"
 SAMPLE = 32
 """Images to learn from, and as many others to compare on."""
 
@@ -53,9 +53,9 @@ def engine_of(
         f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
     )
     options = plan.options
-    ranges = None if options.engine == "torch" else torch.from_numpy(np.load(folder / CALIBRATION))
+    ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
     checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
-    engine = _engine(checkpoint, options, threads=threads, calibration=ranges)
+    engine = _engine(checkpoint, options, threads=threads, ranges=ranges)
     if isinstance(engine, AdaptiveEngine):
         return engine
     if options.native:
@@ -68,12 +68,12 @@ def engine_of(
 
 
 def _engine(
-    checkpoint: Checkpoint, options: Options, *, threads: int | None, calibration: Tensor | None
+    checkpoint: Checkpoint, options: Options, *, threads: int | None, ranges: Mapping[str, Tensor] | None = None
 ) -> Engine | AdaptiveEngine:
     """What the options ask for at the model's own image size."""
     if options.adaptive is not None:
         checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
-    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=calibration, merge=options.merge)
+    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
     if options.adaptive is None:
         return engine
     assert isinstance(engine, LeanEngine)
@@ -125,9 +125,15 @@ def calibrate(
     watch(COMPUTING, 0)
     require(len(images) > 0, f"none of {many} images that were tried to calibrate with can be read; use --engine torch")
     learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
-    write_file(folder / CALIBRATION, lambda file: np.save(file, learnt.numpy()))
     checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
-    ours = _engine(checkpoint, plan.options, threads=threads, calibration=learnt)
+    ranges = None
+    if plan.options.engine == "int8":
+        exact = _engine(checkpoint, replace(plan.options, engine="torch"), threads=threads)
+        exact = exact.engine if isinstance(exact, AdaptiveEngine) else exact
+        assert isinstance(exact, LeanEngine)
+        ranges = exact.ranges(learnt)
+        write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
+    ours = _engine(checkpoint, plan.options, threads=threads, ranges=ranges)
     found = agreement(ours, build_engine(checkpoint, "torch", threads=threads), judged)
     write_json_file(folder / AGREEMENT, asdict(found))
 

@@ -212,12 +212,11 @@ def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
         "image_std": list(steps.std),
     }
     if steps.resize == "crop" and image.height == image.width:
-        edge = {"shortest_edge": round(image.height / steps.crop_share)}
         return {
             "image_processor_type": "CLIPImageProcessor",
             **shared,
             "do_center_crop": True,
-            "size": edge,
+            "size": {"shortest_edge": steps.whole.height},
             "crop_size": size,
         }
     return {"image_processor_type": "ViTImageProcessor", **shared, "size": size}
