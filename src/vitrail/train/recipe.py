@@ -188,12 +188,13 @@ NOTES = {
         "new images apart; untrained 38 %."
     ),
     "cifar": (
-        "vitrail train --data cifar10 --model cifar-small --recipe cifar --out RUN. "
-        "79.02 % of the test images after 88 minutes on one busy core (0.68 M parameters, one seed)."
+        "vitrail train --data cifar10 --model cifar-small --recipe cifar --compile --out RUN. "
+        "82.64 % of the test images after 61 minutes on one core (0.68 M parameters, one seed); by AdamW, lr 0.001, "
+        "79.02 % after 13,000 steps."
     ),
     "fashion-mnist": (
-        "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --out RUN. "
-        "No score measured here yet."
+        "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --compile --out RUN. "
+        "91.61 % of the test images after 38 minutes on one busy core (0.47 M parameters, one seed)."
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "
