@@ -1,13 +1,13 @@
 """A training step beside timm's and vit-pytorch's models in the same loop, on real images, in turns.
 
-    python benchmarks/train.py --data CIFAR10 [--json] [--seconds 3] [--threads 2]
+    python benchmarks/train.py --data CIFAR10 [--compile] [--json] [--seconds 3] [--threads 2]
     python benchmarks/train.py --data CIFAR10 --quality [--models vitrail vit-pytorch] [--model cifar-small]
                                [--recipe cifar] [--steps 2000] [--seed 0] [--compile] [--json]
 
 32 pixels, patch 4, batch 64, float32; forward, cross-entropy, backward, clip, AdamW. All three have vitrail's optimizer
 (fused AdamW, decay of matrices only); timm and vit-pytorch are also timed with torch's default AdamW, as their users'
-loops have it. A ratio above 1 means that vitrail is that much faster. `vitrail data fetch cifar10 --out CIFAR10` gets
-the data.
+loops have it. With --compile, all three once more by torch.compile. A ratio above 1 means that vitrail is that much
+faster. `vitrail data fetch cifar10 --out CIFAR10` gets the data.
 
 --quality trains vitrail's and vit-pytorch's ViT of the same size by the same recipe, on the same images in the same
 order, and gives their test accuracies and times. vit-pytorch's positions fit one image size only, so it sees its own at
@@ -106,6 +106,11 @@ def stepper(model: nn.Module, batches: list[tuple[Tensor, Tensor]], *, fused: bo
     return step
 
 
+def _ours(peer: str) -> str:
+    """Compiled beside compiled."""
+    return "vitrail, compiled" if peer.endswith("compiled") else "vitrail"
+
+
 def speed(options: argparse.Namespace) -> None:
     source = open_source(options.data)
     mean, std = statistics(source)
@@ -121,13 +126,19 @@ def speed(options: argparse.Namespace) -> None:
             "timm, default AdamW": stepper(build_timm(config), batches, fused=False),
             "vit-pytorch, default AdamW": stepper(build_vit_pytorch(config), batches, fused=False),
         }
+        if options.compile:
+            builders = {"vitrail": build, "timm": build_timm, "vit-pytorch": build_vit_pytorch}
+            for who, builder in builders.items():
+                model = builder(config)
+                model.compile()
+                candidates[f"{who}, compiled"] = stepper(model, batches, fused=True)
         spent = take_turns(candidates, seconds=options.seconds, at_least=5)
         cells.append(
             {
                 "width": config.width,
                 "depth": config.depth,
                 "images_per_second": {who: BATCH / median(times) for who, times in spent.items()},
-                "ratio": {who: ratio(spent, "vitrail", who) for who in candidates if who != "vitrail"},
+                "ratio": {who: ratio(spent, _ours(who), who) for who in candidates if not who.startswith("vitrail")},
                 "share_of_gemm_peak": ledger(config).flops_train * BATCH / median(spent["vitrail"]) / peak,
             }
         )
@@ -208,7 +219,7 @@ def main() -> None:
     parser.add_argument("--model", default="cifar-small", help="a preset, with --quality")
     parser.add_argument("--steps", type=int, help="updates of each model instead of the recipe's, with --quality")
     parser.add_argument("--recipe", default="cifar", help="a recipe's name or file, with --quality")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile, with --quality")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile too; with --quality, only so")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation, with --quality")
     options = arguments(__doc__, parser)
     (quality if options.quality else speed)(options)

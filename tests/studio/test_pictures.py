@@ -23,7 +23,7 @@ def pixels(name: str) -> np.ndarray:
 
 
 def test_the_photograph_is_the_one_that_its_source_says():
-    away = np.abs(PICTURES["cat"]().astype(int) - skimage.data.chelsea().astype(int))
+    away = np.abs(PICTURES["cat"]().astype(int) - skimage.data.chelsea()[30:290, 60:450].astype(int))
     assert away.mean() < 2.5  # of 255: JPEG at quality 92
     assert len((FOLDER / "cat.jpg").read_bytes()) <= 60_000
 

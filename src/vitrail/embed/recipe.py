@@ -123,7 +123,9 @@ def calibrate(
             if number not in lost:
                 images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
     watch(COMPUTING, 0)
-    require(len(images) > 0, f"none of {many} images that were tried to calibrate with can be read; use --engine torch")
+    require(
+        len(images) > 0, f"none of {many} images that were tried to learn from can be read; use float32 and all tokens"
+    )
     learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
     checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
     ranges = None
