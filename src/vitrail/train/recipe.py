@@ -194,8 +194,8 @@ NOTES = {
     ),
     "fashion-mnist": (
         "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --compile --out RUN. "
-        "91.61 % of the test images after 39 minutes on one busy core (0.47 M parameters, one seed); again from its own "
-        "weights, with --image 28 --steps 9000, 92.47 % after 45 more."
+        "91.61 % of the test images after 39 minutes on one busy core (0.47 M parameters, one seed); again from "
+        "its own weights, with --image 28 --steps 9000, 92.47 % after 45 more."
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "
