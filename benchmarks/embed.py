@@ -176,7 +176,7 @@ def other_runtimes(
         core = openvino.Core()
         graphs = {"openvino": core.read_model(path)}
         if find_spec("nncf"):
-            import nncf
+            import nncf  # type: ignore[import-not-found]  # large, and only compared with here
 
             images = nncf.Dataset([normalised(image[None], checkpoint.preprocessing).numpy() for image in calibration])
             kind = nncf.ModelType.TRANSFORMER

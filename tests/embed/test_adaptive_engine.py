@@ -19,6 +19,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.build import build
+from vitrail.nn.vit import ViT
 
 SMALL = ViTConfig(
     image=Size(48, 64),
@@ -72,8 +73,10 @@ def test_large_patches_of_a_uniform_image_without_positions_change_nothing(pool)
 def test_a_large_patch_counts_as_often_as_the_cells_it_covers(pool):
     """The reference: the model's own blocks on a sequence in which every cell has its token."""
     checkpoint = checkpoint_of(SMALL.but(pool=pool))
-    model = with_adaptive_patches(checkpoint, 0.3).model()
-    plain = checkpoint.model()
+    model, plain = with_adaptive_patches(checkpoint, 0.3).model(), checkpoint.model()
+    assert isinstance(model, ViT)
+    assert isinstance(plain, ViT)
+    assert plain.norm is not None
     pixels = (images().permute(0, 3, 1, 2) / 255 - torch.tensor(checkpoint.preprocessing.mean).view(3, 1, 1)) / (
         torch.tensor(checkpoint.preprocessing.std).view(3, 1, 1)
     )
