@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["DEFAULT", "embedded_path", "names_weights"]
+__all__ = ["DEFAULT", "embedded_path", "names_weights", "weights_path"]
 
 DEFAULT = "default"
 """The name that stands for these weights wherever a path to weights is taken; a file of that name is ./default."""
@@ -18,3 +18,8 @@ def names_weights(name: str) -> bool:
 
 def embedded_path() -> Path:
     return Path(str(files("vitrail.checkpoint") / "default" / "model.safetensors"))
+
+
+def weights_path(name: str | Path) -> Path:
+    """Where the weights are that a path or the embedded name stands for."""
+    return embedded_path() if str(name) == DEFAULT else Path(name)

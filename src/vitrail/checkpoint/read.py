@@ -13,7 +13,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.registry import DIALECTS
 from vitrail.checkpoint.dialects.table import read_rows
-from vitrail.checkpoint.embedded import DEFAULT, embedded_path
+from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.file import Stored, open_stored
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
@@ -37,7 +37,7 @@ def load(path: str | Path, from_image: Size | str | None = None, num_heads: int 
     neither a config beside the weights nor the exact shape of a preset does.
     """
     return read_stored(
-        open_stored(embedded_path() if str(path) == DEFAULT else Path(path)),
+        open_stored(weights_path(path)),
         from_image=None if from_image is None else Size.of(from_image),
         num_heads=num_heads,
     )

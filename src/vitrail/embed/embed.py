@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.read import load
 from vitrail.embed.engine import Agreement
 from vitrail.embed.finish import finish
@@ -62,7 +63,7 @@ def embed(
     require(
         count > 0 and worker.batch > 0, f"{count} workers with batches of {worker.batch} do nothing; give 1 or more"
     )
-    fresh = not (out / "plan.json").exists()
+    weights, fresh = weights_path(weights), not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
     found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
     begin(plan, _notes(plan, fresh=fresh), found)

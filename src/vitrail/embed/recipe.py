@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.file import write_file, write_json_file
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
@@ -47,7 +48,7 @@ def engine_of(
     folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None
 ) -> Engine | PackedEngine:
     """The plan's engine on the plan's weights, which must be those of the plan still."""
-    path = weights or Path(plan.weights)
+    path = weights_path(weights or plan.weights)
     require(
         weights_sha256(path) == plan.weights_sha256,
         f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
