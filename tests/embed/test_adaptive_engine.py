@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,47 +134,25 @@ def test_models_that_cannot_have_adaptive_patches_are_refused(changes, why):
         adaptive_config(SMALL.but(**changes), 0.3)
 
 
-def test_the_command_measures_the_cost_in_cosine_of_the_model_that_comes_along_too(tmp_path, capsys):
-    weights = "default"
-    photos(tmp_path / "photos", 6)
-    out = tmp_path / "out"
-    assert (
-        call(
-            "embed",
-            str(tmp_path / "photos"),
-            "--weights",
-            str(weights),
-            "--adaptive",
-            "0.3",
-            "--workers",
-            "1",
-            "--out",
-            str(out),
-        )
-        == 0
-    )
+def embed(folder: Path, weights: Path | str, *more: str) -> int:
+    """The command on some photographs, into folder/out."""
+    source = photos(folder / "photos", 6)
+    fixed = ("--adaptive", "0.3", "--workers", "1", "--out", str(folder / "out"))
+    return call("embed", str(source), "--weights", str(weights), *fixed, *more)
+
+
+def test_the_command_measures_the_cost_in_cosine_of_the_model_that_comes_along_too(tmp_path: Path, capsys):
+    assert embed(tmp_path, "default") == 0
     printed = capsys.readouterr().out
     assert "larger patches below detail 0.3" in printed
     assert "cosine    to float32 on" in printed
-    assert '"cosine_to_float32"' in (out / "manifest.json").read_text()
+    assert '"cosine_to_float32"' in (tmp_path / "out" / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize("other", [["--native"], ["--merge", "2"], ["--scales", "1,2"], ["--tokens", "npy"]])
-def test_adaptive_patches_go_alone(other, tmp_path, capsys):
+def test_adaptive_patches_go_alone(other: list[str], tmp_path: Path, capsys):
     weights = save_weights(tmp_path / "w.safetensors", SMALL.but(classes=0))
-    photos(tmp_path / "photos", 1)
-    command = (
-        "embed",
-        str(tmp_path / "photos"),
-        "--weights",
-        str(weights),
-        "--adaptive",
-        "0.3",
-        "--out",
-        str(tmp_path / "out"),
-        *other,
-    )
-    assert call(*command) == 2
+    assert embed(tmp_path, weights, *other) == 2
     printed = capsys.readouterr().err
     assert "--adaptive" in printed
     assert "does not go together" in printed

@@ -57,11 +57,8 @@ def engine_of(
     ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
     checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
     engine = _engine(checkpoint, options, threads=threads, ranges=ranges)
-    if isinstance(engine, AdaptiveEngine):
-        return engine
-    if options.native:
-        assert isinstance(engine, LeanEngine)
-        return PackedEngine(engine)
+    if options.native or options.adaptive is not None:
+        return _packed(engine, options)
     if options.scales != (1.0,):
         assert isinstance(plan.config, ViTConfig)
         return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
@@ -70,15 +67,16 @@ def engine_of(
 
 def _engine(
     checkpoint: Checkpoint, options: Options, *, threads: int | None, ranges: Mapping[str, Tensor] | None = None
-) -> Engine | AdaptiveEngine:
-    """What the options ask for at the model's own image size."""
+) -> Engine:
+    """What the options ask for, one image size at a time."""
     if options.adaptive is not None:
         checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
-    engine = build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
-    if options.adaptive is None:
-        return engine
+    return build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
+
+
+def _packed(engine: Engine, options: Options) -> PackedEngine:
     assert isinstance(engine, LeanEngine)
-    return AdaptiveEngine(engine)
+    return PackedEngine(engine) if options.adaptive is None else AdaptiveEngine(engine)
 
 
 def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
@@ -132,11 +130,11 @@ def calibrate(
     ranges = None
     if plan.options.engine == "int8":
         exact = _engine(checkpoint, replace(plan.options, engine="torch"), threads=threads)
-        exact = exact.engine if isinstance(exact, AdaptiveEngine) else exact
         assert isinstance(exact, LeanEngine)
         ranges = exact.ranges(learnt)
         write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
     ours = _engine(checkpoint, plan.options, threads=threads, ranges=ranges)
+    ours = ours if plan.options.adaptive is None else _packed(ours, plan.options)
     found = agreement(ours, build_engine(checkpoint, "torch", threads=threads), judged)
     write_json_file(folder / AGREEMENT, asdict(found))
 
