@@ -56,6 +56,7 @@ def test_int8_is_calibrated_on_the_images_and_says_how_near_it_comes(
     assert call(*arguments) == 2
     assert "less than 1.1; use --engine torch and another --out, or --force it" in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("part-*"))
+    (tmp_path / "out" / "calibration.safetensors").unlink()  # what is gone is learnt again
     assert call(*arguments, "--force") == 0
     assert "cosine    to float32 on 15 of your images: mean 0.99" in capsys.readouterr().out
     held = json.loads((tmp_path / "out" / "manifest.json").read_text())["cosine_to_float32"]
@@ -71,6 +72,8 @@ def test_int8_is_calibrated_on_the_images_and_says_how_near_it_comes(
         (["--scales", "x"], "scales 'x' are not numbers; write 1,1.5"),
         (["--scales", "0"], "not all between 0 and 8"),
         (["--native", "--scales", "1,2"], "--native does not go together with --scales"),
+        (["--compile", "--native"], "--compile does not go together with --native"),
+        (["--compile", "--engine", "int8"], "--compile does not go together with --engine int8"),
         (["--token-budget", "9"], "--token-budget is for --native"),
         (["--workers", "0"], "give 1 or more"),
         (["--batch", "0"], "give 1 or more"),

@@ -61,16 +61,16 @@ def test_every_config_gives_the_models_own_vectors(config: Config):
 
 @pytest.mark.parametrize("pool", [parts.ClsPool(), parts.MeanPool()])
 @pytest.mark.parametrize("final_norm", ["tokens", "pooled", "none"])
-def test_tokens_are_the_models_features(pool, final_norm):
+def test_features_are_the_models_tokens_and_their_vectors(pool, final_norm):
     config = SMALL.but(pool=pool, final_norm=final_norm, prefix=parts.Prefix(registers=2), layer_scale=0.3)
     checkpoint, images = checkpoint_of(config), images_for(config)
-    (ours, layout), (theirs, same) = (
-        engine.tokens(images) for engine in (build_engine(checkpoint), PlainEngine(checkpoint))
-    )
-    assert layout == same
-    assert layout.grid == Size(5, 7)
-    assert layout.prefix == 3
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    ours, theirs = (engine.features(images) for engine in (build_engine(checkpoint), PlainEngine(checkpoint)))
+    assert ours.layout == theirs.layout
+    assert ours.layout.grid == Size(5, 7)
+    assert ours.layout.prefix == 3
+    torch.testing.assert_close(ours.tokens, theirs.tokens, rtol=1e-4, atol=1e-4)
+    for each in (ours, theirs):
+        torch.testing.assert_close(each.vectors, PlainEngine(checkpoint).vectors(images), rtol=1e-4, atol=1e-4)
 
 
 def test_a_distilled_model_gives_the_mean_of_its_two_tokens():
@@ -106,6 +106,15 @@ def test_mistakes_are_one_line():
         build_engine(checkpoint, merge=-1)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of torch's own parts
+def test_a_compiled_engine_gives_the_same_vectors():
+    checkpoint, images = checkpoint_of(SMALL), images_for(SMALL)
+    found = build_engine(checkpoint, compile=True).vectors(images)
+    torch.testing.assert_close(found, build_engine(checkpoint).vectors(images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(VitrailError, match="leave out int8 and merge"):
+        build_engine(checkpoint, compile=True, merge=1)
+
+
 # ── several scales ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -119,7 +128,11 @@ def test_scales_give_the_mean_of_unit_vectors_at_each_size():
     small = torch.nn.functional.interpolate(images.permute(0, 3, 1, 2), (40, 56), mode="bicubic", antialias=True)
     each = [engine.vectors(small.permute(0, 2, 3, 1).contiguous()), engine.vectors(images)]
     expected = sum(vector / vector.norm(dim=1, keepdim=True) for vector in each) / 2
-    torch.testing.assert_close(MultiScaleEngine(engine, sizes).vectors(images), expected)
+    both = MultiScaleEngine(engine, sizes)
+    torch.testing.assert_close(both.vectors(images), expected)
+    found = both.features(images)
+    torch.testing.assert_close(found.vectors, expected)
+    torch.testing.assert_close(found.tokens, engine.features(images).tokens)
 
 
 def test_one_scale_changes_directions_not_at_all():

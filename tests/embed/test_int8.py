@@ -109,9 +109,9 @@ def test_integer_patches_are_the_float_patches_of_rounded_weights():
 def test_int8_tokens_are_near_float32s():
     checkpoint = heavy_tailed(SMALL)
     engine, reference = build_engine(checkpoint, "int8", calibration=photos(16, seed=1)), build_engine(checkpoint)
-    (ours, layout), (theirs, same) = (each.tokens(photos(3, seed=2)) for each in (engine, reference))
-    assert layout == same
-    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).mean() > 0.99
+    ours, theirs = (each.features(photos(3, seed=2)) for each in (engine, reference))
+    assert ours.layout == theirs.layout
+    assert torch.nn.functional.cosine_similarity(ours.tokens, theirs.tokens, dim=-1).mean() > 0.99
 
 
 def test_int8_merges_too():

@@ -26,6 +26,7 @@ def embed(
     merge: int = 0,
     adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
+    compile: Flag = False,  # noqa: A002 — torch's word
     workers: int | None = None,
     batch: int = 4,
     shard_size: int | None = None,
@@ -64,6 +65,8 @@ def embed(
         Twice as large patches where an image has less detail than this, like 0.25: faster, and not quite the same.
     tokens
         Keep every token's features too, beside each part.
+    compile
+        The torch engine by torch.compile, which needs a C++ compiler: minutes at first, for large runs.
     workers
         Processes that each decode and compute with one thread; as many as there are cores unless given.
     batch
@@ -91,6 +94,7 @@ def embed(
         merge=merge,
         adaptive=adaptive,
         tokens=tokens,
+        compile=compile,
     )
     crew = LocalCrew
     if engine == "ray" or address is not None:

@@ -88,14 +88,14 @@ def _notes(plan: Plan, *, fresh: bool) -> list[str]:
 
 
 def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) -> Agreement:
-    found = read_agreement(out)
+    found = read_agreement(out, plan)
     if found is None:
         worker = Worker(out, options)
         try:
             worker.do(CALIBRATE)
         finally:
             worker.stop()
-        found = read_agreement(out)
+        found = read_agreement(out, plan)
     assert found is not None
     require(
         found.mean >= LEAST_COSINE or force or plan.options.engine == "torch",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,15 +22,25 @@ from vitrail.embed.merge import MergingEncoder, check_mergeable
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.attention import within
+from vitrail.nn.compile import compiled
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
 from vitrail.nn.vit import ViT
 
-__all__ = ["Agreement", "Engine", "EngineName", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
+__all__ = ["Agreement", "Engine", "EngineName", "Features", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
 
 EngineName = Literal["torch", "int8"]
 ROWS = 800
 """Tokens that go through the encoder at a time: what lies between two layers then stays in the cache."""
+
+
+class Features(NamedTuple):
+    vectors: Tensor
+    """(B, D)."""
+    tokens: Tensor
+    """(B, T, D), the encoder's after the final norm."""
+    layout: Layout
+    """Where they lie."""
 
 
 class Engine(Protocol):
@@ -44,8 +54,8 @@ class Engine(Protocol):
         """uint8 (B, H, W, C) → float32 (B, D), the pooled vectors, not normalised to unit length."""
         ...
 
-    def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
-        """uint8 (B, H, W, C) → float32 (B, T, D), the encoder's tokens after the final norm, and where they lie."""
+    def features(self, images: Tensor) -> Features:
+        """uint8 (B, H, W, C) → the vectors and the tokens they are pooled from."""
         ...
 
 
@@ -81,7 +91,8 @@ def build_engine(
         assert calibration is not None
         engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
     if compile:
-        engine.vectors = torch.compile(engine.vectors)  # type: ignore[method-assign]
+        require(name == "torch" and not merge, "compile is for the torch engine and all tokens; leave out int8 and merge")
+        engine._vectors = compiled(engine._vectors)  # type: ignore[method-assign]
     return engine
 
 
@@ -118,14 +129,18 @@ class PlainEngine:
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
+        return self._vectors(images)
+
+    def _vectors(self, images: Tensor) -> Tensor:
         return one_vector(self.model.vector(normalised(images, self.preprocessing)))
 
     @torch.inference_mode()
-    def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
+    def features(self, images: Tensor) -> Features:
         model = self.model
         require(isinstance(model, ViT), f"{type(model).__name__} has no tokens of one grid; ask for vectors only")
         assert isinstance(model, ViT)
-        return model.features(normalised(images, self.preprocessing))
+        tokens, layout = model.features(normalised(images, self.preprocessing))
+        return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
 
 
 class LeanEngine:
@@ -152,17 +167,16 @@ class LeanEngine:
         return torch.cat([self._vectors(part) for part in self.parts(images)])
 
     @torch.inference_mode()
-    def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
+    def features(self, images: Tensor) -> Features:
         parts = [self.encode(*self.embed(part), self.whole) for part in self.parts(images)]
-        x, layout = torch.cat([x for x, _ in parts]), parts[0][1]
-        model = self.model
-        return model.norm(x) if model.norm is not None and model.config.final_norm == "tokens" else x, layout
+        tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
+        return Features(one_vector(self.model.pooled(tokens, layout)), tokens, layout)
 
     @torch.inference_mode()
     def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
         """What the layers are given by these uint8 images (B, H, W, C): all that int8 has to know of them."""
         parts = self.parts(calibration)  # adaptive patches differ in number from one to the next
-        return watched(self._every_block(), lambda: [(self.vectors(part), self.tokens(part)) for part in parts])
+        return watched(self._every_block(), lambda: [(self.vectors(part), self.features(part)) for part in parts])
 
     @torch.inference_mode()
     def to_int8(self, ranges: Mapping[str, Tensor]) -> None:
@@ -191,11 +205,7 @@ class LeanEngine:
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """Tokens, all or those that are kept, → (B, D)."""
-        model = self.model
-        if model.norm is not None and model.config.final_norm == "tokens":
-            x = model.norm(x)
-        x = model.pool(x, layout)
-        return one_vector(model.norm(x) if model.norm is not None and model.config.final_norm == "pooled" else x)
+        return one_vector(self.model.pooled(self.model.normed(x), layout))
 
     def _vectors(self, images: Tensor) -> Tensor:
         return self.pooled(*self.encode(*self.embed(images), self.blocks))

@@ -146,8 +146,8 @@ class _Open(nn.Module):
         assert isinstance(embedding, PatchEmbed)
         stride = tuple(embedding.stride or embedding.patch)
         patches = F.conv2d(image, embedding.weight, embedding.bias, stride=stride)  # (B, D, h, w)
-        config = model.config
-        layout = Layout(grid=config.grid, frame=config.grid)  # full attention and pools read only its prefix
+        grid = model.config.grid
+        layout = Layout(grid=grid, frame=grid)  # full attention and pools read only its prefix
         x, layout = model.prefix(patches.flatten(2).mT, layout)
         if isinstance(model.position, LearnedTable):
             x = x + _position(model.position, patches.shape[2], patches.shape[3], layout.prefix)
@@ -155,10 +155,7 @@ class _Open(nn.Module):
             x = model.embedding_norm(x)
         for block in model.blocks:
             x = block(x, layout)
-        if model.norm is not None and config.final_norm == "tokens":
-            x = model.norm(x)
-        x = model.pool(x, layout)
-        return one_vector(model.norm(x) if model.norm is not None and config.final_norm == "pooled" else x)
+        return one_vector(model.pooled(model.normed(x), layout))
 
 
 def _position(table: LearnedTable, rows: int, columns: int, prefix: int) -> Tensor:

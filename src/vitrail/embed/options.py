@@ -9,6 +9,7 @@ from vitrail.checkpoint.adaptive import adaptive_config
 from vitrail.config import Config, ViTConfig
 from vitrail.embed.scales import scaled_sizes
 from vitrail.errors import require
+from vitrail.nn.compile import require_compiler
 from vitrail.parts import Adaptive
 
 __all__ = ["Options"]
@@ -17,8 +18,9 @@ APART = (
     *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
     *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
     ("--merge", "--tokens"),
+    *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
 )
-"""Options of which each changes what a sequence is: one at a time."""
+"""One of each pair at a time: both change what a sequence is, or one is not made for the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Options:
     """Where an image has less detail than this, patches are twice as large."""
     tokens: Literal["npy", "safetensors"] | None = None
     """Keep every token's features too."""
+    compile: bool = False
+    """By torch.compile, whose kernels round otherwise."""
 
     def __post_init__(self) -> None:
         require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
@@ -50,6 +54,8 @@ class Options:
             "--scales": self.scales != (1.0,),
             "--merge": self.merge > 0,
             "--tokens": self.tokens is not None,
+            "--compile": self.compile,
+            "--engine int8": self.engine == "int8",
         }
         for one, other in APART:
             require(not (asked[one] and asked[other]), f"{one} does not go together with {other}; use one of them")
@@ -70,6 +76,8 @@ class Options:
         )
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
         require(self.merge >= 0, f"merge {self.merge} is below 0; give tokens that every block merges, or 0")
+        if self.compile:
+            require_compiler()
         if self.adaptive is not None:
             adaptive_config(config, self.adaptive)
         if isinstance(config, ViTConfig):

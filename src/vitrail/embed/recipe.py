@@ -71,7 +71,14 @@ def _engine(
     """What the options ask for, one image size at a time."""
     if options.adaptive is not None:
         checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
-    return build_engine(checkpoint, options.engine, threads=threads, calibration=ranges, merge=options.merge)
+    return build_engine(
+        checkpoint,
+        options.engine,
+        threads=threads,
+        calibration=ranges,
+        compile=options.compile,
+        merge=options.merge,
+    )
 
 
 def _packed(engine: Engine, options: Options) -> PackedEngine:
@@ -139,8 +146,10 @@ def calibrate(
     write_json_file(folder / AGREEMENT, asdict(found))
 
 
-def read_agreement(folder: Path) -> Agreement | None:
-    """None if it has not been measured."""
+def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
+    """None if it has not been measured, or int8's ranges are gone: they are learnt together."""
+    if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
+        return None
     try:
         return Agreement(**json.loads((folder / AGREEMENT).read_bytes()))
     except (OSError, ValueError, TypeError):

@@ -7,7 +7,7 @@ Shapes: B images, H×W pixels, C channels, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.embed.engine import Engine
+from vitrail.embed.engine import Engine, Features
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.nn.layout import Layout
 
 __all__ = ["MultiScaleEngine", "prepared_for", "scaled_sizes"]
 
@@ -53,12 +52,18 @@ class MultiScaleEngine:
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
         """uint8 (B, H, W, C) at the largest size → float32 (B, D): the mean over sizes of vectors of unit length."""
-        found = [F.normalize(self.engine.vectors(resized(images, size)), dim=1) for size in self.sizes]
-        return torch.stack(found).mean(dim=0)
+        return _mean(self.engine.vectors(resized(images, size)) for size in self.sizes)
 
-    def tokens(self, images: Tensor) -> tuple[Tensor, Layout]:
-        """The tokens at the largest size."""
-        return self.engine.tokens(images)
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Features:
+        """With the tokens at the largest size."""
+        largest = self.engine.features(images)
+        others = {size: self.engine.vectors(resized(images, size)) for size in {*self.sizes} - {max(self.sizes)}}
+        return largest._replace(vectors=_mean(others.get(size, largest.vectors) for size in self.sizes))
+
+
+def _mean(vectors: Iterable[Tensor]) -> Tensor:
+    return torch.stack([F.normalize(each, dim=1) for each in vectors]).mean(dim=0)
 
 
 def resized(images: Tensor, size: Size) -> Tensor:

@@ -48,11 +48,13 @@ def process_shard(
 
     def compute() -> None:
         images = list(waiting.values())
-        rows.vectors[list(waiting)] = vectors_of(engine, images).numpy()
-        if plan.options.tokens is not None:
+        if plan.options.tokens is None:
+            rows.vectors[list(waiting)] = vectors_of(engine, images).numpy()
+        else:
             assert not isinstance(engine, PackedEngine)
-            tokens, _ = engine.tokens(torch.from_numpy(np.stack([image.pixels for image in images])))
-            rows.tokens.update(zip(waiting, tokens.numpy(), strict=True))
+            found = engine.features(torch.from_numpy(np.stack([image.pixels for image in images])))
+            rows.vectors[list(waiting)] = found.vectors.numpy()
+            rows.tokens.update(zip(waiting, found.tokens.numpy(), strict=True))
         waiting.clear()
 
     for row, item in enumerate(inputs):

@@ -51,9 +51,7 @@ class ViT(VisionFrontEnd):
 
     def vector(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
         """(B, C, H, W) → the pooled vector (B, D); (B, 2, D) with a distillation token."""
-        x, layout = self.features(image, sizes)
-        x = self.pool(x, layout)
-        return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
+        return self.pooled(*self.features(image, sizes))
 
     def features(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the encoder's tokens (B, T, D), normalised if `final_norm` is "tokens", and their layout."""
@@ -63,7 +61,16 @@ class ViT(VisionFrontEnd):
         position = within(self.position, layout, x)
         for block in self.blocks:
             x = block(x, layout, position)
-        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x, layout
+        return self.normed(x), layout
+
+    def normed(self, x: Tensor) -> Tensor:
+        """The last block's tokens as pooling reads them: normalised if `final_norm` is "tokens"."""
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """`features` → `vector`."""
+        x = self.pool(x, layout)
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
 
     def classify(self, vector: Tensor) -> Tensor:
         """The pooled vector → logits; a distilled model gives the mean of its two heads'."""

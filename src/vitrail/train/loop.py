@@ -7,8 +7,6 @@ Everything random is keyed by the step, so a run that stops anywhere and resumes
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.images.source import Source
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
+from vitrail.nn.compile import compiled
 from vitrail.nn.mimetic import begin_mimetic
 from vitrail.nn.vit import ViT
 from vitrail.stop import Stop
@@ -88,7 +87,7 @@ def train(
         rank=world.rank,
         world=world.size,
     )
-    forward = _compiled(objective) if recipe.compile else objective
+    forward = compiled(objective) if recipe.compile else objective
     damaged: set[str] = set()
     last = (read_metrics(folder.path) or [{}])[-1]
     loss: float = last.get("loss", math.nan)
@@ -195,15 +194,6 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     shared = world.share(objective)
     mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in objective.named_parameters()}
     return Trained(objective, build_optimizers(objective, recipe), mean), shared
-
-
-def _compiled(objective: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    compiler = os.environ.get("CXX", "g++")
-    require(
-        shutil.which(compiler) is not None,
-        f"torch.compile needs a C++ compiler, and there is no {compiler}; install one, set CXX, or do without compile",
-    )
-    return torch.compile(objective)
 
 
 def _resume(folder: RunFolder, trained: Trained, world: World, watch: Callable[[dict[str, Any]], None]) -> int:
