@@ -9,6 +9,7 @@ Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w patches, D width.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -189,6 +190,7 @@ def _write_onnx(
         }
         assert isinstance(model, ViT)
     module = (_Open(model) if dynamic else _Fixed(model)).eval()  # type: ignore[arg-type]
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # what its optimizer leaves as it is, is no one's worry
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, of its own parts
         try:
