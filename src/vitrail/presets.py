@@ -219,7 +219,9 @@ PRESETS: dict[str, Config] = {
     },
     "cifar": _tiny(32, width=128, depth=6),
     "cifar-small": _tiny(32, width=96, depth=6),
-    "fashion-mnist": _tiny(28, width=96, depth=4, channels=1).but(embedding=Stem(patch=Size(4, 4), widths=(24, 48))),
+    "fashion-mnist": _tiny(28, width=96, depth=4, channels=1).but(
+        embedding=Stem(patch=Size(4, 4), widths=(32, 96)), prefix=Prefix(cls=False), pool=MeanPool()
+    ),
     "swin-T": _swin(96, (2, 2, 6, 2), 3),
     "swin-S": _swin(96, (2, 2, 18, 2), 3),
     "swin-B": _swin(128, (2, 2, 18, 2), 4),

@@ -109,7 +109,7 @@ class View:
 
 
 def _engine(options: Options) -> Iterator[str]:
-    yield options.engine
+    yield f"{options.engine}, compiled" if options.compile else options.engine
     if options.native:
         yield "native sizes"
     if options.scales != (1.0,):

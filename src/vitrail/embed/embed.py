@@ -95,6 +95,7 @@ def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) ->
             worker.do(CALIBRATE)
         finally:
             worker.stop()
+            worker.join()
         found = read_agreement(out, plan)
     assert found is not None
     require(

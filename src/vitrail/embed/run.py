@@ -146,4 +146,6 @@ class LocalCrew:
     def stop(self) -> None:
         for worker in self.workers:
             worker.stop()
+        for worker in self.workers:
+            worker.join()
         self.watchers.shutdown()

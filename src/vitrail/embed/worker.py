@@ -31,6 +31,8 @@ DEATHS = 3
 ROW, SINCE, DONE = 0, 1, 2
 COMPUTING = -1
 """On the board, while no row is being decoded."""
+TIDYING = 5.0
+"""Seconds that a process may take to end by itself."""
 HUNG = "hung"
 KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Ends that come from outside."""
@@ -63,7 +65,7 @@ class Worker:
         )  # the row being decoded, since when, and how many are behind
         self.process: BaseProcess | None = None
         self.line: Connection
-        self.stopping = False
+        self.working = self.stopping = False
 
     @property
     def done(self) -> int:
@@ -75,7 +77,9 @@ class Worker:
         lost: dict[int, str] = {}
         deaths: Counter[int] = Counter()
         while True:
+            self.working = True
             result = self._attempt(shard, lost)
+            self.working = False
             if isinstance(result, Tally):
                 self.board[DONE] = 0
                 return result
@@ -93,9 +97,19 @@ class Worker:
                 )
 
     def stop(self) -> None:
-        """End the process now; a part is renamed into place when it is whole, so none is harmed."""
+        """Let an idle process end by itself; one at work ends now. A part gets its name when it is whole: none is harmed.
+
+        `join` waits for it.
+        """
         self.stopping = True
+        if self.process is not None and self.working:
+            self.process.kill()
+        elif self.process is not None:
+            self.line.close()
+
+    def join(self) -> None:
         if self.process is not None:
+            self.process.join(timeout=TIDYING)
             self.process.kill()
             self.process.join()
 
@@ -137,6 +151,7 @@ def _ending(code: int) -> str:
 def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
     """Answer each (shard, lost rows) with a tally, or with the line of an error that is the user's to mend."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everyone; the parent decides
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # --compile in this process: a pool would outlive its end
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from vitrail.embed.pixels import prepare
     from vitrail.embed.plan import read_plan

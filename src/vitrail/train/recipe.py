@@ -165,16 +165,14 @@ RECIPES = {
         images=(Size(24, 24), Size(32, 32)),
     ),
     "fashion-mnist": Recipe(
-        steps=12_000,
+        steps=13_000,
         batch=64,
         optimizer="muon",
         lr=2e-3,
         ema=0.999,
-        label_smoothing=0.1,
         flip=True,
-        shift=2,
+        shift=1,
         mimetic=True,
-        images=(Size(20, 20), Size(28, 28)),
     ),
     "finetune": Recipe(steps=1000, batch=64, lr=1e-4, warmup=0.1, weight_decay=0.01, ema=0.999, flip=True, crop=0.6),
 }
