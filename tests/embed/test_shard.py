@@ -128,7 +128,7 @@ def test_a_vector_that_its_precision_cannot_hold_is_a_failure(tmp_path: Path, we
         def vectors(self, images: torch.Tensor) -> torch.Tensor:
             return torch.tensor([[1.0, 2.0, 3.0], [1e5, 0.0, 0.0], [float("nan"), 0.0, 0.0]])
 
-        def tokens(self, images: torch.Tensor) -> Any: ...
+        def features(self, images: torch.Tensor) -> Any: ...
 
     plan = frozen(tmp_path / "out", photos(tmp_path / "photos", 3), weights, precision="float16")
     tally = process_shard(tmp_path / "out", plan, 0, Loud(), batch=3)

@@ -91,7 +91,9 @@ def build_engine(
         assert calibration is not None
         engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
     if compile:
-        require(name == "torch" and not merge, "compile is for the torch engine and all tokens; leave out int8 and merge")
+        require(
+            name == "torch" and not merge, "compile is for the torch engine and all tokens; leave out int8 and merge"
+        )
         engine._vectors = compiled(engine._vectors)  # type: ignore[method-assign]
     return engine
 

@@ -97,10 +97,7 @@ class Worker:
                 )
 
     def stop(self) -> None:
-        """Let an idle process end by itself; one at work ends now. A part gets its name when it is whole: none is harmed.
-
-        `join` waits for it.
-        """
+        """Let an idle process end by itself, and one at work now: parts get their names whole, so none is harmed."""
         self.stopping = True
         if self.process is not None and self.working:
             self.process.kill()
@@ -108,6 +105,7 @@ class Worker:
             self.line.close()
 
     def join(self) -> None:
+        """Until a stopped process has ended."""
         if self.process is not None:
             self.process.join(timeout=TIDYING)
             self.process.kill()
