@@ -174,6 +174,9 @@ RECIPES = {
         shift=1,
         mimetic=True,
     ),
+    "fashion-mnist-refine": Recipe(
+        steps=8_000, batch=64, optimizer="muon", lr=1e-3, ema=0.999, label_smoothing=0.1, flip=True, shift=2
+    ),
     "finetune": Recipe(steps=1000, batch=64, lr=1e-4, warmup=0.1, weight_decay=0.01, ema=0.999, flip=True, crop=0.6),
 }
 """By name. `NOTES` has what each reached here; no score is claimed before it has been measured."""
@@ -192,8 +195,11 @@ NOTES = {
     ),
     "fashion-mnist": (
         "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --compile --out RUN. "
-        "91.61 % of the test images after 39 minutes on one busy core (0.47 M parameters, one seed); again from "
-        "its own weights, with --image 28 --steps 9000, 92.47 % after 45 more."
+        "92.87 % of the test images after 57 minutes on one core (0.49 M parameters, one seed)."
+    ),
+    "fashion-mnist-refine": (
+        "vitrail train --data fashion-mnist --model RUN --recipe fashion-mnist-refine --compile --seed 1 --out AGAIN. "
+        "From what fashion-mnist gave, 93.00 % after 38 minutes more on one core."
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "
