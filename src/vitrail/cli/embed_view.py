@@ -69,7 +69,7 @@ class View:
             left = (progress.images - progress.behind) / progress.per_second
             words = f"{count_text(progress.per_second)} images/s, {_duration(left)} left"
         elif progress.behind == progress.images:
-            words = "all done before"
+            words = "done" if progress.own else "all done before"
         if progress.tally.failed:
             words += f", failed: {_reasons(progress.tally)}"
         if progress.stopping:
