@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vitrail.plan.meter import Number
 from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
 from vitrail.plan.tape import Tape, Tensor, module
 
@@ -15,10 +14,10 @@ __all__ = ["Problem", "copy", "product", "sdpa", "softmax", "softmax_attention",
 class Problem:
     """How much attention there is: `count` (images × heads) score matrices of queries × keys."""
 
-    count: Number
-    queries: Number
-    keys: Number
-    head_width: Number
+    count: int
+    queries: int
+    keys: int
+    head_width: int
     single: bool = False
     """Of one image: its heads are a batch of matrices as they lie, and need no copy."""
 
@@ -46,9 +45,9 @@ def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
 def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
     """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads."""
     flash, head_width = is_flash(t, mask), p.head_width
-    if flash and isinstance(head_width, int) and head_width % 8:
+    if flash and head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
-    if not flash and isinstance(head_width, int) and head_width % (16 // t.compute):
+    if not flash and head_width % (16 // t.compute):
         return _plain(t, path, q, k, v, p, mask)
     cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
     m = None if cast is None else _mask(t, cast, p)
@@ -114,10 +113,10 @@ def product(
     path: str,
     a: Tensor,
     b: Tensor,
-    batch: Number,
-    m: Number,
-    k: Number,
-    n: Number,
+    batch: int,
+    m: int,
+    k: int,
+    n: int,
     component: str | None = None,
     *,
     copies: tuple[bool, bool] = (True, True),

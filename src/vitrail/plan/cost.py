@@ -29,7 +29,6 @@ from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, unbind_heads
 from vitrail.plan.embeddings import adaptive_embed, conv_stem, pyramid_embed
 from vitrail.plan.encoder import Numbers, block, mlp, norm, shares_position, within
-from vitrail.plan.meter import Number
 from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
@@ -91,17 +90,13 @@ def runs(c: ViTConfig, n: Numbers) -> list[Run]:
     """Like blocks. The first drops no path and is the last to let go of a shared position; windows shift in every
     other one; a shared bias gets its first gradient in the last."""
     depth = n.depth
-    if not isinstance(depth, int):
-        return [([(0,), (1,), (2,)], depth)]
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     cuts = [0, first, max(first, last - (last - first) % period), depth]
-    found = []
-    for start, stop in pairwise(cuts):
-        groups = [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)]
-        found.append((groups, len(groups)))
-    return found
+    return [
+        [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
+    ]
 
 
 # ── front end ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -214,7 +209,7 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Te
 
 
 @module
-def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number) -> Tensor:
+def _linear(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tensor:
     return ops.linear(t, path, x, before, after)
 
 

@@ -26,7 +26,6 @@ from vitrail.parts import (
 )
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, unbind_heads
-from vitrail.plan.meter import Number
 from vitrail.plan.mixes import full_mix, linear_mix, sparse_mix
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Tape, Tensor, module
@@ -53,32 +52,30 @@ class Encoder:
 
 @dataclass
 class Numbers:
-    """The sizes of a ViT: whole numbers, or arrays of them for a sweep."""
+    """The sizes of a ViT."""
 
-    batch: Number
-    channels: Number
-    patch: Number
+    batch: int
+    channels: int
+    patch: int
     """Pixels of a patch."""
-    pixels: Number
+    pixels: int
     """Pixels of the image."""
-    grid: Number
+    grid: int
     """Patches per image."""
-    cells: Number
+    cells: int
     """Places of the grid: patches, but for adaptive ones."""
-    tokens: Number
-    offsets: Number
+    tokens: int
+    offsets: int
     """Between patches of the grid: (2·rows − 1)·(2·columns − 1)."""
-    width: Number
-    depth: Number
-    num_heads: Number
-    mlp_width: Number
-    classes: Number
-    head_width_: int | None = None
-    """Where all of a sweep share it."""
+    width: int
+    depth: int
+    num_heads: int
+    mlp_width: int
+    classes: int
 
     @property
-    def head_width(self) -> Number:
-        return self.width // self.num_heads if self.head_width_ is None else self.head_width_
+    def head_width(self) -> int:
+        return self.width // self.num_heads
 
 
 @module
@@ -148,7 +145,7 @@ def mix(
     bias: Tensor | None,
     shifted: bool,
 ) -> tuple[Tensor, bool]:
-    single = isinstance(n.batch, int) and n.batch == 1
+    single = n.batch == 1
     p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
     in_order = c.qk_norm
     match c.attention:
@@ -180,7 +177,7 @@ def qk_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def mlp(t: Tape, spec: MlpKind, width: Number, hidden: Number, x: Tensor, path: str, rate: float) -> Tensor:
+def mlp(t: Tape, spec: MlpKind, width: int, hidden: int, x: Tensor, path: str, rate: float) -> Tensor:
     if isinstance(spec, SwiGLU):
         inner = x.count // width * hidden
         gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)

@@ -33,7 +33,7 @@ def fused_mix(
     in_order: bool = False,
 ) -> tuple[Tensor, bool]:
     """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
-    cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
+    cut = p.head_width % 8 != 0
     return sdpa(t, path, q, k, v, p, bias), is_flash(t, bias) and (in_order or cut)
 
 

@@ -11,7 +11,6 @@ from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patche
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, product, softmax, unbind_heads
 from vitrail.plan.encoder import Numbers, drop_path, norm
-from vitrail.plan.meter import Number
 from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
@@ -38,11 +37,9 @@ def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]
     return c, c.embedding, c.position
 
 
-def _blocks(depth: Number) -> list[Run]:
+def _blocks(depth: int) -> list[Run]:
     """The first apart: the caller holds its input to the end."""
-    if not isinstance(depth, int):
-        return [([(0,)], 1), ([(1,), (2,), (3,)], depth - 1)]
-    return [([(0,)], 1), ([(i,) for i in range(1, depth)], depth - 1)]
+    return [[(0,)], [(i,) for i in range(1, depth)]]
 
 
 # ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,7 +111,7 @@ def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: f
 
 @module
 def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
-    single = isinstance(n.batch, int) and n.batch == 1
+    single = n.batch == 1
     p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3)
     if c.qk_norm:
@@ -144,7 +141,7 @@ def _head_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number, bias: bool = True) -> Tensor:
+def _linear(t: Tape, path: str, x: Tensor, before: int, after: int, bias: bool = True) -> Tensor:
     return ops.linear(t, path, x, before, after, bias)
 
 
@@ -233,7 +230,7 @@ def _hf_layer(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor
 
 @module
 def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
-    single = isinstance(n.batch, int) and n.batch == 1
+    single = n.batch == 1
     p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
     biased = c.qkv_bias == "all"
     q = _linear(t, f"{path}.q_proj", x, n.width, n.width, biased)
