@@ -66,8 +66,8 @@ def vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def vector(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
-    x = features(t, c, n, image)
-    x = pool(t, c, n, x)
+    tokens = features(t, c, n, image)
+    x = pool(t, c, n, tokens)
     return norm(t, n, x, "norm") if c.final_norm == "pooled" else x
 
 
@@ -125,7 +125,9 @@ def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
         case Stem() as spec:
             return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, n.channels, n.width)
         case Hierarchical() as spec:
-            return pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
+            x = pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
+            gaps = c.prefix.count > 0 and n.batch > 1 and not t.amp  # between images, where the prefix's gradient is
+            return ops.copied_back(t, x) if gaps else x
         case Adaptive() as spec:
             return adaptive_embed(t, spec, image, c.fit(c.image).fitted, n.grid, n.batch, n.channels, n.width)
 
@@ -200,8 +202,8 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Te
         t.approximate("a pool that reads tokens in the convolution's own order copies them, which is not modelled")
     q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
-    k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
-    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
+    k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2, d)
+    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, n.tokens, d // spec.num_heads))
     x = _linear(t, "pool.out", copy(t, mixed) if copies else mixed, d, d)
     kind = Mlp(width=spec.mlp_width, activation=spec.activation)
     x = ops.add(t, x, mlp(t, kind, d, spec.mlp_width, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))

@@ -31,7 +31,7 @@ from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, rel
 from vitrail.plan.tape import Tape, Tensor, module
 from vitrail.plan.windows import Windows, windowed_mix
 
-__all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "shares_position", "within"]
+__all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "self_attention", "shares_position", "within"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,10 @@ def _add(
 def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
     if rate == 0:
         return branch
-    return ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
+    drawn = t.new(n.batch, branch.size)  # before it is scaled
+    kept = ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
+    del drawn
+    return kept
 
 
 @module
@@ -134,6 +137,13 @@ def attention(
     return ops.dropout(t, path, x, c.dropout)
 
 
+def self_attention(t: Tape, n: Numbers) -> Problem:
+    """Every token is a query and a key."""
+    if n.head_width == 1:
+        t.approximate("heads of one value: which of them are copied is not proven")
+    return Problem(n.batch, n.num_heads, n.tokens, n.tokens, n.head_width)
+
+
 def mix(
     t: Tape,
     c: ViTConfig | Encoder,
@@ -145,8 +155,7 @@ def mix(
     bias: Tensor | None,
     shifted: bool,
 ) -> tuple[Tensor, bool]:
-    single = n.batch == 1
-    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
+    p = self_attention(t, n)
     in_order = c.qk_norm
     match c.attention:
         case FullAttention():
@@ -155,7 +164,7 @@ def mix(
             return linear_mix(t, path, q, k, v, p, in_order)
         case WindowedAttention(window=window, shift=shift):
             windows = Windows.of(c.grid, window, shifted=shifted and shift)
-            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, n.batch, bias)
+            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias)
         case SparseAttention():
             return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
 
@@ -165,7 +174,7 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> 
     if c.qkv_bias == "no_key":
         q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
         bias = ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
-    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3)
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
     if c.qk_norm:
         q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")
     return [q, k, v]

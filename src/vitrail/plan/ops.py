@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitrail.errors import require
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = [
@@ -44,8 +45,9 @@ def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Ten
 
     def backward(grad: Tensor):
         t.tally(path, flops * (1 + wanted))
+        weights = None if biased else t.new(width * out, size)  # without a bias they come first
         before = t.new(rows * width, size) if wanted else None
-        weights = t.new(width * out, size)
+        weights = weights or t.new(width * out, size)
         t.forget_recomputed()
         return before, weights, t.new(out, size) if biased else None
 
@@ -100,6 +102,10 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
 
 def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     """Half-precision maps stay so under autocast, with statistics in float32."""
+    require(
+        not t.train or x.count > width,
+        f"{path} would train on one value per channel, which PyTorch refuses; use a batch of 2 or a larger image",
+    )
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     t.buffer(path, 2 * width, t.size)
     t.buffer(path, 1, 8)
@@ -166,10 +172,12 @@ def _reduced(
 def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: bool = False) -> Tensor:
     """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
+    needs = x.node is not None, y.node is not None
 
     def backward(grad: Tensor):
-        first = _reduced(t, [grad], *like[0], count, size, spread=False)
-        return first, _reduced(t, [grad], *like[1], count, size, spread=spread)
+        whole = [grad if need else None for need in needs]
+        first = _reduced(t, whole, *like[0], count, size, spread=False)
+        return first, _reduced(t, whole, *like[1], count, size, spread=spread)
 
     return t.record(t.new(count, size, component), (x, y), None, backward)
 
@@ -214,10 +222,10 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
     return t.record(t.new(sum(counts), size), parts, None, backward)
 
 
-def expand(t: Tape, x: Tensor, count: int) -> Tensor:
-    """The same for every image: a view, whose gradient is summed."""
+def expand(t: Tape, x: Tensor, count: int, *, new_axis: bool = False) -> Tensor:
+    """The same for every image: a view, whose gradient is summed, over a new axis even if that has one place."""
     own, size = x.count, x.size
-    if own == count:
+    if own == count and not new_axis:
         return x
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 

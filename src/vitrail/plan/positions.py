@@ -51,9 +51,22 @@ def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, he
 def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> Rotation:
     angles = ops.pad(t, angles, padded)
     angles = ops.repeat(t, angles, 2)
-    return Rotation(
-        t.cast(ops.activate(t, path, angles), size), t.cast(ops.activate(t, path, angles), size), halves=False
-    )
+    cos, sin = t.cast(_wave(t, path, angles, 2), size), t.cast(_wave(t, path, angles, 1), size)
+    return Rotation(cos, sin, halves=False)
+
+
+def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
+    """A cosine or a sine: backward makes the other one, for a cosine its negative too, then the gradient."""
+    count, size = angles.count, angles.size
+    saved = t.save(path, angles)
+
+    def backward(grad: Tensor):
+        made = t.new(count, size)
+        for _ in range(steps):
+            made = t.new(count, size)
+        return (made,)
+
+    return t.record(t.new(count, size), (angles,), saved, backward)
 
 
 def relative_bias(t: Tape, path: str, offsets: int, patches: int, heads: int, entries: int, prefix: int) -> Tensor:
