@@ -17,7 +17,7 @@ __all__ = ["full_mix", "fused_mix", "linear_mix", "sparse_mix"]
 def full_mix(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
 ) -> tuple[Tensor, bool]:
-    if t.kernel == "eager":
+    if t.explicit:
         return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
     return fused_mix(t, path, q, k, v, p, bias, in_order)
 

@@ -117,7 +117,7 @@ def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> 
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3, n.width)
     if c.qk_norm:
         q, k = _head_norm(t, n, q, f"{path}.q_norm"), _head_norm(t, n, k, f"{path}.k_norm")
-    if t.kernel == "eager":
+    if t.explicit:
         q = ops.fresh(t, q)
         copies = not c.qk_norm and not p.single
         attn = product(
@@ -241,12 +241,12 @@ def _hf_layer(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor
 @module
 def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
     p = self_attention(t, n)
-    eager, padded = t.kernel == "eager", is_flash(t, p) and p.head_width % 8 > 0
+    eager, padded = t.explicit, is_flash(t, p) and p.head_width % 8 > 0
     copies = (eager or padded) and not p.merges  # these give gradients heads first, eager those of keys transposed
     q = _hf_heads(t, c, n, x, f"{path}.q_proj", copies)
     k = _hf_heads(t, c, n, x, f"{path}.k_proj", p.batch > 1 and p.keys > 1 if eager else copies)
     v = _hf_heads(t, c, n, x, f"{path}.v_proj", copies)
-    if t.kernel == "eager":
+    if t.explicit:
         mixed, weights = _hf_eager(t, c, path, q, k, v, p)
     else:
         (mixed, copies), weights = fused_mix(t, path, q, k, v, p), None

@@ -54,7 +54,8 @@ def run_step(config: Config, workload: Workload) -> Step:
         amp=workload.precision.startswith("amp"),
         fp16=workload.precision == "amp-fp16",
         size=SIZES[workload.precision],
-        kernel=_kernel(config, workload),
+        kernel=workload.attention,
+        explicit=workload.attention == "eager" or getattr(config, "attention", None) == FullAttention(fused=False),
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
     )
@@ -79,11 +80,6 @@ def run_step(config: Config, workload: Workload) -> Step:
     after = meter.state()
     del images, labels
     return Step(tape, peaks, at_peak, after)
-
-
-def _kernel(config: Config, workload: Workload) -> str:
-    explicit = isinstance(config, ViTConfig) and config.attention == FullAttention(fused=False)
-    return "eager" if explicit else workload.attention
 
 
 def _model(config: Config, workload: Workload) -> tuple[Callable[..., Tensor], Numbers | Sizes]:

@@ -86,11 +86,12 @@ class Tape:
         fp16: bool = False,
         size: int = 4,
         kernel: str = "flash",
+        explicit: bool = False,
         checkpointing: bool = False,
         has_grads: bool = False,
     ) -> None:
         self.meter, self.train, self.amp, self.fp16, self.kernel = meter, train, amp, fp16, kernel
-        self.checkpointing, self.has_grads = checkpointing, has_grads
+        self.explicit, self.checkpointing, self.has_grads = explicit, checkpointing, has_grads
         self.size = size
         """Bytes of an element of a parameter."""
         self.compute = 2 if amp else size

@@ -72,8 +72,9 @@ def windowed_mix(
     bias: Tensor | None,
 ) -> tuple[Tensor, bool]:
     in_place = windows.in_place(prefix)
-    if windows.thin and not in_place:
-        t.approximate("windows of whole rows, one row or one column: which of them are copied is not proven")
+    gaps = p.heads == 1 and windows.higher and not windows.wider and not prefix
+    if (windows.thin and not in_place) or gaps:
+        t.approximate("windows of whole rows, of one row or column, or padded below one head: copies are not proven")
     count, size = windows.across.area, windows.window.area
     keys = size + prefix
     q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
