@@ -13,7 +13,9 @@ from vitrail.errors import VitrailError, require
 
 __all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count"]
 
-Remainder = Literal["error", "resize", "crop", "pad"]
+Remainder = Literal["error", "resize", "crop", "floor", "pad"]
+"""What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
+over at the right and the bottom dropped, as a strided convolution does ("floor"); or padded behind a mask."""
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +83,14 @@ class Fit:
     @property
     def cropped_pixels(self) -> int:
         """Pixels of the image that no token sees."""
-        return self.image.area - self.fitted.area if self.remainder == "crop" else 0
+        return self.image.area - self.fitted.area if self.remainder in ("crop", "floor") else 0
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """The row and the column of the image at which the first patch begins."""
+        if self.remainder != "crop":
+            return 0, 0
+        return (self.image.height - self.fitted.height) // 2, (self.image.width - self.fitted.width) // 2
 
 
 def fit(image: Size, patch: Size, *, stride: Size | None = None, remainder: Remainder = "error") -> Fit:
@@ -120,7 +129,7 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
                 "or remainder 'pad' or 'resize'"
             )
         fitted = above
-    elif remainder == "crop":
+    elif remainder in ("crop", "floor"):
         fitted = below
     elif remainder == "resize":
         fitted = below if length - below <= above - length else above
@@ -128,7 +137,7 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
         spacing = f"patch {patch}" if step == window else f"patch {patch} at stride {step}"
         raise VitrailError(
             f"image {image} is not divisible by {spacing} ({length} leaves {extra}); "
-            f"use {below} or {above}, or choose a remainder: resize, crop or pad"
+            f"use {below} or {above}, or choose a remainder: resize, crop, floor or pad"
         )
     return fitted, (fitted - window) // step + 1
 

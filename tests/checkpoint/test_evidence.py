@@ -42,19 +42,20 @@ def test_a_wrong_image_is_refused_by_the_count(tmp_path: Path):
         load(path, from_image="32x64", num_heads=3)
 
 
-def test_197_rows_of_768_at_16_pixels_are_b16_at_224(tmp_path: Path):
-    checkpoint = load(bare(tmp_path / "w.safetensors", "vit_base_patch16_224"))
-    assert (checkpoint.config.image, checkpoint.config.num_heads) == (Size(224, 224), 12)  # type: ignore[union-attr]
-    assert checkpoint.evidence.grid == "image 224x224 from the exact shape of preset B/16 (197 × 768 and patch 16x16)"
-    assert "num_heads 12 from the shape of preset B/16" in checkpoint.evidence.config
-    assert describe(checkpoint).variant.startswith("B/16")
+def test_weights_of_a_known_shape_need_no_config(tmp_path: Path):
+    checkpoint = load(bare(tmp_path / "w.safetensors", "vit_tiny_patch16_224"))
+    assert (checkpoint.config.image, checkpoint.config.num_heads) == (Size(224, 224), 3)  # type: ignore[union-attr]
+    known = "the exact names and shapes of timm's vit_tiny_patch16_224 and 1 more"
+    assert checkpoint.evidence.grid == f"image 224x224 from {known}"
+    assert checkpoint.evidence.config == known
+    assert describe(checkpoint).variant.startswith("Ti/16")
 
 
-def test_577_rows_are_no_presets_and_are_not_taken_for_a_square(tmp_path: Path):
-    path = bare(tmp_path / "w.safetensors", "vit_tiny_patch16_384")
-    with pytest.raises(VitrailError, match="577 rows of positions do not say"):
+def test_rows_that_no_known_image_gives_are_not_taken_for_a_square(tmp_path: Path):
+    path = bare(tmp_path / "w.safetensors", "vit_tiny_patch16_224", img_size=(256, 400))
+    with pytest.raises(VitrailError, match="401 rows of positions do not say"):
         load(path)
-    assert load(path, from_image="384").config.grid == Size(24, 24)
+    assert load(path, from_image="256x400").config.grid == Size(16, 25)
 
 
 def test_heads_that_nothing_shows_are_asked_for(tmp_path: Path):
@@ -97,7 +98,7 @@ def test_inspect_says_what_a_file_is(tmp_path: Path, capsys):
     path = bare(tmp_path / "w.safetensors", "vit_tiny_patch16_224")
     assert call("inspect", str(path)) == 0
     shown = capsys.readouterr().out
-    for expected in ("timm names (vit)", "Ti/16", "5,717,416", "grid 14x14", "exact shape of preset Ti/16"):
+    for expected in ("timm names (vit)", "Ti/16", "5,717,416", "grid 14x14", "timm's vit_tiny_patch16_224"):
         assert expected in shown
 
 

@@ -31,8 +31,8 @@ class Evidence:
     """What says the parts that shapes do not show: a config beside the weights, metadata, or a known preset."""
     grid: str
     """What says how the positions are laid out."""
-    notes: tuple[str, ...] = ()
-    """What a reader should know: tensors without a place, values that are not finite."""
+    assumed: tuple[str, ...] = ()
+    """What neither a config nor the weights say: given the value that is usual for such a model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,21 +30,31 @@ CONFIG_KEY = "vitrail"
 PREPROCESSING_KEY = "vitrail_preprocessing"
 
 
-def load(path: str | Path, from_image: Size | str | None = None, num_heads: int | None = None) -> Checkpoint:
-    """Read weights of any dialect: a file, or a directory with its config, or "default", the model that comes along.
+def load(
+    path: str | Path,
+    from_image: Size | str | None = None,
+    num_heads: int | None = None,
+    architecture: str | None = None,
+) -> Checkpoint:
+    """Read weights of any dialect: a file, a directory with its config, or "default", the bundled model.
 
-    `from_image` says for which image the positions were made, and `num_heads` how many heads there are, where
-    neither a config beside the weights nor the exact shape of a preset does.
+    `from_image` says for which image the positions were made, `num_heads` how many heads there are, and
+    `architecture` which of timm's models it is, where neither a config beside the weights nor the exact shape of a
+    known model does.
     """
-    return read_stored(
-        open_stored(weights_path(path)),
-        from_image=None if from_image is None else Size.of(from_image),
-        num_heads=num_heads,
-    )
+    stored = open_stored(weights_path(path))
+    if architecture is not None:
+        stored = dataclasses.replace(stored, config={**stored.config, "architecture": architecture})
+    return read_stored(stored, from_image=None if from_image is None else Size.of(from_image), num_heads=num_heads)
 
 
 def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
     dialect, family, prefix = _recognise(stored)
+    if "architecture" in stored.config:
+        require(
+            dialect.name == "timm",
+            f"{stored.path} has {dialect.name}'s names, and an architecture is timm's word for a model; leave it out",
+        )
     known = family.known(stored, prefix)
     tensors, rest = read_rows(family.rows, stored.tensors, prefix, known.sizes)
     unknown = [name for name in rest if not family.is_spare(name, prefix)]
@@ -95,6 +105,8 @@ def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
             prefix = family.prefix_in(stored)
             if prefix is not None:
                 return dialect, family, prefix
+    reason = next(filter(None, (dialect.foreign(stored) for dialect in DIALECTS.values())), None)
+    require(reason is None, f"{stored.path} cannot be read: {reason}")
     some = ", ".join(list(stored.tensors)[:3]) or "nothing"
     raise VitrailError(
         f"{stored.path} holds {some} …, which are no names of {', '.join(DIALECTS)}; "

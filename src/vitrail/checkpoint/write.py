@@ -124,7 +124,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
         table = fixed_table(config, config.position)
         if FIXED_TABLE not in kept or kept[FIXED_TABLE].shape != table.shape:
             kept[FIXED_TABLE] = table
-    _, left = write_rows(family.rows, checkpoint.tensors, kept, "", sizes_of(config), config)
+    theirs, left = write_rows(family.rows, checkpoint.tensors, kept, "", sizes_of(config), config)
     if left:
         return len(left), f"it has no place for {', '.join(left[:3])}{' …' if len(left) > 3 else ''}"
     missing = [name for name in family.needs if name not in checkpoint.tensors and name not in kept]
@@ -133,7 +133,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     reason = family.refuse(config)
     if reason is not None:
         return 0, reason
-    written = family.write(checkpoint)
+    written = family.write(checkpoint, theirs)
     prefix = written.prefix if written.prefix is not None else checkpoint.name_prefix if home else ""
     tensors, _ = write_rows(family.rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
     reason = None if dialect.tells_all else _difference(config, family, tensors, prefix, written)

@@ -7,7 +7,15 @@ from vitrail.cli.tables import count_text, plain, show, table, write_json
 __all__ = ["inspect"]
 
 
-def inspect(file: str, /, *, from_image: str | None = None, num_heads: int | None = None, json: bool = False) -> None:
+def inspect(
+    file: str,
+    /,
+    *,
+    from_image: str | None = None,
+    num_heads: int | None = None,
+    architecture: str | None = None,
+    json: bool = False,
+) -> None:
     """Say what a weights file is, how that is known, and what is wrong with it.
 
     Parameters
@@ -18,6 +26,8 @@ def inspect(file: str, /, *, from_image: str | None = None, num_heads: int | Non
         HEIGHTxWIDTH of the image that the positions were made for, where the file does not say.
     num_heads
         Attention heads, where the file does not say.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     json
         Everything as JSON, the config included.
     """
@@ -25,7 +35,7 @@ def inspect(file: str, /, *, from_image: str | None = None, num_heads: int | Non
     from vitrail.checkpoint.read import load
     from vitrail.codec import to_plain
 
-    found = describe(load(file, from_image=from_image, num_heads=num_heads))
+    found = describe(load(file, from_image=from_image, num_heads=num_heads, architecture=architecture))
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return
@@ -46,6 +56,7 @@ def inspect(file: str, /, *, from_image: str | None = None, num_heads: int | Non
         ("  known from", steps.source),
         ("config known from", found.evidence.config),
         ("grid known from", found.evidence.grid),
+        ("assumed", ", ".join(found.evidence.assumed) or "nothing"),
         ("unused tensors", unused or "none"),
         ("not finite", f"[bold red]{', '.join(checks.not_finite[:4])}[/]" if checks.not_finite else "none"),
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,9 +73,30 @@ def _known(
         for key in ("layerscale_value", "layer_scale_init_value"):
             if key in said:
                 found["layer_scale"] = said.number(key, 0.0) or None
-        source = f"config.json ({said.text('model_type')})" if said else "names and shapes, as transformers has them"
-        return Known(source=source, fields=found, image=said.size("image_size"))
+        if not said:
+            source = "names and shapes, as transformers has them"
+            return Known(source=source, fields=found, assumed=("activation", "norm_eps"))
+        return Known(
+            source=f"config.json ({stored.config.get('model_type')})", fields=found, image=said.size("image_size")
+        )
 
+    return known
+
+
+def _known_vit(stored: Stored, prefix: str) -> Known:
+    eps = 1e-6 if stored.config.get("model_type") == "vit_msn" else 1e-12
+    return _known(LEARNED, eps=eps)(stored, prefix)
+
+
+def _known_dinov3(stored: Stored, prefix: str) -> Known:
+    known = _known(Rotary(coordinates="normalised"), eps=1e-5, pool=ClsPool())(stored, prefix)
+    said = vision_part(stored)
+    activation = said.text("hidden_act", "gelu")
+    require(
+        not said.flag("use_gated_mlp", False) or activation == "silu",
+        f"config.json has hidden_act {activation!r} in a gated MLP, and vitrail's gated MLP has 'silu'; "
+        "it cannot be read",
+    )
     return known
 
 
@@ -87,7 +109,7 @@ def _known_beit(stored: Stored, prefix: str) -> Known:
         fields["position"] = Learned(convention="huggingface")
     elif f"{prefix}encoder.relative_position_bias.relative_position_bias_table" in stored.tensors:
         fields["position"] = RelativeBias(shared=True)
-    return Known(source=known.source, fields=fields, image=known.image)
+    return replace(known, fields=fields)
 
 
 def _known_siglip2(stored: Stored, prefix: str) -> Known:
@@ -98,16 +120,16 @@ def _known_siglip2(stored: Stored, prefix: str) -> Known:
         count > 0 and math.isqrt(count) ** 2 == count,
         f"config.json has num_patches {count}, and a SigLIP2 table is square by definition; mend it",
     )
-    return Known(
-        source=known.source,
-        fields=known.fields,
-        image=Size.of(patch * math.isqrt(count)),
-        sizes=Sizes(patch=Size.of(patch), channels=said.whole("num_channels", 3)),
-    )
+    sizes = Sizes(patch=Size.of(patch), channels=said.whole("num_channels", 3))
+    return replace(known, image=Size.of(patch * math.isqrt(count)), sizes=sizes)
+
+
+MODEL_TYPES: list[str] = []
 
 
 def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored, str], bool]:
     """By the config's model_type, or, without a config, by the names."""
+    MODEL_TYPES.extend(kind for kind in types if kind not in MODEL_TYPES)
 
     def signs(stored: Stored, prefix: str) -> bool:
         if "model_type" in stored.config:
@@ -148,7 +170,7 @@ def _family(
     rows: tuple[Row, ...],
     known: Callable[[Stored, str], Known],
     signs: Callable[[Stored, str], bool],
-    write: Callable[[Checkpoint], Written],
+    write: Callable[[Checkpoint, Mapping[str, Tensor]], Written],
     *,
     anchor: str = "embeddings.patch_embeddings.projection.weight",
     statistics: Statistics = HALF,
@@ -170,8 +192,17 @@ def _family(
 
 LEARNED = Learned(convention="huggingface")
 TOWER = "embeddings.patch_embedding.weight"
+
+
+def _foreign(stored: Stored) -> str | None:
+    kind = stored.config.get("model_type")
+    known = ", ".join(MODEL_TYPES)
+    return None if kind is None else f"config.json has model_type {kind!r}, and vitrail reads {known}"
+
+
 HUGGINGFACE = Dialect(
     name="huggingface",
+    foreign=_foreign,
     directory=True,
     preprocessing=read_processor,
     families=(
@@ -217,7 +248,7 @@ HUGGINGFACE = Dialect(
         _family(
             "dinov3",
             DINOV3_ROWS,
-            _known(Rotary(coordinates="normalised"), eps=1e-5, pool=ClsPool()),
+            _known_dinov3,
             _of_type("dinov3_vit", names=lambda names: "embeddings.register_tokens" in names),
             describe("dinov3_vit", dinov3_fields, plain=("DINOv3ViTModel", "")),
             anchor="embeddings.patch_embeddings.weight",
@@ -290,7 +321,7 @@ HUGGINGFACE = Dialect(
         _family(
             "vit",
             VIT_ROWS,
-            _known(LEARNED),
+            _known_vit,
             _of_type("vit", "vit_msn", names=lambda names: True),
             describe("vit", vit_fields, plain=("ViTModel", ""), headed=("ViTForImageClassification", "vit.")),
             needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias"),
