@@ -16,6 +16,7 @@ from torch import Tensor
 from peer_models import randomise
 from peers import open_clip, timm, transformers
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
+from vitrail.checkpoint.file import Stored
 
 __all__ = ["Case", "cases"]
 
@@ -34,6 +35,8 @@ class Case:
     save: Callable[[Path], Callable[[Tensor], Tensor]]
     """Write weights and config; give the function from images to outputs."""
     image: tuple[int, int]
+    outline: Callable[[], Stored] | None = None
+    """For models that have no small form: names, shapes and config without values, to be refused at no cost."""
 
 
 def cases() -> Iterator[Case]:
@@ -52,7 +55,13 @@ def timm_names() -> list[str]:
 def _timm_cases() -> Iterator[Case]:
     for name in timm_names():
         arguments, image = _small(name)
-        yield Case(library="timm", name=name, save=partial(_save_timm, name, arguments), image=image)
+        yield Case(
+            library="timm",
+            name=name,
+            save=partial(_save_timm, name, arguments),
+            image=image,
+            outline=None if arguments else partial(_outline_timm, name),
+        )
 
 
 def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
@@ -70,6 +79,12 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
     arguments = {"embed_dim": width, "depth": 2, "img_size": image}
     kv_heads = known.arguments.get("num_kv_heads")
     return {**arguments, **({"num_kv_heads": kv_heads[:2]} if isinstance(kv_heads, list) else {})}, image
+
+
+def _outline_timm(name: str) -> Stored:
+    with torch.device("meta"):
+        tensors = timm.create_model(name).state_dict()
+    return Stored(path=Path("it"), format="memory", tensors=tensors, config={"architecture": name})
 
 
 def _save_timm(name: str, arguments: dict[str, Any], directory: Path) -> Callable[[Tensor], Tensor]:
@@ -114,6 +129,7 @@ def _transformers_cases() -> Iterator[Case]:
                         name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(arguments.get("image_size", 32)),
+                        outline=None if kind in KNOWN else partial(_outline_transformers, model, config),
                     )
 
 
@@ -130,6 +146,12 @@ def _models(config: type) -> list[type]:
 
 def _each(models: Any) -> list[type]:
     return list(models) if isinstance(models, tuple | list) else [models]
+
+
+def _outline_transformers(model: type, config: type) -> Stored:
+    with torch.device("meta"):
+        module = model(config())
+    return Stored(path=Path("it"), format="memory", tensors=module.state_dict(), config=module.config.to_dict())
 
 
 def _save_transformers(

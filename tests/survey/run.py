@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 
-from peer_models import randomise  # noqa: F401
 from peers import timm
 from survey.cases import Case, cases, timm_names
 from survey.document import write_table
@@ -40,6 +39,13 @@ Outcome = tuple[str, str]
 
 def beside(case: Case, directory: Path) -> tuple[Outcome, Outcome]:
     """With the config beside the weights; then the weights alone, told the image and the heads."""
+    if case.outline is not None:
+        try:
+            read_stored(case.outline())
+        except VitrailError as error:
+            return ("refused", str(error)), ("-", "")
+        except Exception as error:
+            return ("not built", type(error).__name__), ("-", "")
     try:
         answer = case.save(directory)
     except Exception as error:  # the peer does not build it this way: not ours to read
@@ -107,7 +113,7 @@ def main(parts: list[str]) -> None:
     chosen = [case for case in cases() if not parts or any(part in f"{case.library} {case.name}" for part in parts)]
     rows: list[tuple[Case, Outcome, Outcome]] = []
     home = Path(tempfile.mkdtemp())
-    for case in track(chosen, "Reading the peers' models", console=console):
+    for case in track(chosen, "Reading the peers' models", console=console, disable=not console.is_terminal):
         directory = home / "model"
         rows.append((case, *beside(case, directory)))
         shutil.rmtree(directory, ignore_errors=True)

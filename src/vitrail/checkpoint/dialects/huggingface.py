@@ -28,13 +28,17 @@ from vitrail.checkpoint.dialects.huggingface_config import (
 )
 from vitrail.checkpoint.dialects.huggingface_names import (
     BEIT_ROWS,
+    CLIP_CLASSIFIER_ROWS,
     CLIP_ROWS,
+    DEIT_CLASSIFIER_ROWS,
     DEIT_ROWS,
     DINOV2_REGISTER_ROWS,
     DINOV2_ROWS,
     DINOV3_ROWS,
     MAE_ROWS,
+    SIGLIP2_CLASSIFIER_ROWS,
     SIGLIP2_ROWS,
+    SIGLIP_CLASSIFIER_ROWS,
     SIGLIP_ROWS,
     VIT_ROWS,
 )
@@ -127,11 +131,18 @@ def _known_siglip2(stored: Stored, prefix: str) -> Known:
 MODEL_TYPES: list[str] = []
 
 
-def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored, str], bool]:
-    """By the config's model_type, or, without a config, by the names."""
+def _known_siglip2_classifier(stored: Stored, prefix: str) -> Known:
+    known = _known_siglip2(stored, prefix)
+    return replace(known, fields={**known.fields, "pool": MeanPool()})
+
+
+def _of_type(*types: str, names: Callable[[set[str]], bool], classifier: bool = False) -> Callable[[Stored, str], bool]:
+    """By the config's model_type, or, without a config, by the names; a `classifier` has a layer of that name."""
     MODEL_TYPES.extend(kind for kind in types if kind not in MODEL_TYPES)
 
     def signs(stored: Stored, prefix: str) -> bool:
+        if classifier and "classifier.weight" not in stored.tensors:
+            return False
         if "model_type" in stored.config:
             return stored.config["model_type"] in types
         return names({name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix)})
@@ -157,12 +168,21 @@ def _swiglu_width(config: Config) -> str | None:
     return None
 
 
+def _one_register(config: Config) -> str | None:
+    assert isinstance(config, ViTConfig)
+    count = config.prefix.registers
+    return None if count == 1 else f"its one distillation token takes the place of a register, and here are {count}"
+
+
 def _mask_token(*shape: int) -> Callable[[Config], dict[str, Tensor]]:
     def constants(config: Config) -> dict[str, Tensor]:
         assert isinstance(config, ViTConfig)
         return {"embeddings.mask_token": torch.zeros(*shape, config.width)}
 
     return constants
+
+
+SPARE = r"embeddings\.mask_token|pooler\..*|embeddings\.position_ids|.*relative_position_index"
 
 
 def _family(
@@ -174,9 +194,9 @@ def _family(
     *,
     anchor: str = "embeddings.patch_embeddings.projection.weight",
     statistics: Statistics = HALF,
+    spare: str = SPARE,
     **options: Any,
 ) -> Family:
-    spare = r"embeddings\.mask_token|pooler\..*|classifier\..*|embeddings\.position_ids|.*relative_position_index"
     return Family(
         name=name,
         rows=rows,
@@ -206,6 +226,62 @@ HUGGINGFACE = Dialect(
     directory=True,
     preprocessing=read_processor,
     families=(
+        _family(
+            "siglip2_classifier",
+            SIGLIP2_CLASSIFIER_ROWS,
+            _known_siglip2_classifier,
+            lambda stored, prefix: (
+                stored.config.get("model_type", "siglip2") == "siglip2"
+                and stored.tensors[prefix + TOWER].ndim == 2
+                and "classifier.weight" in stored.tensors
+            ),
+            describe(
+                "siglip2",
+                siglip2_fields,
+                plain=("Siglip2ForImageClassification", "vision_model."),
+                headed=("Siglip2ForImageClassification", "vision_model."),
+                nested=True,
+            ),
+            anchor=TOWER,
+            refuse=_square,
+            needs=("head.weight", "position.table", "embedding.bias", "norm.weight"),
+            spare=rf"{SPARE}|head\..*",
+        ),
+        _family(
+            "siglip_classifier",
+            SIGLIP_CLASSIFIER_ROWS,
+            _known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh", pool=MeanPool()),
+            _of_type("siglip", names=lambda names: "head.probe" in names, classifier=True),
+            describe(
+                "siglip",
+                mlp_fields,
+                plain=("SiglipForImageClassification", "vision_model."),
+                headed=("SiglipForImageClassification", "vision_model."),
+                nested=True,
+            ),
+            anchor=TOWER,
+            refuse=_square,
+            needs=("head.weight", "position.table", "embedding.bias", "norm.weight"),
+            spare=rf"{SPARE}|head\..*",
+        ),
+        _family(
+            "clip_classifier",
+            CLIP_CLASSIFIER_ROWS,
+            _known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
+            _of_type("clip", names=lambda names: "embeddings.class_embedding" in names, classifier=True),
+            describe(
+                "clip",
+                mlp_fields,
+                plain=("CLIPForImageClassification", "vision_model."),
+                headed=("CLIPForImageClassification", "vision_model."),
+                nested=True,
+            ),
+            anchor=TOWER,
+            statistics=OPENAI_CLIP,
+            refuse=_square,
+            needs=("head.weight", "prefix.cls", "embedding_norm.weight", "position.table"),
+            spare=rf"{SPARE}|post_layernorm\..*",
+        ),
         _family(
             "siglip2",
             SIGLIP2_ROWS,
@@ -285,6 +361,21 @@ HUGGINGFACE = Dialect(
             _of_type("beit", "data2vec-vision", names=lambda names: "encoder.layer.0.lambda_1" in names),
             describe("beit", beit_fields, plain=("BeitModel", ""), headed=("BeitForImageClassification", "beit.")),
             needs=("prefix.cls", "norm.weight"),
+        ),
+        _family(
+            "deit_classifier",
+            DEIT_CLASSIFIER_ROWS,
+            _known(LEARNED),
+            _of_type("deit", names=lambda names: "embeddings.distillation_token" in names, classifier=True),
+            describe(
+                "deit",
+                vit_fields,
+                plain=("DeiTForImageClassification", "deit."),
+                headed=("DeiTForImageClassification", "deit."),
+            ),
+            statistics=IMAGENET,
+            refuse=_one_register,
+            needs=("head.weight", "prefix.cls", "prefix.registers", "position.table", "norm.weight"),
         ),
         _family(
             "deit",

@@ -173,8 +173,12 @@ def describe(
     *,
     plain: tuple[str, str],
     headed: tuple[str, str] | None = None,
+    nested: bool = False,
 ) -> Callable[[Checkpoint, Mapping[str, Tensor]], Written]:
-    """`plain` and `headed` are the class, and what stands before its names, without and with a head."""
+    """`plain` and `headed` are the class, and what precedes its names, without and with a head.
+
+    A `nested` config has the vision tower's part inside, as models of image and text do.
+    """
 
     def written(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         config = checkpoint.config
@@ -183,13 +187,14 @@ def describe(
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
         came_as = Said(origin).first("architectures")
-        whole = isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
+        whole = nested or isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None
-        found = {**found, **fields(config), **(labels(config.classes, origin) if headed else {})}
+        found = {**found, **fields(config)}
         if whole:
-            found = {"vision_config": {**origin["vision_config"], **found}}
-        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found}
+            found = {"vision_config": {**origin.get("vision_config", {}), **found}}
+        names = labels(config.classes, origin) if headed else {}
+        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
         return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
 
     return written

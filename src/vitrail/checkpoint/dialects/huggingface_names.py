@@ -16,13 +16,17 @@ from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = [
     "BEIT_ROWS",
+    "CLIP_CLASSIFIER_ROWS",
     "CLIP_ROWS",
+    "DEIT_CLASSIFIER_ROWS",
     "DEIT_ROWS",
     "DINOV2_REGISTER_ROWS",
     "DINOV2_ROWS",
     "DINOV3_ROWS",
     "MAE_ROWS",
+    "SIGLIP2_CLASSIFIER_ROWS",
     "SIGLIP2_ROWS",
+    "SIGLIP_CLASSIFIER_ROWS",
     "SIGLIP_ROWS",
     "VIT_ROWS",
 ]
@@ -69,6 +73,14 @@ DEIT_ROWS = (
     *both("norm", "{p}layernorm"),
     *both("head", "cls_classifier"),
     *both("distillation_head", "distillation_classifier"),
+)
+DEIT_CLASSIFIER_ROWS = (
+    *FRONT,
+    Row(("prefix.registers",), ("{p}embeddings.distillation_token",)),  # a token that no head reads is a register
+    *VIT_BLOCK,
+    *_qkv(f"{LAYER}.attention.attention"),
+    *both("norm", "{p}layernorm"),
+    *both("head", "classifier"),
 )
 MAE_ROWS = (*VIT_ROWS, Row((FIXED_TABLE,), ("{p}embeddings.position_embeddings",), TABLE, is_sincos))
 BEIT_ROWS = (
@@ -140,6 +152,10 @@ CLIP_ROWS = (
     *TOWER_BLOCK,
     Row(("head.weight",), ("visual_projection.weight",)),
 )
+CLIP_CLASSIFIER_ROWS = (
+    *(row for row in CLIP_ROWS[:-1] if not row.ours[0].startswith("norm.")),  # its head reads tokens before the norm
+    *both("head", "classifier"),
+)
 SIGLIP_ROWS = (
     *both("embedding", "{p}embeddings.patch_embedding"),
     *TOWER_BLOCK,
@@ -151,8 +167,14 @@ SIGLIP_ROWS = (
     *both("pool.mlp.fc1", "{p}head.mlp.fc1"),
     *both("pool.mlp.fc2", "{p}head.mlp.fc2"),
 )
-SIGLIP2_ROWS = (
+FLAT_EMBEDDING = (
     Row(("embedding.weight",), ("{p}embeddings.patch_embedding.weight",), PIXELS_LAST),
     Row(("embedding.bias",), ("{p}embeddings.patch_embedding.bias",)),
-    *SIGLIP_ROWS[2:],
 )
+SIGLIP2_ROWS = (*FLAT_EMBEDDING, *SIGLIP_ROWS[2:])
+SIGLIP_CLASSIFIER_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    *TOWER_BLOCK,
+    *both("head", "classifier"),
+)
+SIGLIP2_CLASSIFIER_ROWS = (*FLAT_EMBEDDING, *TOWER_BLOCK, *both("head", "classifier"))
