@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from peers import timm
 from survey.cases import Case, cases, timm_names
-from survey.document import write_table
+from survey.document import Outcome, write_table
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.read import load, read_stored
@@ -34,7 +34,6 @@ from vitrail.errors import VitrailError
 
 EQUAL = 1e-3
 """The largest difference in units of the outputs' deviation that rounding in float32 explains."""
-Outcome = tuple[str, str]
 
 
 def beside(case: Case, directory: Path) -> tuple[Outcome, Outcome]:
