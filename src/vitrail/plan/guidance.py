@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.measure import Survey
+from vitrail.images.survey import Survey
 from vitrail.plan.hardware import GIB, Card
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
