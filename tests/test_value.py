@@ -23,6 +23,7 @@ from vitrail.config import MobileStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Shard, Workload
+from vitrail.rules import Range, number
 from vitrail.train.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
@@ -176,6 +177,25 @@ def test_what_the_package_exports_as_a_description_is_a_value():
     values = {kind.__name__ for kind in VALUES} | {kind.__name__ for kind in _subclasses(Value)}
     assert plain - values == {"Size", "Checkpoint"}  # a size checks itself; a checkpoint is weights, not a description
     assert len(VALUES) > 30
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        ("[0, 1)", (0.0, 0.5, 1 - 2**-53), (-5e-324, 1.0)),
+        ("(0, 1]", (5e-324, 1.0), (0.0, 1 + 2**-52)),
+        ("(0, inf)", (5e-324, 1.7e308), (0.0, math.inf)),
+        ("[0, inf]", (0.0, math.inf), (-5e-324, -math.inf)),
+        ("(-inf, inf)", (-1.7e308, 1.7e308), (-math.inf, math.inf)),
+        ("[0, 8]", (0, 8), (-1, 9)),
+    ],
+)
+def test_a_range_holds_what_its_interval_does(interval: str, inside: tuple, outside: tuple):
+    within = Range(interval, "remedy")
+    assert [number("x", value, within) for value in inside] == list(inside)
+    for value in (*outside, math.nan):
+        with pytest.raises(VitrailError, match=r"^x .* is not a .*; remedy$"):
+            number("x", value, within)
 
 
 def test_a_number_says_its_range():

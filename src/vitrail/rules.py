@@ -73,7 +73,7 @@ Rate = Annotated[float, Range("[0, 1)", "use 0 for none")]
 
 
 def whole_number(place: str, value: Any, within: Range) -> int:
-    """The value as Python's own int, or an error that names its place; a bool is no number, NumPy's integers are."""
+    """Return the value as a Python int, or raise an error that names its place. NumPy integers pass, bools do not."""
     if type(value) is not int:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise within.refused(place, value, "whole number")
@@ -84,7 +84,7 @@ def whole_number(place: str, value: Any, within: Range) -> int:
 
 
 def number(place: str, value: Any, within: Range) -> float:
-    """The value as Python's own float, or an error that names its place; a bool is no number, integers are."""
+    """Return the value as a Python float, or raise an error that names its place. Integers pass, bools do not."""
     if type(value) is not float:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise within.refused(place, value, "number")

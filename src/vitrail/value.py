@@ -1,8 +1,8 @@
-"""Values: frozen dataclasses that check every field by its annotation when they are built.
+"""The base class of what users describe: a frozen dataclass that checks every field against its annotation.
 
-`vitrail.codec` reads JSON with the same checks, so what JSON refuses Python refuses, and in the same words. What is
-right but of another type becomes its own: NumPy's numbers are Python's, an int where a float is meant is a float, a
-list where a tuple is meant is a tuple, and 16, "16x8" or (16, 8) is a Size.
+`vitrail.codec` reads JSON with the same checks, so a mistake is refused in the same words from Python and from JSON.
+Values of a compatible type are normalised: NumPy numbers to Python numbers, an int to a float, a list to a tuple, and
+16, "16x8" or (16, 8) to a Size.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vitrail.rules import Range, number, whole_number
 __all__ = ["Check", "Value", "check_of", "hints_of", "is_part", "kind_of", "one_of", "reads_itself"]
 
 Check = Callable[[str, Any], Any]
-"""(place, value) → the value in its own type, or a VitrailError that begins with the place."""
+"""(place, value) → the value in the annotated type, or a VitrailError that begins with the place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """The base of every description that a user builds; a subclass's `__post_init__` calls this one first."""
+    """Checks its fields when it is built; rules between fields come after `super().__post_init__()`."""
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)):
@@ -55,7 +55,7 @@ def kind_of(part: type) -> str:
 
 
 def reads_itself(option: Any) -> bool:
-    """Whether a type is text in JSON: it has `of`, which reads what `str` writes, as Size has."""
+    """Whether a type is text in JSON, like Size: its `of` reads what `str` writes."""
     return isinstance(option, type) and hasattr(option, "of")
 
 
@@ -78,7 +78,7 @@ def _checks(kind: type[Value]) -> tuple[tuple[str, Check], ...]:
 
 @cache
 def check_of(expected: Any) -> Check:
-    """The check that an annotation asks for.
+    """Return the check for an annotation.
 
     >>> check_of(Literal["index", "normalised"])("coordinates", "normalized")
     Traceback (most recent call last):
@@ -107,7 +107,7 @@ def check_of(expected: Any) -> Check:
 
 
 def one_of(place: str, value: Any, options: tuple[Any, ...]) -> Any:
-    """The option that the value equals, or an error with the nearest; True is not 1."""
+    """Return the option that equals the value, or raise an error that names the nearest; True is not 1."""
     if type(value) is str and value in options:
         return value
     for option in options:

@@ -11,7 +11,7 @@ from vitrail.embed.scales import scaled_sizes
 from vitrail.errors import require
 from vitrail.nn.compile import require_compiler
 from vitrail.parts import Adaptive
-from vitrail.rules import PositiveFloat, PositiveInt, Range
+from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 
 __all__ = ["Options"]
@@ -38,7 +38,7 @@ class Options(Value):
     """Images keep their aspect ratio."""
     token_budget: PositiveInt | None = None
     """Of a native image: at most so many patches."""
-    scales: tuple[PositiveFloat, ...] = (1.0,)
+    scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
     merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
     """Tokens that every block merges away."""
     adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
