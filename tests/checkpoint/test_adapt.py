@@ -40,6 +40,9 @@ SMALL = ViTConfig(
 )
 
 
+CHANGED = "all vectors change; fine-tune, or measure it on images"
+
+
 def made(config: Config) -> Checkpoint:
     """Weights of every size, so that nothing can pass by being small."""
     generator = torch.Generator().manual_seed(11)
@@ -208,8 +211,9 @@ def test_registers_are_added_behind_and_removed_from_behind():
     assert torch.equal(new[:3], old[:3])
     assert not new[3:5].any()
     assert torch.equal(new[5:], old[3:])
-    assert any("registers are untrained" in note for note in report.notes)
-    fewer, _ = adapt(more, {"prefix": Prefix(registers=1)})
+    assert report.notes == (f"2 registers are new and untrained, and every token attends to them: {CHANGED}",)
+    fewer, report = adapt(more, {"prefix": Prefix(registers=1)})
+    assert report.notes == (f"3 registers are dropped, and every other token attended to them: {CHANGED}",)
     assert torch.equal(fewer.tensors["prefix.registers"], checkpoint.tensors["prefix.registers"][:, :1])
     assert torch.equal(fewer.tensors["position.table"], torch.cat([old[:2], old[3:]]))
 
@@ -294,7 +298,7 @@ def test_evidence_and_preprocessing_follow():
         ({"depth": 3}, "depth changes from 2 to 3"),
         ({"mlp": Mlp(width=44)}, "mlp changes from"),
         ({"position": Rotary()}, "position changes from Learned to Rotary"),
-        ({"prefix": Prefix(cls=False)}, "ClsPool needs a CLS token"),
+        ({"prefix": Prefix(cls=False)}, "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean"),
         ({"image": "30x28"}, "30x28 is not divisible by patch 4x4"),
         ({"imag": "20x28"}, "has no field imag"),
     ],

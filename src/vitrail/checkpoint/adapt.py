@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.caveats import caveats
-from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.projection import Projection, ProjectionLoss, change_channels, predicted_loss, resize_projection
+from vitrail.checkpoint.projection import (
+    Projection,
+    ProjectionLoss,
+    change_channels,
+    predicted_loss,
+    projection_named,
+    resize_projection,
+)
 from vitrail.checkpoint.report import Change, Report, Status, TableChange
-from vitrail.checkpoint.resample import Method
+from vitrail.checkpoint.resample import Method, method_of
 from vitrail.checkpoint.tables import Carried, carry_learned, carry_relative, prefix_rows
 from vitrail.checkpoint.target import change_preprocessing, check_target, find_target
 from vitrail.config import Config
@@ -42,19 +49,21 @@ def adapt(
     checkpoint: Checkpoint,
     target: Config | Mapping[str, Any],
     *,
-    method: Method | None = None,
-    projection: Projection = "pinv",
+    method: str | None = None,
+    projection: str = "pinv",
     seed: int = 0,
 ) -> tuple[Checkpoint, Report]:
     """Carry a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
 
-    `method` resamples the positions: by default the convention that the checkpoint carries. A new head is zero (as in
-    arXiv 2010.11929, section 3.2); new tokens are drawn from a normal of deviation 0.02 with `seed`.
+    `method`, one of `METHODS` or "hf", resamples the positions: by default the convention that the checkpoint carries.
+    `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
+    drawn from a normal of deviation 0.02 with `seed`.
     """
     source = checkpoint.config
-    target = find_target(source, target, method=method) if isinstance(target, Mapping) else target
+    named, how = None if method is None else method_of(method), projection_named(projection)
+    target = find_target(source, target, method=named) if isinstance(target, Mapping) else target
     check_target(source, target)
-    surgery = _Surgery(checkpoint, target, method=method, projection=projection, seed=seed)
+    surgery = _Surgery(checkpoint, target, method=named, projection=how, seed=seed)
     tensors = surgery.operate()
     report = Report(
         source=source,
@@ -63,7 +72,7 @@ def adapt(
         tables=tuple(surgery.tables),
         projection=surgery.loss,
         filters=surgery.filters,
-        notes=caveats(checkpoint, target, surgery.changes, surgery.loss),
+        notes=caveats(checkpoint, target, surgery.changes, tables=surgery.tables, loss=surgery.loss, method=named),
     )
     if target == source:
         return checkpoint, report
@@ -72,12 +81,17 @@ def adapt(
         config=target,
         tensors=tensors,
         preprocessing=change_preprocessing(checkpoint.preprocessing, target),
-        evidence=replace(checkpoint.evidence, grid=f"adapted to {target.grid} from {source.grid}"),
+        evidence=_evidence(checkpoint.evidence, source, target),
         labels=checkpoint.labels if target.classes == source.classes else (),
         # a stored table of sines is the old grid's, and may have as many rows as the new one's
         extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )
     return adapted, report
+
+
+def _evidence(before: Evidence, source: Config, target: Config) -> Evidence:
+    moved = source.grid != target.grid
+    return replace(before, grid=f"adapted to {target.grid} from {source.grid}") if moved else before
 
 
 class _Surgery:

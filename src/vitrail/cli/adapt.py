@@ -89,14 +89,13 @@ def adapt(
     from vitrail.checkpoint.page import to_html
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.report import to_json
-    from vitrail.checkpoint.resample import method_of
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
     checkpoint = load(source, from_image=from_image, num_heads=num_heads)
-    changes = _changes(checkpoint.config, image, patch, prefix, pool, channels, classes)
-    method = method_of(convention) if convention is not None else None
-    adapted, found = carry(checkpoint, changes, method=method, projection=projection, seed=seed)  # type: ignore[arg-type]
+    given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
+    changes = {name: value for name, value in given.items() if value is not None}
+    adapted, found = carry(checkpoint, changes, method=convention, projection=projection, seed=seed)
     if images is not None:
         found = replace(found, drift=measure_drift(checkpoint, adapted, image_files(images, limit=MOST_IMAGES)))
     encoded = save(adapted, out, dialect=to)
@@ -115,59 +114,6 @@ def adapt(
         )
     else:
         _show(found, f"{out}, in {encoded.dialect}'s names")
-
-
-def _changes(
-    config: Config,
-    image: str | None,
-    patch: str | None,
-    prefix: str | None,
-    pool: str | None,
-    channels: int | None,
-    classes: int | None,
-) -> dict[str, Any]:
-    given: dict[str, Any] = {"image": image, "patch": patch, "channels": channels, "classes": classes}
-    changes = {name: value for name, value in given.items() if value is not None}
-    if prefix is None and pool is None:
-        return changes
-    if not isinstance(config, ViTConfig):
-        raise VitrailError(
-            f"a {type(config).__name__} has no prefix and pools by the mean; leave out --prefix and --pool"
-        )
-    if prefix is not None:
-        changes["prefix"] = _prefix(prefix)
-        require(
-            changes["prefix"].cls or pool is not None or not isinstance(config.pool, ClsPool),
-            f"prefix {prefix!r} has no cls, which the model pools by; add --pool mean",
-        )
-    if pool is not None:
-        changes["pool"] = _pool(pool, config)
-    return changes
-
-
-def _prefix(text: str) -> Prefix:
-    fields: dict[str, Any] = {"cls": False}
-    for word in (word.strip() for word in text.split(",")):
-        name, _, count = word.partition("=")
-        if name in ("cls", "distillation") and not count:
-            fields[name] = True
-        elif name == "registers" and count.isdecimal():
-            fields[name] = int(count)
-        elif word != "none":
-            raise VitrailError(f"prefix {text!r} is not understood at {word!r}; write cls,registers=4 or none")
-    return Prefix(**fields)
-
-
-def _pool(name: str, config: ViTConfig) -> Pool:
-    pools: dict[str, Pool] = {
-        "cls": ClsPool(),
-        "mean": MeanPool(),
-        "max": MaxPool(),
-        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width),
-    }
-    require(name in pools, f"pool {name!r} is unknown; use one of {', '.join(pools)}")
-    same = isinstance(pools.get(name), type(config.pool))
-    return config.pool if same else pools[name]
 
 
 def _show(report: Report, written: str) -> None:
