@@ -100,10 +100,12 @@ class _Surgery:
     def __init__(
         self, checkpoint: Checkpoint, target: Config, *, method: Method | None, projection: Projection, seed: int
     ) -> None:
-        self.before = checkpoint.tensors
+        self.stored = checkpoint.tensors
+        self.before = {name: _wide(tensor) for name, tensor in checkpoint.tensors.items()}
         self.method: Method | None = method
         self.projection: Projection = projection
         self.rows = (prefix_rows(checkpoint.config), prefix_rows(target))
+        self.dtype = next(iter(self.stored.values())).dtype
         self.generator = torch.Generator().manual_seed(seed)
         with torch.device("meta"):
             old, new = build(checkpoint.config), build(target)
@@ -119,7 +121,13 @@ class _Surgery:
         for name, tensor in self.before.items():
             if name not in tensors:
                 self._note(name, "unused", tensor, None)
-        return tensors
+        return {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
+
+    def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
+        """What needed nothing is the same object as before; what is new has the weights' type."""
+        if tensor is self.before.get(name):
+            return self.stored[name]
+        return tensor.to(self.stored[name].dtype if name in self.stored else self.dtype)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         owner, _, leaf = name.rpartition(".")
@@ -163,7 +171,7 @@ class _Surgery:
                 kept[:, index] += table[self.rows[0].index(names[index])]
             notes.append("its position row is added to it")
         if tokens.shape[1] != shape[1]:
-            kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2]), tokens.dtype)], dim=1)
+            kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2])).to(kept)], dim=1)
             notes.append(f"{tokens.shape[1]} tokens become {shape[1]}")
         return self._note(name, "resampled" if notes else "kept", tokens, kept if notes else tokens, "; ".join(notes))
 
@@ -183,20 +191,23 @@ class _Surgery:
     def _fresh(self, name: str, shape: tuple[int, ...], before: Tensor | None = None, note: str = "") -> Tensor:
         """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
         owner, _, leaf = name.rpartition(".")
-        dtype = next(iter(self.before.values())).dtype
         if owner in HEADS or leaf == "bias":
-            result, how = torch.zeros(shape, dtype=dtype), "zero"
+            result, how = torch.zeros(shape), "zero"
         elif isinstance(self.new_modules[owner], nn.LayerNorm):
-            result, how = torch.ones(shape, dtype=dtype), "one"
+            result, how = torch.ones(shape), "one"
         else:
-            result, how = self._draw(shape, dtype), "normal of deviation 0.02"
+            result, how = self._draw(shape), "normal of deviation 0.02"
         return self._note(name, "missing", before, result, f"{note}; {how}" if note else how)
 
-    def _draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        values = nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
-        return values.to(dtype)
+    def _draw(self, shape: tuple[int, ...]) -> Tensor:
+        return nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
 
     def _note(self, name: str, status: Status, before: Tensor | None, after: Tensor | None, note: str = "") -> Any:
         old, new = (None if tensor is None else tuple(tensor.shape) for tensor in (before, after))
         self.changes.append(Change(name=name, status=status, before=old, after=new, note=note))
         return after
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Nothing can be computed in float8."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor

@@ -83,10 +83,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         return
     if not isinstance(source, ViTConfig):
         kind = "feature map" if isinstance(source, MobileConfig) else "grid"
-        yield (
-            f"the last {kind} goes from {source.grid} to {target.grid}, and the model was trained on the first: "
-            "measure it on images"
-        )
+        yield f"the last {kind} goes from {source.grid} to {target.grid}, and the model was trained on the first; {REMEDY}"
         return
     position = source.position
     become = on_new_grid(position)
@@ -96,7 +93,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         lost = tables[0].round_trip
         become = f"resampled by {tables[0].method}"
         become += f", with an error of {lost:.0%} after resampling back" if lost > WORTH_SAYING else ""
-    yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}"
+    yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}; {REMEDY}"
 
 
 def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
@@ -105,8 +102,8 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
         return
     if new == 1:
         alike = len({*steps.mean}) == len({*steps.std}) == 1
-        exact = "is exact" if alike else "is close, since mean and std are averaged too,"
-        yield f"channels {old} → 1: the filters are summed, which {exact} for grey images and loses colour; {REMEDY}"
+        done = "summed, which is exact" if alike else "summed and mean and std averaged, which is nearly exact"
+        yield f"channels {old} → 1: the filters are {done} for grey images and loses colour; {REMEDY}"
     else:
         yield (
             f"channels {old} → {new}: filters, mean and std are repeated in turn and the filters scaled by {old}/{new}, "
@@ -176,11 +173,14 @@ def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     norms = {source.final_norm, target.final_norm}
     cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # a norm of tokens, then CLS, is CLS, then a norm
     if len(norms) == 2 and not (cls_alone and "none" not in norms):
-        words = {"tokens": "all tokens", "pooled": "the pooled vector", "none": "nothing"}
-        yield (
-            f"the final norm is applied to {words[target.final_norm]} instead of {words[source.final_norm]}: "
-            f"vectors change; {REMEDY}"
-        )
+        match source.final_norm, target.final_norm:
+            case "none", _:
+                done = "is new and untrained"
+            case _, "none":
+                done = "is dropped"
+            case _, where:
+                done = f"moves to {'the pooled vector' if where == 'pooled' else 'the tokens'}"
+        yield f"the final norm {done}: vectors change; {REMEDY}"
 
 
 ELSEWHERE = (*TRAINING_ONLY, "image", "channels", "classes", "head_bias", "prefix", "pool", "final_norm")
@@ -206,9 +206,9 @@ def _on_head(checkpoint: Checkpoint, target: Config, changes: Sequence[Change]) 
     elif status.get("head.bias") == "unused":
         yield f"the head's bias is dropped: logits change; {REMEDY}"
     if status.get("head.weight") == "kept" and status.get("distillation_head.weight") == "missing":
-        yield "the distillation head is new and zero, and logits are the mean of both heads: they are half of the old"
+        yield "the distillation head is new and zero: logits, the mean of both heads, are halved until it is trained"
     if status.get("head.weight") == "kept" and status.get("distillation_head.weight") == "unused":
-        yield "the distillation head is dropped, and logits were the mean of both heads: they change"
+        yield f"the distillation head is dropped: logits were the mean of both heads, and change; {REMEDY}"
 
 
 EXPLAINED = ("prefix.", "pool.", "head.", "distillation_head.", "norm.")

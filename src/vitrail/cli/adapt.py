@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from vitrail.cli.tables import show, table, write_json
-from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError, require
-from vitrail.parts import AttentionPool, ClsPool, MaxPool, MeanPool, Pool, Prefix
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.report import Report
@@ -66,10 +63,10 @@ def adapt(
     classes
         Outputs of a new head, or 0 for none; the same count keeps the head.
     to
-        The dialect to write; the input's own unless given.
+        The dialect to write (default: the input's own).
     convention
         How positions are resampled: timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact, and
-        geometric for relative biases. By default what the weights were made for.
+        geometric for relative biases (default: the convention that the weights were made for).
     projection
         How the patch projection is resized: pinv, natural or interpolate.
     images
@@ -79,11 +76,12 @@ def adapt(
     num_heads
         Heads of the model, where nothing in or beside the file says it.
     seed
-        Of the values of new tokens.
+        Seed of the values of new tokens.
     json
         The report as JSON.
     """
     from vitrail.checkpoint.adapt import adapt as carry
+    from vitrail.checkpoint.describe import few
     from vitrail.checkpoint.drift import measure_drift
     from vitrail.checkpoint.file import write_file
     from vitrail.checkpoint.page import to_html
@@ -99,7 +97,9 @@ def adapt(
     if images is not None:
         found = replace(found, drift=measure_drift(checkpoint, adapted, image_files(images, limit=MOST_IMAGES)))
     encoded = save(adapted, out, dialect=to)
-    found = replace(found, notes=(*found.notes, *encoded.notes))
+    moved = found.source.grid != found.target.grid and encoded.carried
+    carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if moved else ()
+    found = replace(found, notes=(*found.notes, *carried, *encoded.notes))
     if report is not None:
         page = to_html(found, title=f"{source.name} → {out.name}").encode()
         write_file(report, lambda file: file.write(page))
@@ -117,23 +117,23 @@ def adapt(
 
 
 def _show(report: Report, written: str) -> None:
+    from rich.markup import escape
+
     from vitrail.checkpoint.report import STATUSES
 
     old, new = report.source, report.target
+    title = f"Image {old.image}, grid {old.grid}"
+    if (old.image, old.grid) != (new.image, new.grid):
+        title += f" → image {new.image}, grid {new.grid}"
     counts = [(status, f"{len(report.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
-    show(
-        table(f"Image {old.image}, grid {old.grid} → image {new.image}, grid {new.grid}", ("", "", ""), counts, "lrw"),
-        table(
-            "What changed",
-            ("tensor", "", "before", "after", ""),
-            [
-                (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
-                for change in report.changes
-                if change.status != "kept"
-            ],
-            "lllww",
-        ),
-    )
+    show(table(title, ("", "", ""), counts, "lrw"))
+    changed = [
+        (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
+        for change in report.changes
+        if change.status != "kept"
+    ]
+    if changed:
+        show(table("What changed", ("tensor", "", "before", "after", ""), changed, "lllww"))
     figures = [
         (f"{each.name}, {each.method}", f"{each.round_trip:.1%} lost there and back" + _agreement(each.agreement))
         for each in report.tables[:4]
@@ -156,8 +156,8 @@ def _show(report: Report, written: str) -> None:
     if figures:
         show(table("Figures", ("", ""), figures, "lw"))
     for note in (*report.notes, *(report.drift.failed if report.drift else ())):
-        show(f"[yellow]![/] {note}")
-    show(f"\nWritten: {written}")
+        show(f"[yellow]![/] {escape(note)}")
+    show(f"\nWritten: {escape(written)}")
 
 
 def _agreement(value: float | None) -> str:

@@ -25,17 +25,16 @@ def convert(
     num_heads
         Attention heads, where the file does not say.
     """
-    from vitrail.checkpoint.describe import check
+    from vitrail.checkpoint.describe import check, few
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.write import save
 
     checkpoint = load(source, from_image=from_image, num_heads=num_heads)
     written = save(checkpoint, target, dialect=to)
-    bad = check(checkpoint).not_finite
-    lines = [f"{target}: {len(written.tensors)} tensors as {written.dialect}'s {written.family}"]
+    family = "" if written.dialect in ("vitrail", written.family) else f" ({written.family})"
+    lines = [f"{target}: {len(written.tensors)} tensors in {written.dialect}'s names{family}"]
     lines += [f"note: {note}" for note in written.notes]
-    if written.dropped:
-        lines.append(f"note: without {', '.join(written.dropped[:4])}, which {to} has no place for")
+    bad = check(checkpoint).not_finite
     if bad:
-        lines.append(f"note: {', '.join(bad[:4])} have values that are not finite")
+        lines.append(f"note: {few(bad)}: not all values are finite")
     sys.stdout.write("\n".join(lines) + "\n")
