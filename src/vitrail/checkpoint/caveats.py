@@ -143,7 +143,7 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     old, new = source.position, target.position
     exact = isinstance(old, Learned | RotaryMixed)  # rows that go are added to their tokens; frequencies stay
     if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
-        exact = new.prefix or target.prefix.count == 0  # new entries are zero, others go with their tokens
+        exact = old.prefix == new.prefix or new.prefix or target.prefix.count == 0  # new entries are zero, others go with their tokens
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention

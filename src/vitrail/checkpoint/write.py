@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.describe import few, pixels_in_words
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
 from vitrail.checkpoint.dialects.registry import dialect_named
-from vitrail.checkpoint.dialects.table import read_rows, write_rows
+from vitrail.checkpoint.dialects.table import MASK_TOKEN, Row, always, read_rows, write_rows
 from vitrail.checkpoint.evidence import FIXED_TABLE
 from vitrail.checkpoint.file import Stored, write_json_file, write_tensors
 from vitrail.checkpoint.labels import LABELS_KEY, read_labels
@@ -159,9 +158,9 @@ def _with_rest(
         carried, dropped = rest, []
     else:
         carried, dropped = {}, [name for name in rest if not _is_computed(name, checkpoint)]
-    # inside a module, as "+position.table", they are a function of the config or masked
-    aside = [name for name in checkpoint.extra if re.fullmatch(r"\+\w+", name)]
-    dropped += [name[1:] for name in aside if not _has_place(name, checkpoint, family)]
+        mask = checkpoint.extra.get(MASK_TOKEN)  # of zeros where it is none that was trained
+        if mask is not None and mask.any() and not _has_place(MASK_TOKEN, checkpoint, family):
+            dropped.append(MASK_TOKEN[1:])
     without = (f"without {few(dropped)}, which {dialect.name} has no place for",) if dropped else ()
     return dataclasses.replace(
         encoded,
@@ -189,13 +188,14 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     """The encoded checkpoint, or how far it was from fitting, and why."""
     config = checkpoint.config
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
+    rows = tuple(_at_home(row) for row in family.rows) if home else family.rows
     kept = {name: tensor for name, tensor in checkpoint.extra.items() if name.startswith("+")}
     stores_sines = any(row.ours == (FIXED_TABLE,) for row in family.rows)
     if stores_sines and isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d):
         table = fixed_table(config, config.position)
         if FIXED_TABLE not in kept or kept[FIXED_TABLE].shape != table.shape:
             kept[FIXED_TABLE] = table
-    theirs, left = write_rows(family.rows, checkpoint.tensors, kept, "", sizes_of(config), config)
+    theirs, left = write_rows(rows, checkpoint.tensors, kept, "", sizes_of(config), config)
     if left:
         return len(left), f"it has no place for {few(left, 3)}"
     missing = [name for name in family.needs if name not in checkpoint.tensors and name not in kept]
@@ -206,7 +206,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
         return 0, reason
     written = family.write(checkpoint, theirs)
     prefix = written.prefix if written.prefix is not None else checkpoint.name_prefix if home else ""
-    tensors, _ = write_rows(family.rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
+    tensors, _ = write_rows(rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
     notes = written.notes
     if not dialect.tells_all:
         found = _read_back(config, family, tensors, prefix, written)
@@ -227,6 +227,11 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
         dropped=(),
         notes=notes,
     )
+
+
+def _at_home(row: Row) -> Row:
+    """What a file came with, it keeps, though the library itself has no place for it."""
+    return dataclasses.replace(row, when=always) if row.ours == (MASK_TOKEN,) else row
 
 
 def _read_back(
@@ -259,12 +264,9 @@ def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) 
         yield f"the file does not say how tokens are pooled: this model takes {pools[0]}, {dialect}'s reader {pools[1]}"
     if config.remainder != found.remainder:
         yield f"the file does not say remainder {config.remainder!r}: {dialect}'s reader takes {found.remainder!r}"
-    ours, theirs = config.position, found.position
-    if isinstance(ours, Learned) and isinstance(theirs, Learned) and ours.convention != theirs.convention:
-        yield (
-            f"on another grid {dialect}'s reader resamples positions as {theirs.convention} does, "
-            f"and this model as {ours.convention} does"
-        )
+    ours, theirs = (getattr(each.position, "convention", None) for each in (config, found))
+    if ours != theirs:
+        yield f"on another grid {dialect}'s reader resamples positions as {theirs} does, and this model as {ours} does"
     essences = _essence(config), _essence(found)
     for name in sorted(loose):
         if essences[0].get(name) != essences[1].get(name):
