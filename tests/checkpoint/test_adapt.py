@@ -374,7 +374,7 @@ def test_what_weights_cannot_follow_is_refused_in_one_line(changes, reason):
         ({"prefix": "cls, registers=2"}, {"prefix": Prefix(registers=2)}),
         ({"prefix": "none", "pool": "mean"}, {"prefix": Prefix(cls=False), "pool": MeanPool()}),
         ({"pool": "cls"}, {"pool": ClsPool()}),
-        ({"pool": "attention"}, {"pool": AttentionPool(num_heads=3, mlp_width=40)}),
+        ({"pool": "attention"}, {"pool": AttentionPool(num_heads=3, mlp_width=40, activation="gelu")}),
         ({"image": (32, 20), "patch": "2x4"}, {"image": Size(32, 20), "embedding": Patches(patch=Size(2, 4))}),
     ],
 )

@@ -21,6 +21,7 @@ from vitrail.parts import (
     Learned,
     MaxPool,
     MeanPool,
+    Mlp,
     Patches,
     Pool,
     Position,
@@ -101,11 +102,12 @@ def _read_prefix(value: Prefix | str) -> Prefix:
 def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
     if isinstance(value, Pool):
         return value
+    activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "gelu_tanh"
     pools: dict[str, Pool] = {
         "cls": ClsPool(),
         "mean": MeanPool(),
         "max": MaxPool(),
-        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width),
+        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width, activation=activation),
     }
     if not isinstance(value, str) or value not in pools:
         kinds = ", ".join(type(pool).__name__ for pool in pools.values())

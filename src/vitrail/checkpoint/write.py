@@ -28,7 +28,7 @@ from vitrail.checkpoint.evidence import FIXED_TABLE
 from vitrail.checkpoint.file import Stored, write_json_file, write_tensors
 from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
+from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
 from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
@@ -153,7 +153,7 @@ def _with_rest(
     encoded: Encoded, checkpoint: Checkpoint, dialect: Dialect, family: Family, done: tuple[str, ...]
 ) -> Encoded:
     """Tensors that the model does not use: back to where they came from, and said where they have no place."""
-    rest = {name: tensor for name, tensor in checkpoint.extra.items() if not name.startswith("+")}
+    rest = _rest(checkpoint)
     if (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name):
         carried, dropped = rest, []
     else:
@@ -169,6 +169,11 @@ def _with_rest(
         dropped=tuple(dropped),
         notes=(*done, *encoded.notes, *without),
     )
+
+
+def _rest(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Tensors under the dialect's own names that no row has."""
+    return {name: tensor for name, tensor in checkpoint.extra.items() if not name.startswith("+")}
 
 
 def _has_place(name: str, checkpoint: Checkpoint, family: Family) -> bool:
@@ -216,12 +221,17 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
         if reason is not None:
             return 0, reason
         notes = (*notes, *_unsaid(config, found, dialect.name, family.loose if not notes else frozenset()))
-    constants = {prefix + name: tensor for name, tensor in family.constants(config).items()}
+    tensors = {**{prefix + name: tensor for name, tensor in family.constants(config).items()}, **tensors}
+    mistaken = _mistaken_for(dialect, family, {**tensors, **(_rest(checkpoint) if home else {})}, written)
+    if mistaken == dialect.name:
+        return 0, "it would be read as another of its families"
+    if mistaken is not None:
+        notes = (*notes, f"nothing tells these names from {mistaken}'s, and vitrail reads them as such")
     return Encoded(
         dialect=dialect.name,
         family=family.name,
         config=config,
-        tensors={**constants, **tensors},
+        tensors=tensors,
         written=written,
         carried=(),
         dropped=(),
@@ -232,6 +242,13 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
 def _at_home(row: Row) -> Row:
     """What a file came with, it keeps, though the library itself has no place for it."""
     return dataclasses.replace(row, when=always) if row.ours == (MASK_TOKEN,) else row
+
+
+def _mistaken_for(dialect: Dialect, family: Family, tensors: dict[str, Tensor], written: Written) -> str | None:
+    """The dialect that the files would be read as, if it is not this one or not this family of it."""
+    stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
+    found, kind, _ = recognise(stored)
+    return None if (found.name, kind.name) == (dialect.name, family.name) else found.name
 
 
 def _read_back(
@@ -289,7 +306,10 @@ def _essence(config: Config) -> dict[str, Any]:
         rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
         fields["position"] = f"a learned table with {rows} prefix rows"
     if isinstance(config.pool, AttentionPool):
-        fields["pool"] = f"AttentionPool of {config.pool.num_heads} heads and MLP width {config.pool.mlp_width}"
+        pool = config.pool
+        alike = pool.activation == fields["activation"]  # as in every library, so that it is known with the blocks'
+        activation = "the blocks' activation" if alike else pool.activation
+        fields["pool"] = f"AttentionPool of {pool.num_heads} heads, MLP width {pool.mlp_width}, {activation}"
     if config.classes == 0:
         fields.pop("head_bias")
         if config.final_norm == "tokens" and isinstance(config.pool, ClsPool | MeanPool):

@@ -37,6 +37,7 @@ def adapt(
     images: Path | None = None,
     report: Path | None = None,
     num_heads: int | None = None,
+    architecture: str | None = None,
     seed: int = 0,
     json: bool = False,
 ) -> None:
@@ -75,6 +76,8 @@ def adapt(
         Where to write the report as a page of HTML.
     num_heads
         Heads of the model, where nothing in or beside the file says it.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     seed
         Seed of the values of new tokens.
     json
@@ -90,7 +93,7 @@ def adapt(
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
-    checkpoint = load(source, from_image=from_image, num_heads=num_heads)
+    checkpoint = load(source, from_image=from_image, num_heads=num_heads, architecture=architecture)
     given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
     changes = {name: value for name, value in given.items() if value is not None}
     adapted, found = carry(checkpoint, changes, method=convention, projection=projection, seed=seed)
