@@ -348,13 +348,13 @@ def test_vitrails_own_dialect_takes_every_model(config: Config, tmp_path: Path):
         ({"prefix": Prefix(registers=2)}, "torchvision", "no place for prefix.registers"),
         ({"norm_eps": 1e-5}, "torchvision", "its norm_eps is 1e-06, this model's 1e-05"),
         ({"image": Size(32, 64)}, "torchvision", "square images, and 32x64 is not"),
-        ({"mlp": Mlp(width=96, activation="quick_gelu")}, "google", "its activation is 'gelu'"),
+        ({"mlp": Mlp(width=96, activation="quick_gelu")}, "google", "its activation is gelu, this model's quick_gelu"),
         ({"layer_scale": 0.1}, "google", "no place for blocks.0.scale1"),
         ({"position": NoPosition()}, "google", "it always has position.table"),
         ({}, "openclip", "no place for embedding.bias, head.bias"),
         ({"classes": 0}, "openclip", "no place for embedding.bias"),
         ({"classes": 0}, "dinov2", "it always has blocks.0.scale1"),
-        ({"attention": LinearAttention()}, "huggingface", "its attention is 'FullAttention'"),
+        ({"attention": LinearAttention()}, "huggingface", "its attention is FullAttention, this model's LinearAttention"),
         ({"pool": MeanPool()}, "torchvision", "its pool is ClsPool"),
         ({"pool": MeanPool()}, "huggingface", "its pool is ClsPool"),
         ({"embedding": Patches(patch=Size(8, 16))}, "huggingface", "patch 8x16 is not square"),
@@ -405,3 +405,59 @@ def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
     assert found.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert torch.equal(found.tensors[name], tensor), name
+
+
+# ── what the model does not use ─────────────────────────────────────────────────────────────────────────────────
+
+MASKS = {
+    "dinov2": ("mask_token", (1, 48)),
+    "dinov3": ("mask_token", (1, 48)),
+    "huggingface": ("embeddings.mask_token", None),
+    "vitrail": ("+mask_token", (1, 1, 48)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "shape", "route"),
+    [
+        ("Dinov2Model", "Dinov2Config", (1, 48), ("dinov2", "huggingface", "vitrail", "dinov2", "huggingface")),
+        ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", (1, 48), ("vitrail", "dinov2", "huggingface")),
+        ("DINOv3ViTModel", "DINOv3ViTConfig", (1, 1, 48), ("dinov3", "vitrail", "huggingface", "dinov3", "huggingface")),
+        ("BeitModel", "BeitConfig", (1, 1, 48), ("vitrail", "huggingface")),
+    ],
+)
+def test_a_trained_mask_token_is_carried_wherever_there_is_a_place_for_it(name, config, shape, route, tmp_path: Path):
+    options = {**SIZES, **({} if name.startswith("Dinov2") else {"intermediate_size": 96})}
+    options |= {"num_register_tokens": 4} if name == "DINOv3ViTModel" else {}
+    options |= {"use_mask_token": True, "use_relative_position_bias": True} if name == "BeitModel" else {}
+    theirs = save_transformers(tmp_path / "start", name, config, **options)
+    expected = theirs.state_dict()["embeddings.mask_token"]
+    assert expected.any()
+    assert expected.shape == shape
+    checkpoint = load(tmp_path / "start")
+    for number, dialect in enumerate(route):
+        end = {"huggingface": "", "vitrail": ".safetensors"}.get(dialect, ".pth")
+        encoded = save(checkpoint, tmp_path / f"{number}{end}", dialect=dialect)
+        assert not any("mask_token" in note for note in encoded.notes)
+        key, due = MASKS[dialect]
+        assert encoded.tensors[key].shape == (due or shape)
+        known = {"from_image": "32", "num_heads": 3} if end == ".pth" else {}
+        checkpoint = load(tmp_path / f"{number}{end}", **known)
+    assert torch.equal(load_file(tmp_path / f"{len(route) - 1}" / "model.safetensors")["embeddings.mask_token"], expected)
+
+
+def test_a_mask_token_under_timms_names_goes_home_and_to_huggingface_and_not_into_other_timm_files(tmp_path: Path):
+    """timm has no place for it, and takes a file that has one for DINOv2's."""
+    save_timm(tmp_path / "timm", "beit_base_patch16_224", **SMALL, img_size=32, num_classes=5)
+    tensors = load_file(tmp_path / "timm" / "model.safetensors")
+    mask = torch.randn(1, 1, 48)
+    save_file({**tensors, "mask_token": mask}, tmp_path / "timm" / "model.safetensors")
+    checkpoint = load(tmp_path / "timm")
+    assert torch.equal(encode(checkpoint, "timm").tensors["mask_token"], mask)
+    there = encode(checkpoint, "huggingface")
+    assert torch.equal(there.tensors["beit.embeddings.mask_token"], mask)
+    save(checkpoint, tmp_path / "hf", dialect="huggingface")
+    back = encode(load(tmp_path / "hf"), "timm")
+    assert "mask_token" not in back.tensors
+    assert back.dropped == ("mask_token",)
+    assert "without mask_token, which timm has no place for" in back.notes

@@ -108,12 +108,14 @@ def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype:
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The type of most weights: files mix, for instance half precision with norms in float32."""
+    """The type of most weights: files mix, for instance half precision with norms in float32. No layer computes in
+    float8, so that such weights become float32."""
     sizes: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
         if tensor.is_floating_point():
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    found = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    return found if found.itemsize > 1 else torch.float32
 
 
 def _few(names: list[str]) -> str:

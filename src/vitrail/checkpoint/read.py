@@ -23,7 +23,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 
-__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored"]
+__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
 
 CONFIG_KEY = "vitrail"
 """The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
@@ -49,7 +49,7 @@ def load(
 
 
 def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
-    dialect, family, prefix = _recognise(stored)
+    dialect, family, prefix = recognise(stored)
     if "architecture" in stored.config:
         require(
             dialect.name == "timm",
@@ -99,7 +99,7 @@ def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size
     return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
 
 
-def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
+def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
     for dialect in DIALECTS.values():
         for family in dialect.families:
             prefix = family.prefix_in(stored)

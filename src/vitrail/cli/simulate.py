@@ -31,6 +31,7 @@ def simulate(
     weights: Path | None = None,
     from_image: str | None = None,
     num_heads: int | None = None,
+    architecture: str | None = None,
     picture: Path | None = None,
     seed: int = 0,
     json: bool = False,
@@ -53,6 +54,8 @@ def simulate(
         The image size that the weights were made for, where nothing in or beside the file says it.
     num_heads
         Heads of the weights' model, where nothing in or beside the file says it.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     picture
         Where to draw: a name ending in .svg for errors by frequency, in .png for maps of one component.
     seed
@@ -73,7 +76,7 @@ def simulate(
     new = Size.of(to)
     if weights is not None:
         require(grid is None, f"--grid {grid} and the weights' own grid cannot both hold; leave out --grid")
-        checkpoint = load(weights, from_image=from_image, num_heads=num_heads)
+        checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
         old, trained = checkpoint.config.grid, learned_table(checkpoint)
         kinds = [survival_of(checkpoint, new, method=method_of(method[0]) if method else None)]
     else:

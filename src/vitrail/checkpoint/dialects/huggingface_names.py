@@ -11,7 +11,7 @@ from vitrail.checkpoint.dialects.conditions import (
     pooled_norm,
     token_norm,
 )
-from vitrail.checkpoint.dialects.table import CLS, JOINED, PIXELS_LAST, Q_AND_KV, TABLE, Row, both
+from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
 from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = [
@@ -46,6 +46,7 @@ def _two_biases(theirs: str, query: str = "query", value: str = "value") -> tupl
 
 
 LAYER = "{p}encoder.layer.{i}"
+MASK = Row((MASK_TOKEN,), ("{p}embeddings.mask_token",))
 FRONT = (
     *both("embedding", "{p}embeddings.patch_embeddings.projection"),
     Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
@@ -60,6 +61,7 @@ VIT_BLOCK = (
 )
 VIT_ROWS = (
     *FRONT,
+    MASK,
     *VIT_BLOCK,
     *_qkv(f"{LAYER}.attention.attention"),
     *both("norm", "{p}layernorm"),
@@ -67,6 +69,7 @@ VIT_ROWS = (
 )
 DEIT_ROWS = (
     *FRONT,
+    MASK,
     Row(("prefix.distillation",), ("{p}embeddings.distillation_token",)),
     *VIT_BLOCK,
     *_qkv(f"{LAYER}.attention.attention"),
@@ -85,6 +88,7 @@ DEIT_CLASSIFIER_ROWS = (
 MAE_ROWS = (*VIT_ROWS, Row((FIXED_TABLE,), ("{p}embeddings.position_embeddings",), TABLE, is_sincos))
 BEIT_ROWS = (
     *FRONT[:3],
+    MASK,
     Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE, is_learned),
     *VIT_BLOCK,
     _qkv(f"{LAYER}.attention.attention")[0],
@@ -106,6 +110,7 @@ BEIT_ROWS = (
 )
 DINOV2_ROWS = (
     *FRONT,
+    Row((MASK_TOKEN,), ("{p}embeddings.mask_token",), TOKEN),
     *both("blocks.{i}.norm1", f"{LAYER}.norm1"),
     *_qkv(f"{LAYER}.attention.attention"),
     *both("blocks.{i}.attention.out", f"{LAYER}.attention.output.dense"),
@@ -123,6 +128,7 @@ DINOV3_ROWS = (
     *both("embedding", "{p}embeddings.patch_embeddings"),
     Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
     Row(("prefix.registers",), ("{p}embeddings.register_tokens",)),
+    MASK,
     *both("blocks.{i}.norm1", "{p}layer.{i}.norm1"),
     _qkv("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
     *_two_biases("{p}layer.{i}.attention", "q_proj", "v_proj"),
