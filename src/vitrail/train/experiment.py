@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitrail.atomic import write_file
 from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import write_file
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint.file import write_file
+from vitrail.atomic import write_file
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError
