@@ -40,8 +40,8 @@ class Job:
 def write_job(folder: Path, job: Job) -> None:
     for name, text in (
         ("config.json", job.config.to_json()),
-        ("recipe.json", job.recipe.to_json()),
         ("data.json", json.dumps(to_plain(job.data), indent=2)),
+        ("recipe.json", job.recipe.to_json()),  # last: where it is, the folder holds a run
     ):
         content = f"{text}\n".encode()
         write_file(folder / name, lambda file, content=content: file.write(content))
