@@ -1,17 +1,13 @@
 """Files: a path → names, tensors and the configs beside them; and back, whole or not at all.
 
 Reading runs no code: safetensors, plain arrays, and pickles by torch's weights-only reader, with no way around it.
-Writing goes to a temporary name in the same directory, is flushed to the disk and then renamed: whatever stops it,
-what was there before stays.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
-import secrets
 import struct
 import warnings
 import zipfile
@@ -23,11 +19,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from vitrail.atomic import write_file
 from vitrail.checkpoint.npz import read_npz, write_npz
 from vitrail.checkpoint.safetensors import DAMAGED, MOST_TENSORS, read_safetensors, write_safetensors
 from vitrail.errors import VitrailError, require
 
-__all__ = ["Stored", "open_stored", "write_file", "write_json_file", "write_tensors"]
+__all__ = ["Stored", "open_stored", "write_tensors"]
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 CONFIGS = ("config.json", "open_clip_config.json")
@@ -222,32 +219,3 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         f"{path} ends in {path.suffix or 'nothing'!r}, which names no format; use {', '.join(writers)}",
     )
     write_file(path, writers[path.suffix])
-
-
-def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
-    write_file(path, lambda file: file.write(text))
-
-
-def write_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Write under a temporary name beside `path`, flush to the disk, rename: a reader sees the old or the new."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise VitrailError(
-            f"{path} was not written ({error.strerror or error}); what was there before is untouched: make room or "
-            "choose another place"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.atomic import flush, temporary_folder, write_json_file
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.describe import few, pixels_in_words
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
 from vitrail.checkpoint.dialects.registry import dialect_named
 from vitrail.checkpoint.dialects.table import MASK_TOKEN, Row, always, read_rows, write_rows
 from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.file import Stored, write_json_file, write_tensors
+from vitrail.checkpoint.file import Stored, write_tensors
 from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
@@ -120,18 +119,19 @@ def _check_file(path: Path, dialect: Dialect) -> None:
 
 def _write_directory(path: Path, encoded: Encoded, metadata: dict[str, str]) -> None:
     """All files under a temporary name first, so that the directory appears whole or not at all."""
-    require(not path.exists(), f"{path} is there already, and a directory is not written over; choose another name")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    require(
+        not os.path.lexists(path), f"{path} is there already, and a directory is not written over; choose another name"
+    )
     try:
-        write_tensors(temporary / "model.safetensors", encoded.tensors, metadata)
-        write_json_file(temporary / "config.json", encoded.written.config)
-        if encoded.written.processor:
-            write_json_file(temporary / "preprocessor_config.json", encoded.written.processor)
-        os.rename(temporary, path)
+        with temporary_folder(path) as temporary:
+            write_tensors(temporary / "model.safetensors", encoded.tensors, metadata)
+            write_json_file(temporary / "config.json", encoded.written.config)
+            if encoded.written.processor:
+                write_json_file(temporary / "preprocessor_config.json", encoded.written.processor)
+            temporary.rename(path)
+            flush(path.parent)
     except OSError as error:
         raise VitrailError(f"{path} was not written ({error.strerror or error}); choose another place") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:

@@ -83,10 +83,10 @@ def adapt(
     json
         The report as JSON.
     """
+    from vitrail.atomic import write_file
     from vitrail.checkpoint.adapt import adapt as carry
     from vitrail.checkpoint.describe import few
     from vitrail.checkpoint.drift import measure_drift
-    from vitrail.checkpoint.file import write_file
     from vitrail.checkpoint.page import to_html
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.report import to_json

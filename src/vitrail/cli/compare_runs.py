@@ -26,7 +26,7 @@ def compare_runs(run: Path, /, *more: Path, out: Path | None = None, json: Flag 
     json
         Exact values as JSON.
     """
-    from vitrail.checkpoint.file import write_file
+    from vitrail.atomic import write_file
     from vitrail.train.compare import group_runs, read_run
     from vitrail.train.draw import draw_comparison
     from vitrail.train.report import compare_columns, compare_json, compare_markdown

@@ -65,7 +65,7 @@ def experiment(
     )
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     assert data is not None
-    from vitrail.checkpoint.file import write_file
+    from vitrail.atomic import write_file
     from vitrail.train.draw import draw_experiment
     from vitrail.train.experiment import Stopped, run_experiment
     from vitrail.train.report import experiment_json, experiment_markdown, experiment_rows

@@ -95,7 +95,7 @@ def simulate(
 
 
 def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:
-    from vitrail.checkpoint.file import write_file
+    from vitrail.atomic import write_file
     from vitrail.checkpoint.transfer_picture import band_chart, component_maps
 
     data = band_chart(found).encode() if path.suffix == ".svg" else component_maps(found, table)

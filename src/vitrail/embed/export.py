@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import parts
+from vitrail.atomic import flush, temporary_folder
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.codec import to_plain
@@ -72,28 +70,25 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
     model = checkpoint.model(dtype=torch.float32)
     pixels = normalised(images, checkpoint.preprocessing)
     tried = [pixels, *([_other_size(pixels, checkpoint.config)] if dynamic else [])]
-    folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        folder.mkdir()
-        onnx = folder / "model.onnx"
-        _write_onnx(model, checkpoint, onnx, pixels[:1], dynamic=dynamic, opset=opset)
-        written, run = (onnx, _onnxruntime(onnx)) if path.suffix == ".onnx" else _openvino(onnx)
-        difference, cosine = _compare(run, model, tried)
-        require(
-            cosine >= LEAST_COSINE,
-            f"{path} was not written: its vectors' cosine to torch's is {cosine:.5f}, below {LEAST_COSINE}; "
-            f"try another --opset, or --dynamic differently",
-        )
-        size = 0
-        for suffix in (".onnx",) if path.suffix == ".onnx" else (".bin", ".xml"):  # the .xml last: it is what is opened
-            part = written.with_suffix(suffix)
-            size += part.stat().st_size
-            _sync(part)
-            part.replace(path.with_suffix(suffix))
+        with temporary_folder(path) as folder:
+            onnx = folder / "model.onnx"
+            _write_onnx(model, checkpoint, onnx, pixels[:1], dynamic=dynamic, opset=opset)
+            written, run = (onnx, _onnxruntime(onnx)) if path.suffix == ".onnx" else _openvino(onnx)
+            difference, cosine = _compare(run, model, tried)
+            require(
+                cosine >= LEAST_COSINE,
+                f"{path} was not written: its vectors' cosine to torch's is {cosine:.5f}, below {LEAST_COSINE}; "
+                f"try another --opset, or --dynamic differently",
+            )
+            size = 0
+            for suffix in (".onnx",) if path.suffix == ".onnx" else (".bin", ".xml"):  # the .xml is opened: last
+                part = written.with_suffix(suffix)
+                size += part.stat().st_size
+                flush(part)
+                part.replace(path.with_suffix(suffix))
     except OSError as error:
         raise VitrailError(f"{path} was not written ({error.strerror or error}); choose another place") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return Exported(
         path=str(path),
         bytes=size,
@@ -247,8 +242,3 @@ def _compare(run: Runner, model: Any, tried: list[Tensor]) -> tuple[float, float
         difference = max(difference, (ours - theirs).abs().max().item())
         cosine = min(cosine, F.cosine_similarity(ours, theirs, dim=1).min().item())
     return difference, cosine
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

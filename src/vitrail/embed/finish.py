@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 
 from vitrail._version import __version__
-from vitrail.checkpoint.file import write_file, write_json_file
+from vitrail.atomic import sweep, write_file, write_json_file
 from vitrail.embed.parts import Tally, part_path, read_tally
 from vitrail.embed.plan import Plan
 from vitrail.errors import require
@@ -21,8 +19,6 @@ from vitrail.errors import require
 __all__ = ["MANIFEST", "SUCCESS", "Failure", "failures", "finish"]
 
 MANIFEST, SUCCESS = "manifest.json", "_SUCCESS"
-STALE_SECONDS = 600
-"""A file is written in one go; what has had its temporary name for so long was left by something that was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +36,10 @@ def finish(folder: Path, plan: Plan, facts: dict[str, Any] | None = None) -> Tal
     assert total.ok + total.failed == plan.images
     if (folder / SUCCESS).exists():
         return total
-    _sweep(folder)
+    sweep(folder)
+    for other in folder.glob("inputs-*.parquet"):  # of runs that were killed before they had a plan
+        if other.name != plan.inputs:
+            other.unlink(missing_ok=True)
     manifest = {
         "plan": plan.fingerprint,
         "images": plan.images,
@@ -56,14 +55,6 @@ def finish(folder: Path, plan: Plan, facts: dict[str, Any] | None = None) -> Tal
     write_json_file(folder / MANIFEST, manifest)
     write_file(folder / SUCCESS, lambda file: file.write(b""))
     return total
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes were writing."""
-    for path in folder.glob(".*.part"):
-        with suppress(FileNotFoundError):  # another run may be sweeping too
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                path.unlink()
 
 
 def failures(folder: Path, plan: Plan) -> Iterator[Failure]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.checkpoint.file import write_file
+from vitrail.atomic import write_file
 from vitrail.embed.plan import Plan
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -19,8 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from vitrail.atomic import write_file
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import write_file
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config
@@ -115,9 +114,10 @@ def freeze(
             weights=str(weights.absolute()),
             **asked,
         )
-        if _write_first(folder / FILE, plan):
+        text = json.dumps(to_plain(plan), indent=2).encode() + b"\n"
+        if write_file(folder / FILE, lambda file: file.write(text), replace=False):
             return plan
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)  # a run that has finished may have removed it
     held = read_plan(folder)
     changed = list(_differences(held, asked))
     require(
@@ -179,22 +179,6 @@ def _write_inputs(path: Path, inputs: Iterator[Input], size: int) -> tuple[int, 
 
 def _ids(batch: list[Input]) -> bytes:
     return b"".join(each.id.encode() + b"\0" for each in batch)
-
-
-def _write_first(path: Path, plan: Plan) -> bool:
-    """Write unless it is there, at once: a link is made by one run only."""
-    text = json.dumps(to_plain(plan), indent=2).encode() + b"\n"
-    mine = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    write_file(mine, lambda file: file.write(text))
-    try:
-        os.link(mine, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise VitrailError(f"{path} was not written ({error.strerror}); choose an --out on another disk") from None
-    finally:
-        mine.unlink()
-    return True
 
 
 # ── following ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,10 +18,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vitrail.atomic import write_file, write_json_file
 from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.embedded import weights_path
-from vitrail.checkpoint.file import write_file, write_json_file
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
 from vitrail.config import ViTConfig

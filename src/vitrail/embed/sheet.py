@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vitrail.checkpoint.file import write_file
+from vitrail.atomic import write_file
 from vitrail.embed.inputs import Opener
 from vitrail.embed.plan import Plan, read_shard
 from vitrail.embed.search import Match

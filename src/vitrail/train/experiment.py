@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitrail.atomic import write_file
 from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import write_file
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -26,6 +26,7 @@ from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
 from vitrail.train.batches import in_order, normalise, statistics
 from vitrail.train.compare import Run, Spread, read_run, spread
+from vitrail.train.distributed import ALONE
 from vitrail.train.evaluate import evaluate
 from vitrail.train.experiments import RECIPE, Arm, Experiment
 from vitrail.train.finish import finish
@@ -119,26 +120,27 @@ def _few(source: Source, limit: int | None) -> Source:
 
 def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> None:
     """Train, or go on; a finished run of the same job is kept."""
-    if (folder / "recipe.json").is_file():
-        changed = difference(read_job(folder), job)
-        require(
-            not changed,
-            f"{folder} was run otherwise: {'; '.join(changed[:3])}; ask for the same, or choose another --out",
-        )
-        if (folder / "model.safetensors").is_file():
-            return
-    else:
-        write_job(folder, job)
     every = max(1, job.recipe.steps // LOOKS)
 
     def measure(step: int, model: Model) -> dict[str, float]:
         return structure_of(model) if step % every == 0 or step == job.recipe.steps else {}
 
     place = RunFolder(folder)
-    outcome = train(job, source, place, test=test, save_every=250, watch=watch, measure=measure)
-    if outcome.stopped is not None:
-        raise Stopped(outcome.stopped)
-    finish(job, place, outcome.model)
+    with place.alone(ALONE):  # experiments share runs, and two of them may be under way
+        if (folder / "recipe.json").is_file():
+            changed = difference(read_job(folder), job)
+            require(
+                not changed,
+                f"{folder} was run otherwise: {'; '.join(changed[:3])}; ask for the same, or choose another --out",
+            )
+            if (folder / "model.safetensors").is_file():
+                return
+        else:
+            write_job(folder, job)
+        outcome = train(job, source, place, test=test, save_every=250, watch=watch, measure=measure)
+        if outcome.stopped is not None:
+            raise Stopped(outcome.stopped)
+        finish(job, place, outcome.model)
 
 
 def _resolutions(folder: Path, tests: dict[Size, Source]) -> None:

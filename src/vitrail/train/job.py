@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint.file import write_file
+from vitrail.atomic import write_file
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError
@@ -42,8 +42,8 @@ class Job(Value):
 def write_job(folder: Path, job: Job) -> None:
     for name, text in (
         ("config.json", job.config.to_json()),
-        ("recipe.json", job.recipe.to_json()),
         ("data.json", json.dumps(to_plain(job.data), indent=2)),
+        ("recipe.json", job.recipe.to_json()),  # last: where it is, the folder holds a run
     ):
         content = f"{text}\n".encode()
         write_file(folder / name, lambda file, content=content: file.write(content))
