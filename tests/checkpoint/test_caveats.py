@@ -111,10 +111,7 @@ VALUES: dict[str, list[Any]] = {
     "classes": [0, 3, 5],
     "head_bias": [True, False],
     "window": ["3x3", Size(2, 2)],
-    **{
-        name: [48]
-        for name in ("width", "depth", "num_heads", "mlp_ratio", "stem_width", "expansion", "last_width")
-    },
+    **{name: [48] for name in ("width", "depth", "num_heads", "mlp_ratio", "stem_width", "expansion", "last_width")},
     "embedding_norm": [True],
     "qkv_bias": ["none"],
     "qk_norm": [True],
@@ -140,7 +137,9 @@ def made(config: Config) -> Checkpoint:
             noise = torch.randn(value.shape, generator=generator)
             tensors[name] = noise.abs() + 0.5 if name.endswith("running_var") else 0.5 * noise
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    return Checkpoint(config=config, tensors=tensors, preprocessing=Preprocessing(image=config.image, mean=mean, std=std))
+    return Checkpoint(
+        config=config, tensors=tensors, preprocessing=Preprocessing(image=config.image, mean=mean, std=std)
+    )
 
 
 @torch.no_grad()

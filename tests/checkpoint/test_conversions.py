@@ -354,7 +354,11 @@ def test_vitrails_own_dialect_takes_every_model(config: Config, tmp_path: Path):
         ({}, "openclip", "no place for embedding.bias, head.bias"),
         ({"classes": 0}, "openclip", "no place for embedding.bias"),
         ({"classes": 0}, "dinov2", "it always has blocks.0.scale1"),
-        ({"attention": LinearAttention()}, "huggingface", "its attention is FullAttention, this model's LinearAttention"),
+        (
+            {"attention": LinearAttention()},
+            "huggingface",
+            "its attention is FullAttention, this model's LinearAttention",
+        ),
         ({"pool": MeanPool()}, "torchvision", "its pool is ClsPool"),
         ({"pool": MeanPool()}, "huggingface", "its pool is ClsPool"),
         ({"embedding": Patches(patch=Size(8, 16))}, "huggingface", "patch 8x16 is not square"),
@@ -422,7 +426,12 @@ MASKS = {
     [
         ("Dinov2Model", "Dinov2Config", (1, 48), ("dinov2", "huggingface", "vitrail", "dinov2", "huggingface")),
         ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", (1, 48), ("vitrail", "dinov2", "huggingface")),
-        ("DINOv3ViTModel", "DINOv3ViTConfig", (1, 1, 48), ("dinov3", "vitrail", "huggingface", "dinov3", "huggingface")),
+        (
+            "DINOv3ViTModel",
+            "DINOv3ViTConfig",
+            (1, 1, 48),
+            ("dinov3", "vitrail", "huggingface", "dinov3", "huggingface"),
+        ),
         ("BeitModel", "BeitConfig", (1, 1, 48), ("vitrail", "huggingface")),
     ],
 )
@@ -443,7 +452,9 @@ def test_a_trained_mask_token_is_carried_wherever_there_is_a_place_for_it(name, 
         assert encoded.tensors[key].shape == (due or shape)
         known = {"from_image": "32", "num_heads": 3} if end == ".pth" else {}
         checkpoint = load(tmp_path / f"{number}{end}", **known)
-    assert torch.equal(load_file(tmp_path / f"{len(route) - 1}" / "model.safetensors")["embeddings.mask_token"], expected)
+    assert torch.equal(
+        load_file(tmp_path / f"{len(route) - 1}" / "model.safetensors")["embeddings.mask_token"], expected
+    )
 
 
 def test_a_mask_token_under_timms_names_goes_home_and_to_huggingface_and_not_into_other_timm_files(tmp_path: Path):

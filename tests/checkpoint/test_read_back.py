@@ -90,12 +90,20 @@ TARGETS: list[dict[str, Any]] = [
 ]
 UNSEEN = ("dropout", "attention_dropout", "drop_path", "layer_scale")
 """Fields that leave the model's function alone."""
-WORDS = {"pool": "pooled", "position": "on another grid", "remainder": "remainder", "norm_eps": "eps", "mlp": "activation"}
+WORDS = {
+    "pool": "pooled",
+    "position": "on another grid",
+    "remainder": "remainder",
+    "norm_eps": "eps",
+    "mlp": "activation",
+}
 
 
 def made(config: ViTConfig, **changes: Any) -> Checkpoint:
     generator = torch.Generator().manual_seed(5)
-    tensors = {name: torch.randn(value.shape, generator=generator) for name, value in build(config).state_dict().items()}
+    tensors = {
+        name: torch.randn(value.shape, generator=generator) for name, value in build(config).state_dict().items()
+    }
     return Checkpoint(config=config, tensors=tensors, preprocessing=Preprocessing(image=config.image)).but(**changes)
 
 

@@ -48,7 +48,12 @@ def caveats(
     method: Method | None = None,
 ) -> tuple[str, ...]:
     source = checkpoint.config
-    found = [*_on_method(source, target, tables, method), *_on_grid(source, target, tables), *_on_channels(checkpoint, target), *_on_projection(loss)]
+    found = [
+        *_on_method(source, target, tables, method),
+        *_on_grid(source, target, tables),
+        *_on_channels(checkpoint, target),
+        *_on_projection(loss),
+    ]
     if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
         found += [
             *_on_prefix(source.prefix, target.prefix),
@@ -143,7 +148,9 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     old, new = source.position, target.position
     exact = isinstance(old, Learned | RotaryMixed)  # rows that go are added to their tokens; frequencies stay
     if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
-        exact = old.prefix == new.prefix or new.prefix or target.prefix.count == 0  # new entries are zero, others go with their tokens
+        exact = (
+            old.prefix == new.prefix or new.prefix or target.prefix.count == 0
+        )  # new entries are zero, others go with their tokens
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.resample import Method
-from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -67,19 +66,12 @@ def _position_of(position: Position, prefix: Prefix, method: Method | None) -> d
 
 
 def _read_value(config: Config, name: str, value: Any) -> Any:
-    """A field's value as the config takes it; what it cannot be is refused with what it may be."""
-    hints = {"patch": Size, **get_type_hints(type(config))}
-    if name not in hints:
-        return value  # the config says which fields it has
-    if hints[name] is Size:
-        sizes = isinstance(value, Size | int | str | tuple)
-        require(sizes, f"{name} {value!r} is not a size; write it as '384x640', 224 or (384, 640)")
-        return Size.of(value)
+    """Read what the command line writes in words; every other value is the config's to check."""
     if isinstance(config, ViTConfig) and name == "pool":
         return _read_pool(value, config)
     if isinstance(config, ViTConfig) and name == "prefix":
         return _read_prefix(value)
-    return from_plain(to_plain(value), hints[name], name)
+    return Size.of(value) if name == "patch" else value
 
 
 def _read_prefix(value: Prefix | str) -> Prefix:
