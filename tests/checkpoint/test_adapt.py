@@ -359,9 +359,9 @@ def test_evidence_and_preprocessing_follow():
         ({"prefix": 4}, "prefix 4 is neither a Prefix nor text; write cls"),
         ({"pool": "avg"}, "pool 'avg' is unknown; use one of cls, mean, max, attention"),
         ({"pool": MeanPool}, "is unknown; use one of cls, mean, max, attention"),
-        ({"final_norm": "token"}, "final_norm is 'token'; it must be one of tokens, pooled, none"),
-        ({"channels": "4"}, "channels is '4'; it must be int"),
-        ({"image": 3.5}, "image 3.5 is not a size; write it as '384x640'"),
+        ({"final_norm": "token"}, "final_norm 'token' is not one of tokens, pooled, none; did you mean 'tokens'"),
+        ({"channels": "4"}, "channels '4' is not a positive whole number"),
+        ({"image": 3.5}, "image: size 3.5 is not HEIGHTxWIDTH; write 384x640"),
         ({"patch": 2, "embedding": Patches()}, "patch and embedding both say the patch"),
     ],
 )

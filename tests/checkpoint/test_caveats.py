@@ -21,7 +21,6 @@ from vitrail.nn.build import build
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
-    ClsPool,
     FullAttention,
     Hierarchical,
     Learned,

@@ -113,12 +113,20 @@ KNOWN = ("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers",
 KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "ijepa")
 
 
+TOWERS = ("clip", "siglip", "siglip2")
+"""Image and text: the vision tower is inside."""
+
+
 def _transformers_cases() -> Iterator[Case]:
     for kind, config in sorted(transformers.CONFIG_MAPPING.items()):
         if not any(part in kind for part in LIKE_VIT):
             continue
         fields = config().to_dict()
         small = {key: value for key, value in SMALL.items() if key in fields}
+        if kind in TOWERS:
+            inside = fields["vision_config"]
+            tower = {key: value for key, value in SMALL.items() if key in inside}
+            small = {"vision_config": tower, "text_config": {"hidden_size": 16, "num_hidden_layers": 1}}
         for model in _models(config):
             variations = [{}, *VARIATIONS] if kind in KNOWN else [{}]
             for change in variations:
@@ -129,7 +137,7 @@ def _transformers_cases() -> Iterator[Case]:
                         name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(arguments.get("image_size", 32)),
-                        outline=None if kind in KNOWN else partial(_outline_transformers, model, config),
+                        outline=None if kind in (*KNOWN, *TOWERS) else partial(_outline_transformers, model, config),
                     )
 
 
@@ -166,18 +174,19 @@ def _save_transformers(
 
 def _answer(module: Any, images: Tensor) -> Tensor:
     """Logits, or the vector that vitrail takes for the model type's."""
-    if module.config.model_type == "siglip2_vision_model":
+    kind, options = module.config.model_type, {}
+    if kind.startswith("siglip2"):
         images, options = _siglip2_patches(module, images)
-    else:
-        options = {}
-    if module.config.model_type == "vit_mae":  # no patch is hidden
+    if hasattr(module, "get_image_features"):
+        found = module.get_image_features(images, **options)
+        return found if isinstance(found, Tensor) else found.pooler_output
+    if kind == "vit_mae":  # no patch is hidden
         module.config.mask_ratio = 0.0
         count = images.shape[2] * images.shape[3] // module.config.patch_size**2
         options["noise"] = torch.arange(count, dtype=torch.float32).expand(images.shape[0], -1)
     output = module(images, **options)
     if "logits" in output:
         return output.logits
-    kind = module.config.model_type
     if kind in ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "beit", "data2vec-vision"):
         return output.pooler_output
     if kind == "ijepa":
@@ -189,7 +198,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
 
 def _siglip2_patches(module: Any, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Its models take flat patches, (row, column, channel) in each, and the grid beside them."""
-    side = module.config.patch_size
+    side = getattr(module.config, "vision_config", module.config).patch_size
     rows, columns = images.shape[2] // side, images.shape[3] // side
     patches = images.unflatten(2, (rows, side)).unflatten(4, (columns, side)).permute(0, 2, 4, 3, 5, 1)
     mask = torch.ones(images.shape[0], rows * columns, dtype=torch.int32)
