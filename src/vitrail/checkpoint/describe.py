@@ -60,19 +60,13 @@ class Description:
 def check(checkpoint: Checkpoint) -> Checks:
     """Look at every value."""
     tensors = {**checkpoint.tensors, **checkpoint.extra}
-    bad = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
-    ]
+    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not _is_finite(tensor)]
     unused = [name for name in checkpoint.extra if not name.startswith("+")]
     return Checks(not_finite=tuple(sorted(bad)), unused=tuple(sorted(unused)))
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    precise = (
-        tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
-    )  # float8 has no isfinite
+    precise = tensor.float() if tensor.itemsize == 1 else tensor  # float8 has no isfinite
     return bool(torch.isfinite(precise).all())
 
 

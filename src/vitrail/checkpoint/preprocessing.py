@@ -16,6 +16,9 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation per channel, of pixels between 0 and 1."""
 
+LEAST_SHARE = 1 / 16
+"""Of a side that the crop keeps: the image is first resized to this many times the model's, or less."""
+
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 OPENAI_CLIP: Statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF: Statistics = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -44,7 +47,10 @@ class Preprocessing:
             len(self.mean) == len(self.std) and all(value > 0 for value in self.std),
             f"mean {self.mean} and std {self.std} do not fit; give one of each per channel, std above 0",
         )
-        require(0 < self.crop_share <= 1, f"crop_share {self.crop_share} is outside 0 < share ≤ 1; use 1 for no crop")
+        require(
+            LEAST_SHARE <= self.crop_share <= 1,
+            f"crop_share {self.crop_share:g} is outside {LEAST_SHARE} ≤ share ≤ 1; use 1 for no crop",
+        )
 
     @property
     def whole(self) -> Size:
