@@ -1,22 +1,63 @@
 """Values ↔ plain JSON values: a part carries its type as "kind", a Size is "384x640".
 
 Reading is strict: an unknown key, a missing one or a wrong value is an error that names its place, in the words that
-the same mistake in Python gets (`vitrail.value`).
+the same mistake in Python gets (`vitrail.value`). So is parsing: text that others wrote is bounded in length, names a
+key once, and holds no whole number beyond 64 bits.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.value import Value, check_of, hints_of, is_part, kind_of, one_of, reads_itself
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["LONGEST_JSON", "from_plain", "parse_json", "to_plain"]
 
 T = TypeVar("T")
+LONGEST_JSON = 8 * 2**20
+"""Bytes. A config with 21,843 names of classes has 3 MB; 100 MB take half a minute and gigabytes to parse."""
+MOST_DIGITS = 19
+"""Of a whole number: 64 bits. Python itself refuses to convert more than 4,300."""
+
+
+def parse_json(text: str | bytes, name: str, remedy: str) -> Any:
+    """Parse JSON that others wrote; `name` and `remedy` go into the error.
+
+    >>> parse_json('{"width": 12, "width": 24}', "config.json", "mend it")
+    Traceback (most recent call last):
+    vitrail.errors.VitrailError: config.json names 'width' twice, so what it means is open to doubt; mend it
+    """
+    require(
+        len(text) <= LONGEST_JSON,
+        f"{name} has {len(text):,} bytes of JSON, and at most {LONGEST_JSON:,} are read; {remedy}",
+    )
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            require(key not in found, f"{name} names {key[:60]!r} twice, so what it means is open to doubt; {remedy}")
+            found[key] = value
+        return found
+
+    def whole(digits: str) -> int:
+        count = len(digits.lstrip("-"))
+        require(
+            count <= MOST_DIGITS,
+            f"{name} has a whole number of {count:,} digits, and at most {MOST_DIGITS} are read; {remedy}",
+        )
+        return int(digits)
+
+    try:
+        return json.loads(text, parse_int=whole, object_pairs_hook=unique)
+    except VitrailError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise VitrailError(f"{name} is not JSON ({error}); {remedy}") from None
 
 
 def to_plain(value: Any) -> Any:

@@ -14,8 +14,8 @@ from math import lcm
 from operator import mul
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from vitrail.codec import from_plain, to_plain
-from vitrail.errors import VitrailError, require
+from vitrail.codec import from_plain, parse_json, to_plain
+from vitrail.errors import require
 from vitrail.geometry import Fit, Remainder, Size, fit
 from vitrail.parts import (
     Adaptive,
@@ -313,10 +313,7 @@ def config_from_json(text: str) -> Config:
 
 
 def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise VitrailError(f"config is not JSON ({error}); write one with to_json()") from None
+    return parse_json(text, "config", "write one with to_json()")
 
 
 # ── rules between parts ─────────────────────────────────────────────────────────────────────────────────────────

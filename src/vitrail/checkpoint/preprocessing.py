@@ -32,7 +32,8 @@ class Preprocessing(Value):
     interpolation: Interpolation = "bicubic"
     resize: Literal["crop", "squash"] = "crop"
     """crop: the shorter side to image / crop_share, then the middle; squash: both sides, then too."""
-    crop_share: Annotated[float, Range("(0, 1]", "use 1 for no crop")] = 1.0
+    crop_share: Annotated[float, Range("[0.0625, 1]", "use 1 for no crop")] = 1.0
+    """The share of a side that the crop keeps; at least 1/16, so that the resized image stays small."""
     half_pixel: Literal["even", "down"] = "even"
     """Where the middle begins when the margin is odd: half of it rounds to even (torchvision, timm) or down
     (transformers)."""

@@ -93,7 +93,7 @@ def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect
     family = dialect.family(encoded.family)
     assert family is not None
     if encoded.written.config and not stored.config:
-        yield f"without config.json, which a single file has no room for; give {stored.path.with_suffix('')} to have both"
+        yield f"without config.json, for which a file has no room; give {stored.path.with_suffix('')} to have both"
     elif _pixels(checkpoint.preprocessing) != _pixels(dialect.preprocessing(stored, family, encoded.config.image)):
         ours = pixels_in_words(checkpoint.preprocessing)
         yield f"{dialect.name}'s reader would prepare pixels otherwise than the model expects: {ours}"

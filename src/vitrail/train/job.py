@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.atomic import write_file
-from vitrail.codec import from_plain, to_plain
+from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.rules import FiniteFloat, NonNegativeFloat, NonNegativeInt
@@ -51,10 +51,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 def read_job(folder: Path) -> Job:
     config, recipe, data = (_text(folder / name) for name in ("config.json", "recipe.json", "data.json"))
-    try:
-        facts = json.loads(data)
-    except ValueError as error:
-        raise VitrailError(f"{folder / 'data.json'} is not JSON ({error}); restore it, or start again") from None
+    facts = parse_json(data, str(folder / "data.json"), "restore it, or start again")
     return Job(
         config=config_from_json(config), recipe=recipe_from_text(recipe), data=from_plain(facts, DataFacts, "data")
     )

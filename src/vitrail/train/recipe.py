@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitrail.codec import from_plain, to_plain
+from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, Rate
@@ -117,8 +117,10 @@ class Recipe(Value):
 
 def recipe_from_text(text: str) -> Recipe:
     """Read JSON or TOML."""
+    if text.lstrip().startswith("{"):
+        return from_plain(parse_json(text, "recipe", "write one with to_json()"), Recipe, "recipe")
     try:
-        held = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+        held = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise VitrailError(f"recipe is neither JSON nor TOML ({error}); write one with to_json()") from None
     return from_plain(held, Recipe, "recipe")
