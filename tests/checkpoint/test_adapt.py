@@ -349,7 +349,10 @@ def test_evidence_and_preprocessing_follow():
         ({"depth": 3}, "depth changes from 2 to 3"),
         ({"mlp": Mlp(width=44)}, "mlp changes from"),
         ({"position": Rotary()}, "position changes from Learned to Rotary"),
-        ({"prefix": Prefix(cls=False)}, "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean"),
+        (
+            {"prefix": Prefix(cls=False)},
+            "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean",
+        ),
         ({"image": "30x28"}, "30x28 is not divisible by patch 4x4"),
         ({"imag": "20x28"}, "has no field imag"),
         ({"prefix": "token"}, "prefix 'token' is not understood at 'token'; write cls, distillation and registers=4"),

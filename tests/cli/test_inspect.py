@@ -119,7 +119,10 @@ def test_a_pool_with_weights_is_another_shape():
             "RelativeBias within windows of 2x3 on another grid kept",
         ),
         ({"position": RelativeBias()}, "RelativeBias on another grid resampled: bicubic over offsets"),
-        ({"attention": LinearAttention(), "mlp": Mlp(width=40, activation="silu")}, "LinearAttention, MLP 40 wide (silu)"),
+        (
+            {"attention": LinearAttention(), "mlp": Mlp(width=40, activation="silu")},
+            "LinearAttention, MLP 40 wide (silu)",
+        ),
         ({"embedding": Stem(widths=(3, 4, 5, 6)), "channels": 1}, "32x48, 1 channel, Stem of 16x16, grid 2x3"),
         ({"prefix": Prefix(registers=2)}, "prefix cls, register 1, register 2"),
         ({"norm_eps": 1e-5}, "norms with eps 1e-05"),

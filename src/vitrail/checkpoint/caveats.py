@@ -48,7 +48,12 @@ def caveats(
     method: Method | None = None,
 ) -> tuple[str, ...]:
     source = checkpoint.config
-    found = [*_on_method(source, target, tables, method), *_on_grid(source, target, tables), *_on_channels(checkpoint, target), *_on_projection(loss)]
+    found = [
+        *_on_method(source, target, tables, method),
+        *_on_grid(source, target, tables),
+        *_on_channels(checkpoint, target),
+        *_on_projection(loss),
+    ]
     if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
         found += [
             *_on_prefix(source.prefix, target.prefix),
@@ -83,7 +88,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         return
     if not isinstance(source, ViTConfig):
         kind = "feature map" if isinstance(source, MobileConfig) else "grid"
-        yield f"the last {kind} goes from {source.grid} to {target.grid}, and the model was trained on the first; {REMEDY}"
+        yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
     become = on_new_grid(position)
@@ -106,7 +111,7 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
         yield f"channels {old} → 1: the filters are {done} for grey images and loses colour; {REMEDY}"
     else:
         yield (
-            f"channels {old} → {new}: filters, mean and std are repeated in turn and the filters scaled by {old}/{new}, "
+            f"channels {old} → {new}: filters, mean and std are repeated in turn, the filters times {old}/{new}, "
             f"as if every channel were one of the old; {REMEDY}"
         )
 
@@ -143,7 +148,9 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     old, new = source.position, target.position
     exact = isinstance(old, Learned | RotaryMixed)  # rows that go are added to their tokens; frequencies stay
     if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
-        exact = old.prefix == new.prefix or new.prefix or target.prefix.count == 0  # new entries are zero, others go with their tokens
+        exact = (
+            old.prefix == new.prefix or new.prefix or target.prefix.count == 0
+        )  # new entries are zero, others go with their tokens
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention

@@ -220,8 +220,10 @@ def _variant(config: Config) -> str:
 
 
 ASIDE = frozenset(
-    ("image", "classes", "head_bias", "layer_scale", "position", "remainder", "norm_eps", "pool", "final_norm")
-    + ("dropout", "attention_dropout", "drop_path")
+    {
+        *("image", "classes", "head_bias", "layer_scale", "position", "remainder", "norm_eps", "pool", "final_norm"),
+        *("dropout", "attention_dropout", "drop_path"),
+    }
 )
 
 
