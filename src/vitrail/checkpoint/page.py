@@ -214,8 +214,8 @@ def _drift(report: Report) -> str:
     failed = "".join(f"<li>{escape(line)}</li>" for line in report.drift.failed)
     return (
         f"<section><h2>{title}</h2><p>Cosine of the old model's vector with the new one's, each at its own size: "
-        f"mean <b>{report.drift.mean:.4f}</b>, lowest <b>{report.drift.lowest:.4f}</b>. {order}</p><table>{rows}</table>"
-        + (f"<p>Left out:</p><ul>{failed}</ul></section>" if failed else "</section>")
+        f"mean <b>{report.drift.mean:.4f}</b>, lowest <b>{report.drift.lowest:.4f}</b>. {order}</p>"
+        f"<table>{rows}</table>" + (f"<p>Left out:</p><ul>{failed}</ul></section>" if failed else "</section>")
     )
 
 
