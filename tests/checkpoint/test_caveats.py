@@ -92,7 +92,7 @@ VALUES: dict[str, list[Any]] = {
         Adaptive(patches=(Size(4, 4), Size(8, 8)), threshold=0.1),
         Adaptive(patches=(Size(2, 2), Size(4, 4), Size(8, 8))),
     ],
-    "remainder": ["error", "resize", "crop", "pad"],
+    "remainder": ["error", "resize", "crop", "floor", "pad"],
     "prefix": ["none", "cls", "cls,registers=1", "registers=3", "cls,distillation", Prefix(registers=4)],
     "position": [
         *(Learned(prefix=prefix, convention="dinov2") for prefix in ("all", "cls", "none")),
@@ -171,8 +171,7 @@ def test_what_is_silent_changes_no_vector_and_every_target_is_read_back(family: 
     for number, target in enumerate(targets(checkpoint.config)):
         try:
             adapted, report = adapt(checkpoint, target)
-        except VitrailError as error:
-            assert "\n" not in str(error)
+        except VitrailError:
             continue
         said = [note for note in report.notes if not note.startswith("the head")]
         silent += not said
@@ -190,12 +189,20 @@ def test_what_is_silent_changes_no_vector_and_every_target_is_read_back(family: 
 def test_a_value_of_the_wrong_kind_is_refused_in_one_line_with_what_is_allowed(family: str, tmp_path: Path):
     checkpoint = made(FAMILIES[family])
     for name in [field.name for field in dataclasses.fields(checkpoint.config)] + ["patch"]:
-        for value in WRONG:
-            try:
-                adapted, _ = adapt(checkpoint, {name: value})
-            except VitrailError as error:
-                assert "\n" not in str(error)
-                assert name.split("_")[0] in str(error).lower() or repr(value) in str(error), (name, value, error)
-                continue
-            save(adapted, tmp_path / "own.safetensors", dialect="vitrail")
-            assert load(tmp_path / "own.safetensors").config == adapted.config, (name, value)
+        refusals = [refusal(checkpoint, {name: value}, tmp_path) for value in WRONG]
+        assert sum(line is not None for line in refusals) >= len(WRONG) - 2  # 3.5 and -1 are numbers
+        for line, value in zip(refusals, WRONG, strict=True):
+            if line is not None:
+                assert "\n" not in line
+                assert name.split("_")[0] in line.lower() or repr(value) in line, (name, value, line)
+
+
+def refusal(checkpoint: Checkpoint, target: dict[str, Any], folder: Path) -> str | None:
+    """Why a target is refused; what is not refused is written and read again."""
+    try:
+        adapted, _ = adapt(checkpoint, target)
+    except VitrailError as error:
+        return str(error)
+    save(adapted, folder / "own.safetensors", dialect="vitrail")
+    assert load(folder / "own.safetensors").config == adapted.config, target
+    return None

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from peer_models import randomise, relative_error, save_timm, save_transformers
 from peers import timm, transformers
+from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
@@ -465,10 +466,34 @@ def test_a_mask_token_under_timms_names_goes_home_and_to_huggingface_and_not_int
     save_file({**tensors, "mask_token": mask}, tmp_path / "timm" / "model.safetensors")
     checkpoint = load(tmp_path / "timm")
     assert torch.equal(encode(checkpoint, "timm").tensors["mask_token"], mask)
-    there = encode(checkpoint, "huggingface")
-    assert torch.equal(there.tensors["beit.embeddings.mask_token"], mask)
     save(checkpoint, tmp_path / "hf", dialect="huggingface")
+    model = transformers.BeitForImageClassification.from_pretrained(tmp_path / "hf")
+    assert torch.equal(model.beit.embeddings.mask_token, mask)
     back = encode(load(tmp_path / "hf"), "timm")
     assert "mask_token" not in back.tensors
     assert back.dropped == ("mask_token",)
     assert "without mask_token, which timm has no place for" in back.notes
+
+
+def test_class_names_go_along_to_huggingface(tmp_path: Path):
+    config = ViTConfig(image=Size(32, 32), width=48, depth=1, num_heads=3, mlp=Mlp(width=96), classes=3)
+    save(made_here(config).but(labels=("ant", "bee", "cat")), tmp_path / "hf", dialect="huggingface")
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "hf")
+    assert model.config.id2label == {0: "ant", 1: "bee", 2: "cat"}
+    assert model.config.label2id == {"ant": 0, "bee": 1, "cat": 2}
+
+
+def test_a_distilled_model_without_its_token_is_another_model_of_the_library(tmp_path: Path):
+    """What the old config said was of the old family."""
+    options = {**SIZES, "intermediate_size": 96}
+    save_transformers(tmp_path / "hf", "DeiTForImageClassificationWithTeacher", "DeiTConfig", **options)
+    save_timm(tmp_path / "timm", "deit_tiny_distilled_patch16_224", **SMALL, img_size=64, num_classes=7)
+    adapted, _ = adapt(load(tmp_path / "hf"), {"prefix": "cls"})
+    save(adapted, tmp_path / "plain")
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "plain").eval()
+    assert type(model).__name__ == "ViTForImageClassification"
+    with torch.no_grad():
+        assert relative_error(model(pixels(32, 32)).logits, adapted.model()(pixels(32, 32))) < 1e-5
+    adapted, _ = adapt(load(tmp_path / "timm"), {"prefix": "cls"})
+    encoded = encode(adapted, "timm")
+    assert (encoded.family, encoded.written.config) == ("vit", {})  # no architecture of timm's has this shape

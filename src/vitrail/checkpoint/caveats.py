@@ -88,7 +88,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         return
     if not isinstance(source, ViTConfig):
         kind = "feature map" if isinstance(source, MobileConfig) else "grid"
-        yield f"the last {kind} goes from {source.grid} to {target.grid}, and the model was trained on the first; {REMEDY}"
+        yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
     become = on_new_grid(position)
@@ -111,7 +111,7 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
         yield f"channels {old} → 1: the filters are {done} for grey images and loses colour; {REMEDY}"
     else:
         yield (
-            f"channels {old} → {new}: filters, mean and std are repeated in turn and the filters scaled by {old}/{new}, "
+            f"channels {old} → {new}: filters, mean and std are repeated in turn, the filters times {old}/{new}, "
             f"as if every channel were one of the old; {REMEDY}"
         )
 

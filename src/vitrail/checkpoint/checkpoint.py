@@ -58,7 +58,7 @@ class Checkpoint:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same dialect."""
+    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same family."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

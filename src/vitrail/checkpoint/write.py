@@ -93,7 +93,8 @@ def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect
     family = dialect.family(encoded.family)
     assert family is not None
     if encoded.written.config and not stored.config:
-        yield f"without config.json, for which a file has no room; give {stored.path.with_suffix('')} to have both"
+        folder = stored.path.with_suffix("")
+        yield f"without config.json, which a single file has no room for; give {folder} to have both"
     elif _pixels(checkpoint.preprocessing) != _pixels(dialect.preprocessing(stored, family, encoded.config.image)):
         ours = pixels_in_words(checkpoint.preprocessing)
         yield f"{dialect.name}'s reader would prepare pixels otherwise than the model expects: {ours}"
@@ -209,7 +210,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     reason = family.refuse(config)
     if reason is not None:
         return 0, reason
-    written = family.write(checkpoint, theirs)
+    written = family.write(checkpoint if home else checkpoint.but(origin={}), theirs)
     prefix = written.prefix if written.prefix is not None else checkpoint.name_prefix if home else ""
     tensors, _ = write_rows(rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
     notes = written.notes
