@@ -257,10 +257,12 @@ def _read_back(
 ) -> Config | str:
     """The config that the dialect's reader would find, or why it would find none."""
     stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
-    heads = config.num_heads if isinstance(config, ViTConfig) else None
     try:
         again, _ = read_rows(family.rows, tensors, prefix, sizes_of(config))
-        found, _ = family.settle(again, family.known(stored, prefix), from_image=config.image, num_heads=heads)
+        known = family.known(stored, prefix)
+        image = config.image if known.image is None else None  # what a config says is held to it
+        heads = config.num_heads if isinstance(config, ViTConfig) and "num_heads" not in known.fields else None
+        found, _ = family.settle(again, known, from_image=image, num_heads=heads)
     except VitrailError as error:
         return str(error).partition(";")[0]  # the remedy is for files, and this is none
     return found
