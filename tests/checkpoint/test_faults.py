@@ -100,10 +100,8 @@ def test_a_damaged_file_is_one_line_and_exit_2(name: str, tmp_path: Path, capsys
     data, reason = FAULTS[name]
     path = tmp_path / "weights.bin"
     path.write_bytes(data)
-    started = time.monotonic()
     with pytest.raises(VitrailError, match=reason):
         load(path)
-    assert time.monotonic() - started < 5
     assert call("inspect", str(path)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

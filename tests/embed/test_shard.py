@@ -234,7 +234,7 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
         ({"native": True, "merge": 2}, "--native does not go together with --merge"),
         ({"native": True, "tokens": "npy"}, "--native does not go together with --tokens"),
         ({"merge": 1, "tokens": "npy"}, "--merge does not go together with --tokens"),
-        ({"merge": -1}, "merge -1 is below 0"),
+        ({"merge": -1}, "merge -1 is not a whole number of 0 or more"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_a_plan_is_made(tmp_path, weights, options, words):

@@ -52,6 +52,8 @@ class Known:
     image: Size | None = None
     sizes: Sizes = Sizes()
     """What the dialect's transforms need to read the tensors."""
+    assumed: tuple[str, ...] = ()
+    """Fields, or "activation", whose value is the usual one of the family and not shown by anything."""
 
 
 def settle(
@@ -59,6 +61,7 @@ def settle(
 ) -> tuple[ViTConfig, Evidence]:
     """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
     fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
+    fields.pop("pool_prefix", None)
     twins = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -81,8 +84,22 @@ def settle(
     if isinstance(fields.get("pool"), AttentionPool):
         fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"])
     image, grid_source = _image(tensors, fields, known, twins, from_image)
+    if any(side % step for side, step in zip(image, fields["embedding"].patch, strict=True)):
+        fields["remainder"] = "floor"  # what every library's patch convolution does
     fields["position"] = _position(tensors, fields, image)
-    return ViTConfig(**{**fields, "image": image}), Evidence(config=source, grid=grid_source)
+    config = ViTConfig(**{**fields, "image": image})
+    return config, Evidence(config=source, grid=grid_source, assumed=_assumptions(config, known.assumed))
+
+
+def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What was assumed, with the value that it was given."""
+    values = {
+        "activation": config.mlp.activation if isinstance(config.mlp, Mlp) else "silu in a gated MLP",
+        "norm_eps": f"{config.norm_eps:g}",
+        "pool": type(config.pool).__name__,
+        "position": type(config.position).__name__,
+    }
+    return tuple(f"{name} {values[name]}" for name in names)
 
 
 def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
@@ -206,7 +223,7 @@ def _fits(table: Tensor, preset: ViTConfig) -> bool:
 
 def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size) -> Any:
     """The position part, with its rows checked against the grid."""
-    grid = fit(image, fields["embedding"].patch).grid
+    grid = fit(image, fields["embedding"].patch, remainder="floor").grid
     stated = fields.get("position")
     if "blocks.0.attention.position.table" in tensors or isinstance(stated, RelativeBias):
         shared = "blocks.0.attention.position.table" not in tensors

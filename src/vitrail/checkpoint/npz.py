@@ -102,8 +102,8 @@ def write_npz(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     """Stream tensors, uncompressed as NumPy's savez does, one at a time."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, tensor in tensors.items():
-            if tensor.dtype == torch.bfloat16:
-                tensor = tensor.float()
+            if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+                tensor = tensor.float()  # NumPy has neither bfloat16 nor float8
             member = zipfile.ZipInfo(f"{name}.npy")
             dtype = np.lib.format.dtype_to_descr(np.dtype(str(tensor.dtype).removeprefix("torch.")))
             header = {"descr": dtype, "fortran_order": False, "shape": tuple(tensor.shape)}

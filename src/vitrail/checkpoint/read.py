@@ -22,7 +22,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 
-__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored"]
+__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
 
 CONFIG_KEY = "vitrail"
 """The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
@@ -33,21 +33,31 @@ LEAST_PER_BLOCK = 6
 """Tensors of a block without biases: two norms and four matrices."""
 
 
-def load(path: str | Path, from_image: Size | str | None = None, num_heads: int | None = None) -> Checkpoint:
-    """Read weights of any dialect: a file, or a directory with its config, or "default", the model that comes along.
+def load(
+    path: str | Path,
+    from_image: Size | str | None = None,
+    num_heads: int | None = None,
+    architecture: str | None = None,
+) -> Checkpoint:
+    """Read weights of any dialect: a file, a directory with its config, or "default", the bundled model.
 
-    `from_image` says for which image the positions were made, and `num_heads` how many heads there are, where
-    neither a config beside the weights nor the exact shape of a preset does.
+    `from_image` says for which image the positions were made, `num_heads` how many heads there are, and
+    `architecture` which of timm's models it is, where neither a config beside the weights nor the exact shape of a
+    known model does.
     """
-    return read_stored(
-        open_stored(weights_path(path)),
-        from_image=None if from_image is None else Size.of(from_image),
-        num_heads=num_heads,
-    )
+    stored = open_stored(weights_path(path))
+    if architecture is not None:
+        stored = dataclasses.replace(stored, config={**stored.config, "architecture": architecture})
+    return read_stored(stored, from_image=None if from_image is None else Size.of(from_image), num_heads=num_heads)
 
 
 def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
-    dialect, family, prefix = _recognise(stored)
+    dialect, family, prefix = recognise(stored)
+    if "architecture" in stored.config:
+        require(
+            dialect.name == "timm",
+            f"{stored.path} has {dialect.name}'s names, and an architecture is timm's word for a model; leave it out",
+        )
     known = family.known(stored, prefix)
     tensors, rest = read_rows(family.rows, stored.tensors, prefix, known.sizes)
     unknown = [name for name in rest if not family.is_spare(name, prefix)]
@@ -87,12 +97,14 @@ def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size
     return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
 
 
-def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
+def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
     for dialect in DIALECTS.values():
         for family in dialect.families:
             prefix = family.prefix_in(stored)
             if prefix is not None:
                 return dialect, family, prefix
+    reason = next(filter(None, (dialect.foreign(stored) for dialect in DIALECTS.values())), None)
+    require(reason is None, f"{stored.path} cannot be read: {reason}")
     some = ", ".join(list(stored.tensors)[:3]) or "nothing"
     raise VitrailError(
         f"{stored.path} holds {some} …, which are no names of {', '.join(DIALECTS)}; "

@@ -19,6 +19,7 @@ from vitrail.embed.recipe import read_agreement
 from vitrail.embed.run import Crew, LocalCrew, Progress, run_shards
 from vitrail.embed.worker import CALIBRATE, Worker, WorkerOptions
 from vitrail.errors import VitrailError, require
+from vitrail.rules import positive
 
 __all__ = ["LEAST_COSINE", "Embedded", "embed"]
 
@@ -60,9 +61,7 @@ def embed(
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
     count = len(os.sched_getaffinity(0)) if workers is None else workers
-    require(
-        count > 0 and worker.batch > 0, f"{count} workers with batches of {worker.batch} do nothing; give 1 or more"
-    )
+    positive("workers", count)
     weights, fresh = weights_path(weights), not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
     found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitrail.checkpoint.adaptive import adaptive_config
 from vitrail.config import Config, ViTConfig
@@ -11,6 +11,8 @@ from vitrail.embed.scales import scaled_sizes
 from vitrail.errors import require
 from vitrail.nn.compile import require_compiler
 from vitrail.parts import Adaptive
+from vitrail.rules import PositiveInt, Range
+from vitrail.value import Value
 
 __all__ = ["Options"]
 
@@ -24,7 +26,7 @@ APART = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Value):
     """A part of the plan: every worker follows them, and another run with others is refused."""
 
     engine: Literal["torch", "int8"] = "torch"
@@ -34,12 +36,12 @@ class Options:
     """Decode and resize as Pillow does, to the bit."""
     native: bool = False
     """Images keep their aspect ratio."""
-    token_budget: int | None = None
+    token_budget: PositiveInt | None = None
     """Of a native image: at most so many patches."""
-    scales: tuple[float, ...] = (1.0,)
-    merge: int = 0
+    scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
+    merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
     """Tokens that every block merges away."""
-    adaptive: float | None = None
+    adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
     """Where an image has less detail than this, patches are twice as large."""
     tokens: Literal["npy", "safetensors"] | None = None
     """Keep every token's features too."""
@@ -47,6 +49,7 @@ class Options:
     """By torch.compile, whose kernels round otherwise."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
         asked = {
             "--native": self.native,
@@ -75,7 +78,6 @@ class Options:
             "and int8",
         )
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
-        require(self.merge >= 0, f"merge {self.merge} is below 0; give tokens that every block merges, or 0")
         if self.compile:
             require_compiler()
         if self.adaptive is not None:
@@ -86,4 +88,3 @@ class Options:
                 "adaptive patches differ from image to image and lie on no one grid; leave out --tokens",
             )
             scaled_sizes(config.image, config.patch, self.scales)
-            require(self.token_budget is None or self.token_budget > 0, "--token-budget 0 leaves no patch; give more")

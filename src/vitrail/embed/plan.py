@@ -26,6 +26,8 @@ from vitrail.config import Config
 from vitrail.embed.inputs import Input, Inputs, find_inputs
 from vitrail.embed.options import Options
 from vitrail.errors import VitrailError, require
+from vitrail.rules import NonNegativeInt, PositiveInt
+from vitrail.value import Value
 
 __all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256"]
 
@@ -34,12 +36,12 @@ LARGEST_SHARD, SMALLEST_SHARD, SHARDS_PER_WORKER = 1024, 16, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Value):
     input: str
-    images: int
-    repeated: int
-    unread: int
-    shard_size: int
+    images: NonNegativeInt
+    repeated: NonNegativeInt
+    unread: NonNegativeInt
+    shard_size: PositiveInt
     inputs: str
     """The file beside this one that holds them."""
     ids_sha256: str

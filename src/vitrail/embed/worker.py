@@ -23,6 +23,8 @@ from typing import Any
 
 from vitrail.embed.parts import Tally
 from vitrail.errors import VitrailError
+from vitrail.rules import PositiveFloat, PositiveInt
+from vitrail.value import Value
 
 __all__ = ["CALIBRATE", "COMPUTING", "DEATHS", "StoppedError", "Worker", "WorkerOptions"]
 
@@ -46,10 +48,10 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    batch: int = 4
-    threads: int = 1
-    patience: float = 120.0
+class WorkerOptions(Value):
+    batch: PositiveInt = 4
+    threads: PositiveInt = 1
+    patience: PositiveFloat = 120.0
     """Seconds that one image may take to decode."""
     decode: Callable[..., Any] | None = None
     """Another decoder than vitrail's own."""

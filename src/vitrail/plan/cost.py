@@ -120,7 +120,7 @@ def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, n: Numbers) -> Tensor:
     if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
         return image
     count = n.batch * n.channels * fit.fitted.area
-    return Tensor(image.storage, count, image.size) if c.remainder == "crop" else t.new(count, image.size)
+    return Tensor(image.storage, count, image.size) if c.remainder in ("crop", "floor") else t.new(count, image.size)
 
 
 def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from vitrail.parts import (
     Stem,
 )
 from vitrail.train.recipe import Recipe
+from vitrail.value import Value
 
 __all__ = ["BASE", "EXPERIMENTS", "RECIPE", "Arm", "Experiment", "Measure", "experiment_named"]
 
@@ -50,7 +51,7 @@ RECIPE = Recipe(batch=64, lr=2e-3, warmup=0.1, flip=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class Arm(Value):
     run: str
     """The run's name, the same wherever the config is the same."""
     label: str
@@ -58,7 +59,7 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Value):
     name: str
     question: str
     arms: tuple[Arm, ...]

@@ -11,27 +11,29 @@ from vitrail.atomic import write_file
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError
+from vitrail.rules import FiniteFloat, NonNegativeFloat, NonNegativeInt
 from vitrail.train.recipe import Recipe, recipe_from_text
+from vitrail.value import Value
 
 __all__ = ["DataFacts", "Job", "difference", "read_job", "write_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataFacts:
+class DataFacts(Value):
     """The data as they were when the run began."""
 
     sources: tuple[str, ...]
-    images: int
+    images: NonNegativeInt
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[FiniteFloat, ...]
+    std: tuple[NonNegativeFloat, ...]
     start: str | None = None
     """The checkpoint whose weights the run began with; None for fresh ones."""
     teacher: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Value):
     config: Config
     recipe: Recipe
     data: DataFacts

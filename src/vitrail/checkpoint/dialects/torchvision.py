@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
-from vitrail.checkpoint.dialects.table import TABLE, Row, both
+from vitrail.checkpoint.dialects.table import TABLE, Row, both, never
 from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
@@ -25,8 +25,8 @@ ROWS = (
     *both("blocks.{i}.norm2", f"{LAYER}.ln_2"),
     *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.0"),
     *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.3"),
-    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.linear_1", when=lambda config: False),  # files of its first releases
-    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.linear_2", when=lambda config: False),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.linear_1", when=never),  # files of its first releases
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.linear_2", when=never),
     *both("norm", "{p}encoder.ln"),
     *both("head", "{p}heads.head"),
 )
