@@ -8,7 +8,6 @@ import json
 import math
 import os
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
