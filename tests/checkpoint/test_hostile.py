@@ -277,8 +277,10 @@ def with_config(path: Path, **changes: Any) -> Path:
         ({"depth": 10**9}, "has 20 tensors and a config of 1,000,000,000 blocks"),
         ({"width": 3 * 2**50, "position": {"kind": "no_position"}}, "has a config that nothing can be built from"),
         ({"width": 10**30}, "config has a whole number of 31 digits"),
-        ({"image": "90000000x90000000", "position": {"kind": "no_position"}}, "at most 268,435,456 pixels"),
-        ({"image": 2**40, "remainder": "pad"}, "at most 268,435,456 pixels and 1,048,576 patches"),
+        (
+            {"image": "90000000x90000000", "position": {"kind": "no_position"}},
+            "268,435,456 pixels and 1,048,576 patches",
+        ),
     ],
 )
 def test_a_config_that_claims_more_than_the_file_holds_is_refused(
@@ -292,7 +294,7 @@ def test_a_crop_out_of_an_image_without_end_is_refused(tmp_path: Path, capsys: A
     save_file(load_file(tmp_path / "hf" / "model.safetensors"), tmp_path / "hf" / "model.safetensors")
     processor = {"do_center_crop": True, "size": {"shortest_edge": 2**62}}
     (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(processor))
-    refuse(tmp_path / "hf", "crop_share .* is outside 0.0625 ≤ share ≤ 1", capsys)
+    refuse(tmp_path / "hf", "crop_share .* is not a number of 0.0625 or more and at most 1", capsys)
 
 
 @pytest.mark.parametrize("rows", [999_999_937, 10**15])
@@ -314,10 +316,10 @@ def test_positions_without_values_or_without_end_do_not_keep_anyone_waiting(rows
     assert time.monotonic() - started < 10
 
 
-def test_a_billion_positions_are_suggested_a_grid_at_once():
+def test_millions_of_positions_are_suggested_a_grid_at_once():
     """A prime number of them, which has no divisor to stop at."""
-    tensors = {**timm_state(), "pos_embed": torch.zeros(1).expand(1, 999_999_937 + 1, 12)}
-    with pytest.raises(VitrailError, match="as 1x999999937"):
+    tensors = {**timm_state(), "pos_embed": torch.zeros(1).expand(1, 62_499_971 + 1, 12)}
+    with pytest.raises(VitrailError, match="as 1x62499971"):
         read_stored(Stored(path=Path("w"), format="memory", tensors=tensors), num_heads=3)
 
 

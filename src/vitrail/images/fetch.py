@@ -12,9 +12,11 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.atomic import write_file
 from vitrail.errors import VitrailError, require
 from vitrail.images.open import open_source
 
@@ -106,16 +108,9 @@ def fetch(name: str, out: Path, *, source: Path | None = None) -> dict[str, int]
             with found[file].open("rb") as opened:
                 same = hashlib.file_digest(opened, "sha256").hexdigest() == told
             require(same, f"{found[file]} is not {name}'s {file} (its SHA-256 differs); fetch it again")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            for file, path in found.items():
-                part = out / f".{file}.part"
-                shutil.copyfile(path, part)
-                part.replace(out / file)
-        except OSError as error:
-            raise VitrailError(
-                f"{out} was not filled ({error.strerror or error}); make room, or choose another"
-            ) from None
+        for file, path in found.items():
+            with path.open("rb") as opened:
+                write_file(out / file, partial(shutil.copyfileobj, opened))
     counts = {"train": len(open_source(out, "train")), "test": len(open_source(out, "test"))}
     require(counts == {"train": wanted.train, "test": wanted.test}, f"{out} has {counts} images; fetch it again")
     return counts
