@@ -68,7 +68,12 @@ def read(path: Path, answer, images: torch.Tensor, **told) -> Outcome:
         return "refused", str(error).replace(str(path), "it")
     model = checkpoint.model()
     with torch.no_grad():
-        expected = answer(images)
+        try:
+            expected = answer(images)
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # the peer cannot
+            return "not run", type(error).__name__
+        if expected is None:
+            return "not run", "no vector"
         found = model.vector(images) if model.head is None else model(images)
     if expected.shape != found.shape:
         return "differs", f"gives {tuple(found.shape)} for {tuple(expected.shape)}"
