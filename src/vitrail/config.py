@@ -21,6 +21,7 @@ from vitrail.parts import (
     Adaptive,
     AttentionKind,
     AttentionPool,
+    ClsMeanPool,
     ClsPool,
     Embedding,
     FullAttention,
@@ -136,6 +137,11 @@ class ViTConfig(_Config):
     @property
     def head_width(self) -> int:
         return self.width // self.num_heads
+
+    @property
+    def vector_width(self) -> int:
+        """Values of the pooled vector, which the head reads."""
+        return self.width * (2 if isinstance(self.pool, ClsMeanPool) else 1)
 
     @property
     def position_parameters(self) -> int:
@@ -382,8 +388,8 @@ def _check_attention(config: ViTConfig) -> None:
 
 def _check_pool(config: ViTConfig) -> None:
     pool = config.pool
-    if isinstance(pool, ClsPool):
-        require(config.prefix.cls, "ClsPool needs a CLS token; use Prefix(cls=True) or MeanPool()")
+    if isinstance(pool, ClsPool | ClsMeanPool):
+        require(config.prefix.cls, f"{type(pool).__name__} needs a CLS token; use Prefix(cls=True) or MeanPool()")
     if isinstance(pool, AttentionPool):
         divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
     require(
@@ -391,6 +397,6 @@ def _check_pool(config: ViTConfig) -> None:
         f"a distillation token is read beside CLS, not by {type(pool).__name__}; use ClsPool()",
     )
     require(
-        not (isinstance(pool, AttentionPool) and config.final_norm == "pooled"),
-        "AttentionPool reads normalised tokens; use final_norm 'tokens'",
+        not (isinstance(pool, AttentionPool | ClsMeanPool) and config.final_norm == "pooled"),
+        f"{type(pool).__name__} reads normalised tokens; use final_norm 'tokens'",
     )

@@ -19,6 +19,7 @@ __all__ = [
     "Adaptive",
     "AttentionKind",
     "AttentionPool",
+    "ClsMeanPool",
     "ClsPool",
     "Convention",
     "Embedding",
@@ -193,6 +194,11 @@ class MaxPool(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClsMeanPool(Value):
+    """The CLS token, then the mean of the patch tokens: a vector of twice the width, as DINOv2's classifiers read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionPool(Value):
     """One learned query attends to all tokens, then a residual MLP (multi-head attention pooling, as in SigLIP)."""
 
@@ -201,7 +207,7 @@ class AttentionPool(Value):
     activation: Activation = "gelu_tanh"
 
 
-Pool = ClsPool | MeanPool | MaxPool | AttentionPool
+Pool = ClsPool | MeanPool | MaxPool | ClsMeanPool | AttentionPool
 
 
 # ── positions ───────────────────────────────────────────────────────────────────────────────────────────────────

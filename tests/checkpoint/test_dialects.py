@@ -106,6 +106,10 @@ TRANSFORMERS: dict[str, Peer] = {
         {**WITH_MLP, "num_register_tokens": 2, "query_bias": False, "value_bias": False},
         (24, 56),
     ),
+    "dinov2, classifier": Peer("Dinov2ForImageClassification", "Dinov2Config", logits, {**SIZES, "num_labels": 5}),
+    "dinov2, registers, classifier": Peer(
+        "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", logits, {**SIZES, "num_labels": 5}
+    ),
     "deit, classifier": Peer("DeiTForImageClassification", "DeiTConfig", logits, {**OBLONG, "num_labels": 5}, (16, 40)),
     "clip, classifier": Peer("CLIPForImageClassification", "CLIPConfig", logits, {**TOWER, "num_labels": 5}),
     "siglip, classifier": Peer("SiglipForImageClassification", "SiglipConfig", logits, {**TOWER, "num_labels": 5}),

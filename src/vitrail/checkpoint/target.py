@@ -14,6 +14,7 @@ from vitrail.geometry import Size
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
+    ClsMeanPool,
     ClsPool,
     Convention,
     Hierarchical,
@@ -48,7 +49,7 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
             found["embedding"] = with_patch(config, found.pop("patch"))
         pool, prefix = found.get("pool", config.pool), found.get("prefix", config.prefix)
         require(
-            prefix.cls or not isinstance(pool, ClsPool),
+            prefix.cls or not isinstance(pool, ClsPool | ClsMeanPool),
             "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean",
         )
         if "position" not in found:
@@ -99,6 +100,7 @@ def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
         "cls": ClsPool(),
         "mean": MeanPool(),
         "max": MaxPool(),
+        "cls_mean": ClsMeanPool(),
         "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width, activation=activation),
     }
     if not isinstance(value, str) or value not in pools:

@@ -151,7 +151,7 @@ class LeanEngine:
     def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
         model = checkpoint.model(dtype=torch.float32)
         assert isinstance(model, ViT)
-        self.name, self.width = "torch", model.config.width
+        self.name, self.width = "torch", model.config.vector_width
         self.model, self.preprocessing = model, checkpoint.preprocessing
         steps = checkpoint.preprocessing
         plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)

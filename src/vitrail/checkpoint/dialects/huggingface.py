@@ -37,6 +37,8 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     CLIP_ROWS,
     DEIT_CLASSIFIER_ROWS,
     DEIT_ROWS,
+    DINOV2_CLASSIFIER_ROWS,
+    DINOV2_REGISTER_CLASSIFIER_ROWS,
     DINOV2_REGISTER_ROWS,
     DINOV2_ROWS,
     DINOV3_ROWS,
@@ -52,7 +54,7 @@ from vitrail.checkpoint.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
 from vitrail.config import Config, ViTConfig
-from vitrail.parts import Learned, MeanPool, SinCos2d
+from vitrail.parts import ClsMeanPool, Learned, MeanPool, SinCos2d
 
 __all__ = ["HUGGINGFACE"]
 
@@ -254,6 +256,42 @@ HUGGINGFACE = Dialect(
             statistics=IMAGENET,
             constants=_mask_token(1, 1),
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
+        ),
+        _family(
+            "dinov2_with_registers_classifier",
+            DINOV2_REGISTER_CLASSIFIER_ROWS,
+            known(
+                Learned(prefix="cls", convention="timm"), eps=1e-6, pool=ClsMeanPool()
+            ),  # it resizes with antialiasing, as timm does
+            _of_type(
+                "dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names, classifier=True
+            ),
+            describe(
+                "dinov2_with_registers",
+                dinov2_fields,
+                plain=("Dinov2WithRegistersForImageClassification", "dinov2_with_registers."),
+                headed=("Dinov2WithRegistersForImageClassification", "dinov2_with_registers."),
+            ),
+            statistics=IMAGENET,
+            constants=_mask_token(1),
+            refuse=_swiglu_width,
+            needs=("head.weight", "prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
+        ),
+        _family(
+            "dinov2_classifier",
+            DINOV2_CLASSIFIER_ROWS,
+            known(Learned(prefix="cls", convention="huggingface"), eps=1e-6, pool=ClsMeanPool()),
+            _of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names, classifier=True),
+            describe(
+                "dinov2",
+                dinov2_fields,
+                plain=("Dinov2ForImageClassification", "dinov2."),
+                headed=("Dinov2ForImageClassification", "dinov2."),
+            ),
+            statistics=IMAGENET,
+            constants=_mask_token(1),
+            refuse=_swiglu_width,
+            needs=("head.weight", "prefix.cls", "blocks.0.scale1", "position.table", "norm.weight"),
         ),
         _family(
             "dinov2_with_registers",

@@ -20,6 +20,8 @@ __all__ = [
     "CLIP_ROWS",
     "DEIT_CLASSIFIER_ROWS",
     "DEIT_ROWS",
+    "DINOV2_CLASSIFIER_ROWS",
+    "DINOV2_REGISTER_CLASSIFIER_ROWS",
     "DINOV2_REGISTER_ROWS",
     "DINOV2_ROWS",
     "DINOV3_ROWS",
@@ -124,6 +126,8 @@ DINOV2_ROWS = (
     *both("norm", "{p}layernorm"),
 )
 DINOV2_REGISTER_ROWS = (*DINOV2_ROWS, Row(("prefix.registers",), ("{p}embeddings.register_tokens",)))
+DINOV2_CLASSIFIER_ROWS = (*DINOV2_ROWS, *both("head", "classifier"))
+DINOV2_REGISTER_CLASSIFIER_ROWS = (*DINOV2_REGISTER_ROWS, *both("head", "classifier"))
 DINOV3_ROWS = (
     *both("embedding", "{p}embeddings.patch_embeddings"),
     Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
