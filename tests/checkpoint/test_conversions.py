@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,18 @@ from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, Pyr
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.parts import Adaptive, Learned, LinearAttention, MeanPool, Mlp, NoPosition, Patches, Prefix, SinCos2d
+from vitrail.parts import (
+    Adaptive,
+    Learned,
+    LinearAttention,
+    MeanPool,
+    Mlp,
+    NoPosition,
+    Patches,
+    Prefix,
+    SinCos2d,
+    SwiGLU,
+)
 from vitrail.presets import PRESETS
 
 torchvision = importlib.import_module("torchvision.models.vision_transformer")
@@ -497,3 +509,54 @@ def test_a_distilled_model_without_its_token_is_another_model_of_the_library(tmp
     adapted, _ = adapt(load(tmp_path / "timm"), {"prefix": "cls"})
     encoded = encode(adapted, "timm")
     assert (encoded.family, encoded.written.config) == ("vit", {})  # no architecture of timm's has this shape
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"image": Size(32, 64), "channels": 1, "classes": 0, "norm_eps": 1e-5},
+        {"prefix": Prefix(registers=2), "position": Learned(prefix="none"), "layer_scale": 0.1, "qk_norm": True},
+        {"prefix": Prefix(cls=False), "pool": MeanPool(), "final_norm": "pooled", "qkv_bias": "none"},
+        {"mlp": SwiGLU(width=72), "embedding": Patches(patch=Size(8, 16))},
+        {"mlp": Mlp(width=96, activation="quick_gelu"), "embedding_norm": True, "embedding": Patches(bias=False)},
+    ],
+)
+def test_what_timm_is_said_to_need_builds_the_model(changes: dict[str, Any]):
+    """The note is run as it is written."""
+    config = ViTConfig(**{"image": Size(32, 32), "width": 48, "depth": 1, "num_heads": 3, "classes": 5, **changes})
+    checkpoint = made_here(config)
+    encoded = encode(checkpoint, "timm")
+    note = next(note for note in encoded.notes if "build timm.models.VisionTransformer" in note)
+    model = eval(note.partition("build ")[2], {"timm": timm, "torch": torch, "partial": partial}).eval()
+    model.load_state_dict(encoded.tensors, strict=True)
+    image = torch.randn(2, config.channels, *config.image, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert relative_error(model(image), checkpoint.model()(image)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"image": "32x64", "patch": 8},
+        {"prefix": "cls,registers=2"},
+        {"prefix": "none", "pool": "mean"},
+        {"prefix": "registers=1", "pool": "mean", "final_norm": "pooled"},
+        {"pool": "mean"},
+        {"pool": "max"},
+        {"final_norm": "none"},
+        {"channels": 1, "classes": 0},
+    ],
+)
+def test_timm_builds_an_adapted_model_from_the_config_beside_it(target: dict[str, Any], tmp_path: Path):
+    save_timm(tmp_path / "timm", "vit_base_patch16_224", **SMALL, img_size=64, num_classes=7)
+    adapted, _ = adapt(load(tmp_path / "timm"), target)
+    save(adapted, tmp_path / "adapted")
+    model = timm.create_model(f"local-dir:{tmp_path / 'adapted'}", pretrained=True).eval()
+    config = adapted.config
+    image = torch.randn(2, config.channels, *config.image, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert relative_error(model(image), adapted.model()(image)) < 1e-5
+    data = timm.data.resolve_model_data_config(model)
+    assert tuple(data["input_size"]) == (config.channels, *config.image)
+    assert tuple(data["mean"]) == adapted.preprocessing.mean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +172,32 @@ def test_class_names_that_a_file_has_no_place_for_are_said(tmp_path: Path):
     named = made(PLAIN, labels=("ant", "bee", "cat", "dog", "elk"))
     lost = "the names of its 5 classes have no place in a.pth"
     assert lost in save(named, tmp_path / "a.pth", dialect="timm").notes
-    assert not any("classes" in note for note in save(named, tmp_path / "b.safetensors", dialect="timm").notes)
+    assert not any("the names of its" in note for note in save(named, tmp_path / "b.safetensors", dialect="timm").notes)
     assert load(tmp_path / "b.safetensors").labels == named.labels
-    assert not any("classes" in note for note in save(made(PLAIN), tmp_path / "c.pth", dialect="timm").notes)
+    assert not any("the names of its" in note for note in save(made(PLAIN), tmp_path / "c.pth", dialect="timm").notes)
 
 
 def test_a_config_that_a_single_file_has_no_room_for_is_said(tmp_path: Path):
     origin = encode(made(PLAIN), "timm").written.config or {"architecture": "vit_base_patch8_224"}
     arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 1, "num_heads": 3}
     known = made(PLAIN, dialect="timm", family="vit", origin={**origin, "model_args": arguments, "num_classes": 5})
-    note = f"without config.json, which a single file has no room for; give {tmp_path / 'a'} to have both"
+    note = f"without its config, which a single file has no room for; give {tmp_path / 'a'} to have both"
     assert note in save(known, tmp_path / "a.pth").notes
     assert note not in save(known, tmp_path / "a").notes
     assert load(tmp_path / "a").config == PLAIN
+
+
+def test_an_openclip_folder_has_the_names_that_openclip_looks_for_and_follows_the_image(tmp_path: Path):
+    checkpoint = made(CLIP, dialect="openclip", family="clip", name_prefix="visual.", origin=CONFIGS["openclip"])
+    adapted, _ = adapt(checkpoint, {"image": 64, "patch": 16})
+    save(adapted, tmp_path / "clip")
+    assert {path.name for path in (tmp_path / "clip").iterdir()} == {
+        "open_clip_model.safetensors",
+        "open_clip_config.json",
+    }
+    vision = json.loads((tmp_path / "clip" / "open_clip_config.json").read_text())["model_cfg"]["vision_cfg"]
+    assert (vision["image_size"], vision["patch_size"], vision["width"]) == (64, 16, 48)
+    assert load(tmp_path / "clip").config == adapted.config
+    for changes, reason in (({"channels": 1}, "it takes 3 channels"), ({"image": (32, 64)}, "it takes square images")):
+        with pytest.raises(VitrailError, match=reason):
+            encode(adapt(checkpoint, changes)[0], "openclip")

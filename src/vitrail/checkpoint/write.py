@@ -94,7 +94,7 @@ def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect
     assert family is not None
     if encoded.written.config and not stored.config:
         folder = stored.path.with_suffix("")
-        yield f"without config.json, which a single file has no room for; give {folder} to have both"
+        yield f"without its config, which a single file has no room for; give {folder} to have both"
     elif _pixels(checkpoint.preprocessing) != _pixels(dialect.preprocessing(stored, family, encoded.config.image)):
         ours = pixels_in_words(checkpoint.preprocessing)
         yield f"{dialect.name}'s reader would prepare pixels otherwise than the model expects: {ours}"
@@ -125,8 +125,9 @@ def _write_directory(path: Path, encoded: Encoded, metadata: dict[str, str]) -> 
     )
     try:
         with temporary_folder(path) as temporary:
-            write_tensors(temporary / "model.safetensors", encoded.tensors, metadata)
-            write_json_file(temporary / "config.json", encoded.written.config)
+            prefix = "open_clip_" if encoded.dialect == "openclip" else ""  # the names that each library looks for
+            write_tensors(temporary / f"{prefix}model.safetensors", encoded.tensors, metadata)
+            write_json_file(temporary / f"{prefix}config.json", encoded.written.config)
             if encoded.written.processor:
                 write_json_file(temporary / "preprocessor_config.json", encoded.written.processor)
             temporary.rename(path)

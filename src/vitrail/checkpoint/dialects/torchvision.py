@@ -49,8 +49,12 @@ def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing
     )
 
 
-def _square(config: Config) -> str | None:
-    return None if config.image.height == config.image.width else f"it takes square images, and {config.image} is not"
+def _refuse(config: Config) -> str | None:
+    if config.image.height != config.image.width:
+        return f"it takes square images, and {config.image} is not"
+    if config.patch.height != config.patch.width:
+        return f"it takes square patches, and {config.patch} is not"
+    return None if config.channels == 3 else f"it takes 3 channels, and this model {config.channels}"
 
 
 TORCHVISION = Dialect(
@@ -63,7 +67,7 @@ TORCHVISION = Dialect(
             rows=ROWS,
             anchor="conv_proj.weight",
             known=_known,
-            refuse=_square,
+            refuse=_refuse,
             needs=(
                 "prefix.cls",
                 "position.table",
