@@ -100,6 +100,7 @@ def bad_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: A
     assert isinstance(source, Path)
     name = source.name
     if "hang" in name:
+        source.with_suffix(".hangs").touch()
         time.sleep(3600)
     if "crash" in name:
         ctypes.string_at(0)

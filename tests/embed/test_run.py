@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
@@ -67,20 +67,12 @@ def start(source: Path, weights: Path, tmp_path: Path) -> Iterator[Start]:
         each.stderr.close()
 
 
-def until(holds: Callable[[], bool], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def parts(folder: Path) -> int:
     return len(list(folder.glob("part-*.parquet")))
 
 
 def workers_of(pid: int) -> list[int]:
-    children = [child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
-    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children(pid) if b"spawn_main" in command_of(child)]
 
 
 def runs(pid: int) -> bool:
@@ -110,14 +102,15 @@ def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its
     assert len(workers) == 2
     driver.kill()
     driver.communicate()
-    until(lambda: not any(runs(worker) for worker in workers), seconds=60)
+    until(lambda: not any(runs(worker) for worker in workers))
     assert 3 <= parts(out) < 12
     assert not (out / SUCCESS).exists()
     done_before = {path: path.stat().st_mtime_ns for path in out.glob("part-*.parquet")}
-    gate.touch()
     both = [start(workers=1) for _ in range(2)]
+    until(lambda: all(workers_of(run.pid) for run in both))
+    gate.touch()
     for run in both:
-        assert run.communicate(timeout=300)[1] == ""
+        assert run.communicate(timeout=PATIENCE)[1] == ""
         assert run.returncode == 0
     check_whole(out, wanted)
     assert all(path.stat().st_mtime_ns == then for path, then in done_before.items())
@@ -134,13 +127,13 @@ def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
     os.kill(victim, signal.SIGKILL)
     until(lambda: len(set(workers_of(driver.pid)) - {victim, other}) == 1)
     driver.send_signal(signal.SIGINT)
-    time.sleep(1)
+    until((tmp_path / "stopping").exists)
     gate.touch()
-    assert driver.communicate(timeout=300)[1] == ""
+    assert driver.communicate(timeout=PATIENCE)[1] == ""
     assert driver.returncode == 128 + signal.SIGINT
     assert 1 < parts(out) < 12
     assert not (out / SUCCESS).exists()
-    done = embed(source, weights, out, workers=2)
+    done = embed(source, weights, out, workers=1)
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (COUNT, 0)
     check_whole(out, wanted)
@@ -154,13 +147,13 @@ def test_ctrl_c_twice_stops_at_once_and_harms_no_part(
     until(lambda: parts(out) >= 1)
     workers = workers_of(driver.pid)
     driver.send_signal(signal.SIGINT)
-    time.sleep(2)
+    until((tmp_path / "stopping").exists)
     assert driver.poll() is None  # a shard under way waits at the gate
     driver.send_signal(signal.SIGINT)
-    driver.communicate(timeout=300)
+    driver.communicate(timeout=PATIENCE)
     assert driver.returncode != 0
     assert not gate.exists()
-    until(lambda: not any(runs(worker) for worker in workers), seconds=60)
+    until(lambda: not any(runs(worker) for worker in workers))
     plan = frozen(out, source, weights)
     engine = build_engine(load(weights))
     for shard in range(plan.shards):
