@@ -17,10 +17,10 @@ from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
-from vitrail.embed.engine import build_engine
-from vitrail.embed.finish import MANIFEST, SUCCESS, finish
-from vitrail.embed.parts import part_path
-from vitrail.embed.shard import process_shard
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.finish import MANIFEST, SUCCESS, finish
+from vitrail.embed.job.part_files import part_path
+from vitrail.embed.job.shard import process_shard
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
 
@@ -187,7 +187,7 @@ def test_weights_that_changed_during_a_run_are_refused_by_the_worker(tmp_path: P
     weights = save_weights(tmp_path / "w.safetensors")
     plan = frozen(tmp_path / "out", source, weights)
     save_weights(weights, seed=5)
-    from vitrail.embed.recipe import engine_of
+    from vitrail.embed.job.engine_factory import engine_of
 
     with pytest.raises(VitrailError, match="are not those that the plan"):
         engine_of(tmp_path / "out", plan)

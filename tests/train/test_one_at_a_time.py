@@ -16,8 +16,8 @@ from training import RICH, begin, losses
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
 from vitrail.train import folder as folder_module
-from vitrail.train.experiment import run_experiment
-from vitrail.train.experiments import experiment_named
+from vitrail.train.experiments.catalogue import experiment_named
+from vitrail.train.experiments.run import run_experiment
 
 SHORT = RICH.but(steps=2)
 HOLDER = """

@@ -138,7 +138,7 @@ def _run(
     tensorboard: bool,
 ) -> int | None:
     from vitrail.cli.train_view import View
-    from vitrail.images.open import open_source
+    from vitrail.data.open import open_source
     from vitrail.train.finish import finish
     from vitrail.train.forecast import check_memory, forecast, free_bytes, workload_of
     from vitrail.train.job import difference, read_job, write_job

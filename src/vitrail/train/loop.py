@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
-from vitrail.images.source import Source
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
 from vitrail.nn.compile import compiled
