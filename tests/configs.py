@@ -52,6 +52,7 @@ _pools = st.one_of(
     st.just(parts.ClsPool()),
     st.just(parts.MeanPool()),
     st.just(parts.MaxPool()),
+    st.just(parts.ClsMeanPool()),
     st.just(parts.AttentionPool(num_heads=2, mlp_width=20)),
 )
 
@@ -65,7 +66,7 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             image=Size(24, 32),
             channels=draw(st.sampled_from([1, 3, 4])),
             embedding=draw(_embeddings),
-            remainder=draw(st.sampled_from(["resize", "crop", "pad"])),
+            remainder=draw(st.sampled_from(["resize", "crop", "floor", "pad"])),
             prefix=draw(st.builds(parts.Prefix, cls=st.booleans(), registers=st.integers(0, 2))),
             position=draw(_positions),
             embedding_norm=draw(st.booleans()),

@@ -1,15 +1,24 @@
-"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray."""
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray.
+
+It waits at the gate (see `embedding.gated_decoder`), and says beside it, by a file STOPPING, that a signal has come.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from embedding import gated_decoder
-from vitrail.embed.cluster import RayCluster
 from vitrail.embed.embed import embed
-from vitrail.embed.run import LocalCrew
-from vitrail.embed.worker import WorkerOptions
+from vitrail.embed.job.cluster import RayCluster
+from vitrail.embed.job.run import LocalCrew, Progress
+from vitrail.embed.job.worker import WorkerOptions
+
+
+def watch(progress: Progress) -> None:
+    if progress.stopping:
+        Path(os.environ["GATE"]).with_name("stopping").touch()
 
 
 def main() -> int:
@@ -17,7 +26,9 @@ def main() -> int:
     options = WorkerOptions(decode=gated_decoder, batch=2, patience=3600)
     crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
     count = 1 if workers == "ray" else int(workers)
-    done = embed(Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew)
+    done = embed(
+        Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew, watch=watch
+    )
     if done.tally is None:
         return 128 + (done.stopped or 0)
     return 1 if done.tally.failed else 0

@@ -6,51 +6,44 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
+from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
-from vitrail.embed.engine import build_engine
-from vitrail.embed.finish import SUCCESS
-from vitrail.embed.shard import process_shard
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.finish import SUCCESS
+from vitrail.embed.job.shard import process_shard
 
 COUNT = 40
 RUNNER = Path(__file__).parent.parent / "embed_runner.py"
 
 
-def actors_at_work() -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().startswith(b"ray::Hand.do"):
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
+def actors_below(pid: int) -> list[int]:
+    """Processes at work as actors, of a Ray cluster that this process started."""
+    found = []
+    for child in children(pid):
+        is_actor = command_of(child).startswith(b"ray::Hand.do")
+        found += [child] if is_actor else actors_below(child)  # what an actor starts has the actor's name at first
     return found
 
 
 def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_path: Path):
     source, weights = photos(tmp_path / "photos", COUNT), save_weights(tmp_path / "w.safetensors")
-    others, out = actors_at_work(), tmp_path / "out"
+    out = tmp_path / "out"
     command = [str(each) for each in (sys.executable, RUNNER, source, weights, out, "ray")]
     environment = {**os.environ, "GATE": str(tmp_path / "gate")}
-    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        end = time.monotonic() + 300
-        while not (found := actors_at_work() - others):
-            assert driver.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        (victim,) = found
-        os.kill(victim, signal.SIGKILL)
-        (tmp_path / "gate").touch()
-        _, said = driver.communicate(timeout=300)
-    finally:
-        driver.kill()
-        driver.wait()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as driver:
+        try:
+            until(lambda: actors_below(driver.pid) or driver.poll() is not None)
+            (victim,) = actors_below(driver.pid)
+            os.kill(victim, signal.SIGKILL)
+            (tmp_path / "gate").touch()
+            _, said = driver.communicate(timeout=PATIENCE)
+        finally:
+            driver.kill()
     assert driver.returncode == 0, said
     assert (out / SUCCESS).exists()
     plan, engine = frozen(tmp_path / "here", source, weights), build_engine(load(weights))

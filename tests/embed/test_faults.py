@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ from bad_images import CORPUS
 from embedding import bad_decoder, frozen, photos, png, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
-from vitrail.embed.engine import build_engine
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.shard import process_shard
+from vitrail.embed.job.worker import Worker, WorkerOptions
 from vitrail.embed.pixels import prepare
-from vitrail.embed.shard import process_shard
-from vitrail.embed.worker import Worker, WorkerOptions
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError, decode
 
@@ -57,19 +59,28 @@ def test_every_awkward_image_gives_a_row_with_a_reason_or_the_vector_of_the_righ
 
 
 def test_a_decoder_that_hangs_crashes_or_raises_costs_its_image_alone(
-    tmp_path: Path, weights: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, weights: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     source = photos(tmp_path / "photos", 5)
     for name in ("00000-crash", "00001-hang", "00002-once", "00003-raise"):
         (source / f"{name}.png").write_bytes(png(3))
-    options = WorkerOptions(patience=6.0, decode=bad_decoder, batch=2)
+    hangs = source / "00001-hang.hangs"
+
+    def clock() -> int:
+        """An hour later, once: when a decoder has said that it hangs."""
+        late = 3600 * 10**9 if hangs.exists() else 0
+        hangs.unlink(missing_ok=True)
+        return time.monotonic_ns() + late
+
+    monkeypatch.setattr("vitrail.embed.job.worker.time", SimpleNamespace(monotonic_ns=clock))
+    options = WorkerOptions(decode=bad_decoder, batch=2)
     done = embed(source, weights, tmp_path / "out", workers=1, shard_size=6, worker=options)
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (6, 3)
     failed = {row["id"]: row["error"] for row in read_rows(tmp_path / "out") if row["status"] == "failed"}
     assert failed == {
         "00000-crash.png": "the decoder crashed (SIGSEGV); replace or remove it",
-        "00001-hang.png": "the decoder hung for 6 s; replace or remove it",
+        "00001-hang.png": "the decoder hung for 120 s; replace or remove it",
         "00003-raise.png": "the decoder crashed (exit code 1); replace or remove it",
     }
     assert (source / "00002-once.died").exists()  # and its second try was let be

@@ -7,21 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
-from vitrail.embed.engine import build_engine
-from vitrail.embed.finish import MANIFEST, SUCCESS, finish
-from vitrail.embed.parts import part_path
-from vitrail.embed.shard import process_shard
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.finish import MANIFEST, SUCCESS, finish
+from vitrail.embed.job.part_files import part_path
+from vitrail.embed.job.shard import process_shard
 from vitrail.errors import VitrailError
+from vitrail.lock import lock
 
 COUNT = 60
 Start = Callable[..., subprocess.Popen[str]]
@@ -66,20 +67,12 @@ def start(source: Path, weights: Path, tmp_path: Path) -> Iterator[Start]:
         each.stderr.close()
 
 
-def until(holds: Callable[[], bool], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def parts(folder: Path) -> int:
     return len(list(folder.glob("part-*.parquet")))
 
 
 def workers_of(pid: int) -> list[int]:
-    children = [child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
-    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children(pid) if b"spawn_main" in command_of(child)]
 
 
 def runs(pid: int) -> bool:
@@ -109,18 +102,19 @@ def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its
     assert len(workers) == 2
     driver.kill()
     driver.communicate()
-    until(lambda: not any(runs(worker) for worker in workers), seconds=60)
+    until(lambda: not any(runs(worker) for worker in workers))
     assert 3 <= parts(out) < 12
     assert not (out / SUCCESS).exists()
     done_before = {path: path.stat().st_mtime_ns for path in out.glob("part-*.parquet")}
-    gate.touch()
     both = [start(workers=1) for _ in range(2)]
+    until(lambda: all(workers_of(run.pid) for run in both))
+    gate.touch()
     for run in both:
-        assert run.communicate(timeout=300)[1] == ""
+        assert run.communicate(timeout=PATIENCE)[1] == ""
         assert run.returncode == 0
     check_whole(out, wanted)
     assert all(path.stat().st_mtime_ns == then for path, then in done_before.items())
-    assert len(list(out.glob(".part-*"))) <= 2  # what the two killed workers were writing goes when it is stale
+    assert not list(out.glob(".*.part"))  # what the two killed workers were writing
 
 
 def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
@@ -133,13 +127,13 @@ def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
     os.kill(victim, signal.SIGKILL)
     until(lambda: len(set(workers_of(driver.pid)) - {victim, other}) == 1)
     driver.send_signal(signal.SIGINT)
-    time.sleep(1)
+    until((tmp_path / "stopping").exists)
     gate.touch()
-    assert driver.communicate(timeout=300)[1] == ""
+    assert driver.communicate(timeout=PATIENCE)[1] == ""
     assert driver.returncode == 128 + signal.SIGINT
     assert 1 < parts(out) < 12
     assert not (out / SUCCESS).exists()
-    done = embed(source, weights, out, workers=2)
+    done = embed(source, weights, out, workers=1)
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (COUNT, 0)
     check_whole(out, wanted)
@@ -153,13 +147,13 @@ def test_ctrl_c_twice_stops_at_once_and_harms_no_part(
     until(lambda: parts(out) >= 1)
     workers = workers_of(driver.pid)
     driver.send_signal(signal.SIGINT)
-    time.sleep(2)
+    until((tmp_path / "stopping").exists)
     assert driver.poll() is None  # a shard under way waits at the gate
     driver.send_signal(signal.SIGINT)
-    driver.communicate(timeout=300)
+    driver.communicate(timeout=PATIENCE)
     assert driver.returncode != 0
     assert not gate.exists()
-    until(lambda: not any(runs(worker) for worker in workers), seconds=60)
+    until(lambda: not any(runs(worker) for worker in workers))
     plan = frozen(out, source, weights)
     engine = build_engine(load(weights))
     for shard in range(plan.shards):
@@ -193,22 +187,25 @@ def test_weights_that_changed_during_a_run_are_refused_by_the_worker(tmp_path: P
     weights = save_weights(tmp_path / "w.safetensors")
     plan = frozen(tmp_path / "out", source, weights)
     save_weights(weights, seed=5)
-    from vitrail.embed.recipe import engine_of
+    from vitrail.embed.job.engine_factory import engine_of
 
     with pytest.raises(VitrailError, match="are not those that the plan"):
         engine_of(tmp_path / "out", plan)
 
 
-def test_what_a_killed_process_left_is_swept_when_all_is_done_and_it_is_old(
-    tmp_path: Path, source: Path, weights: Path
-):
+def test_what_a_killed_process_left_is_swept_when_all_is_done(tmp_path: Path, source: Path, weights: Path):
     plan, engine = frozen(tmp_path, source, weights), build_engine(load(weights))
     for shard in range(plan.shards):
         process_shard(tmp_path, plan, shard, engine)
-    old, new = tmp_path / ".part-00000.parquet.aa.part", tmp_path / ".part-00001.parquet.bb.part"
-    old.touch()
-    new.touch()
-    os.utime(old, (1, 1))
+    left, live = tmp_path / ".part-00000.parquet.aaaaaaaa.part", tmp_path / ".part-00001.parquet.bbbbbbbb.part"
+    before_its_plan = tmp_path / "inputs-cccccccc.parquet"
+    for path in (left, live, before_its_plan):
+        path.touch()
+    held = lock(live)
+    assert held is not None
     finish(tmp_path, plan)
-    assert not old.exists()
-    assert new.exists()
+    os.close(held)
+    assert not left.exists()
+    assert not before_its_plan.exists()
+    assert live.exists()
+    assert (tmp_path / plan.inputs).exists()

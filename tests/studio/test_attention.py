@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
 import torch
-from browser import violations
+from browser import settled
 from client import HOST, client
 from frames import floats, read_frame
 from PIL import Image
@@ -140,9 +141,8 @@ def test_one_row_asked_for_is_that_row_of_all(ask, token):
     assert facts["token"] == token
     for index in range(2):
         np.testing.assert_array_equal(row[f"heads{index}"][:, 0], whole[f"heads{index}"][:, token])
-        np.testing.assert_allclose(
-            floats(row[f"exact{index}"])[:, 0], floats(whole[f"exact{index}"])[:, token], rtol=1e-6
-        )
+        alone, among = floats(row[f"exact{index}"])[:, 0], floats(whole[f"exact{index}"])[:, token]
+        np.testing.assert_allclose(alone, among, rtol=1e-5)  # float32 sums of a few dozen products, in another order
     np.testing.assert_array_equal(row["rolled"][0], whole["rolled"][token])
 
 
@@ -244,8 +244,8 @@ def test_bad_questions_get_the_one_error_shape(ask, path, asked, status):
 
 def opened(page: Page, more: str = "") -> None:
     page.goto(f"/?room=attention{more}")
-    expect(page.get_by_role("slider", name="Head", exact=True)).to_be_visible(timeout=30_000)
-    expect(page.get_by_role("region", name="Tokens after layer")).to_have_attribute("aria-busy", "false")
+    expect(page.get_by_role("slider", name="Head", exact=True)).to_be_visible()
+    settled(page)
 
 
 def wall(page: Page) -> str:
@@ -275,17 +275,17 @@ def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     box = picture.bounding_box()
     assert box
     page.mouse.click(box["x"] + box["width"] * 2.5 / 16, box["y"] + box["height"] * 1.5 / 16)
-    assert "token=19" in page.url
+    expect(page).to_have_url(re.compile("token=19"))
     picture.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("status")).to_have_text("patch (2, 3) asks")
     page.keyboard.press("Enter")
-    assert "token=36" in page.url
+    expect(page).to_have_url(re.compile("token=36"))
     page.get_by_role("button", name="CLS").click()
-    assert "token=0" in page.url
+    expect(page).to_have_url(re.compile("token=0"))
     page.go_back()
-    assert "token=36" in page.url
+    expect(page).to_have_url(re.compile("token=36"))
 
 
 def test_arrows_choose_a_head_and_the_address_opens_there_again(page: Page):
@@ -295,8 +295,8 @@ def test_arrows_choose_a_head_and_the_address_opens_there_again(page: Page):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("heading", name="Layer 3, head 2")).to_be_visible()
-    assert "layer=3" in page.url
-    assert "head=2" in page.url
+    expect(page).to_have_url(re.compile("layer=3"))
+    expect(page).to_have_url(re.compile("head=2"))
 
 
 def test_exports_are_a_picture_of_all_heads_and_their_numbers(page: Page):
@@ -312,16 +312,3 @@ def test_exports_are_a_picture_of_all_heads_and_their_numbers(page: Page):
     rows = list(csv.DictReader(io.StringIO(saved["CSV"].decode())))
     assert len(rows) == 24
     assert {"layer", "head", "distance_pixels", "entropy_bits"} <= set(rows[0])
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_room_has_no_barrier(page: Page, scheme):
-    page.emulate_media(color_scheme=scheme)
-    opened(page, "&token=40")
-    assert violations(page) == []
-
-
-def test_a_phone_shows_the_room_without_scrolling_sideways(page: Page):
-    page.set_viewport_size({"width": 390, "height": 844})
-    opened(page)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

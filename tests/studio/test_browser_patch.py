@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from playwright.sync_api import Page, expect
 
@@ -35,7 +36,7 @@ def test_dragging_the_patch_moves_every_figure_and_back_undoes_the_whole_drag(pa
     page.mouse.up()
     expect(figure(page, "tokens")).to_have_text("50")
     expect(figure(page, "forward")).to_have_text("8.82 GFLOP")
-    assert "patch_height=32&patch_width=32" in page.url
+    expect(page).to_have_url(re.compile("patch_height=32&patch_width=32"))
     page.go_back()
     expect(figure(page, "tokens")).to_have_text("197")
 
@@ -63,7 +64,7 @@ def test_a_model_brings_its_own_image_and_patch(page: Page):
     page.goto("/?room=patch")
     page.get_by_label("Model").select_option("dinov2-S/14")
     expect(figure(page, "tokens")).to_have_text("1,370")
-    assert "height=518" in page.url
+    expect(page).to_have_url(re.compile("height=518"))
 
 
 def test_formulas_hold_the_numbers(page: Page):

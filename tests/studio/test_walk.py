@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
 import torch
-from browser import violations
 from client import HOST, client
 from frames import read_frame
 from playwright.sync_api import Page, expect
@@ -126,7 +126,7 @@ def test_bad_questions_get_the_one_error_shape(ask, asked, status):
 
 def opened(page: Page, more: str = "") -> None:
     page.goto(f"/?room=walk{more}")
-    expect(page.get_by_role("heading", name="Probabilities")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("heading", name="Probabilities")).to_be_visible()
 
 
 def test_a_click_on_a_patch_follows_it_all_the_way_and_back_returns(page: Page):
@@ -137,7 +137,7 @@ def test_a_click_on_a_patch_follows_it_all_the_way_and_back_returns(page: Page):
     page.mouse.click(box["x"] + box["width"] * 2.5 / 8, box["y"] + box["height"] * 1.5 / 8)
     expect(page.get_by_text("Now: patch (1, 2)")).to_be_visible()
     expect(page.get_by_role("slider", name="q of patch (1, 2)")).to_be_visible()
-    assert "token=11" in page.url
+    expect(page).to_have_url(re.compile("token=11"))
     page.go_back()
     expect(page.get_by_text("Now: patch (4, 4)")).to_be_visible()
 
@@ -156,7 +156,7 @@ def test_a_unit_of_the_token_is_chosen_with_the_keyboard(page: Page):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     expect(page.get_by_role("slider", name="× filter 3")).to_be_visible()
-    assert "unit=3" in page.url
+    expect(page).to_have_url(re.compile("unit=3"))
 
 
 def test_the_verdict_is_exported_as_a_table(page: Page):
@@ -168,11 +168,3 @@ def test_the_verdict_is_exported_as_a_table(page: Page):
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
     assert len(rows) == 10
     assert sum(float(row["probability"]) for row in rows) == pytest.approx(1, abs=1e-5)
-
-
-def test_the_room_has_no_barrier_and_fits_a_phone(page: Page):
-    opened(page)
-    assert violations(page) == []
-    page.set_viewport_size({"width": 390, "height": 844})
-    expect(page.get_by_role("heading", name="Probabilities")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -7,9 +7,11 @@ most weights and is known in the same ways.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -50,6 +52,8 @@ class Known:
     image: Size | None = None
     sizes: Sizes = Sizes()
     """What the dialect's transforms need to read the tensors."""
+    assumed: tuple[str, ...] = ()
+    """Fields, or "activation", whose value is the usual one of the family and not shown by anything."""
 
 
 def settle(
@@ -57,6 +61,7 @@ def settle(
 ) -> tuple[ViTConfig, Evidence]:
     """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
     fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
+    fields.pop("pool_prefix", None)
     twins = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -79,8 +84,22 @@ def settle(
     if isinstance(fields.get("pool"), AttentionPool):
         fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"])
     image, grid_source = _image(tensors, fields, known, twins, from_image)
+    if any(side % step for side, step in zip(image, fields["embedding"].patch, strict=True)):
+        fields["remainder"] = "floor"  # what every library's patch convolution does
     fields["position"] = _position(tensors, fields, image)
-    return ViTConfig(**{**fields, "image": image}), Evidence(config=source, grid=grid_source)
+    config = ViTConfig(**{**fields, "image": image})
+    return config, Evidence(config=source, grid=grid_source, assumed=_assumptions(config, known.assumed))
+
+
+def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What was assumed, with the value that it was given."""
+    values = {
+        "activation": config.mlp.activation if isinstance(config.mlp, Mlp) else "silu in a gated MLP",
+        "norm_eps": f"{config.norm_eps:g}",
+        "pool": type(config.pool).__name__,
+        "position": type(config.position).__name__,
+    }
+    return tuple(f"{name} {values[name]}" for name in names)
 
 
 def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
@@ -162,7 +181,8 @@ def _image(
     if known.image is not None:
         return known.image, f"image {known.image} from {known.source}"
     patch = fields["embedding"].patch
-    table = tensors.get("position.table", tensors.get("blocks.0.attention.position.table"))
+    places = [name for name in ("position.table", "blocks.0.attention.position.table") if name in tensors]
+    table = _need(tensors, places[0], 2) if places else None
     for name, preset in twins:
         if preset.patch == patch and (table is None or _fits(table, preset)):
             reason = "" if table is not None else "; positions are computed, so that any grid will do"
@@ -178,8 +198,9 @@ def _image(
 
 def _ambiguous(rows: int, prefix: Prefix, patch: Size) -> str:
     count = rows - prefix.count if rows > prefix.count else rows
-    grids = [Size(h, count // h) for h in range(2, count) if count % h == 0 and h * h <= count] or [Size(1, count)]
-    layouts = " or ".join(str(grid) for grid in grids[:2])
+    heights = (height for height in range(2, math.isqrt(count) + 1) if count % height == 0)
+    grids = [Size(height, count // height) for height in islice(heights, 2)] or [Size(1, count)]
+    layouts = " or ".join(str(grid) for grid in grids)
     example = Size(grids[0].height * patch.height, grids[0].width * patch.width)
     return (
         f"{rows} rows of positions do not say how the patches are laid out (as {layouts}?), and no config or preset "
@@ -202,7 +223,7 @@ def _fits(table: Tensor, preset: ViTConfig) -> bool:
 
 def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size) -> Any:
     """The position part, with its rows checked against the grid."""
-    grid = fit(image, fields["embedding"].patch).grid
+    grid = fit(image, fields["embedding"].patch, remainder="floor").grid
     stated = fields.get("position")
     if "blocks.0.attention.position.table" in tensors or isinstance(stated, RelativeBias):
         shared = "blocks.0.attention.position.table" not in tensors

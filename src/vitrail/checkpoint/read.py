@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
@@ -17,34 +16,48 @@ from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.file import Stored, open_stored
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.codec import from_plain
-from vitrail.config import Config, config_from_json
+from vitrail.codec import from_plain, parse_json
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 
-__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored"]
+__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
 
 CONFIG_KEY = "vitrail"
 """The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
 PREPROCESSING_KEY = "vitrail_preprocessing"
+MOST_PIXELS, MOST_TOKENS = 2**28, 2**20
+"""Of an image: far beyond what attention is used for, and what fixed positions still fit into memory for."""
+LEAST_PER_BLOCK = 6
+"""Tensors of a block without biases: two norms and four matrices."""
 
 
-def load(path: str | Path, from_image: Size | str | None = None, num_heads: int | None = None) -> Checkpoint:
-    """Read weights of any dialect: a file, or a directory with its config, or "default", the model that comes along.
+def load(
+    path: str | Path,
+    from_image: Size | str | None = None,
+    num_heads: int | None = None,
+    architecture: str | None = None,
+) -> Checkpoint:
+    """Read weights of any dialect: a file, a directory with its config, or "default", the bundled model.
 
-    `from_image` says for which image the positions were made, and `num_heads` how many heads there are, where
-    neither a config beside the weights nor the exact shape of a preset does.
+    `from_image` says for which image the positions were made, `num_heads` how many heads there are, and
+    `architecture` which of timm's models it is, where neither a config beside the weights nor the exact shape of a
+    known model does.
     """
-    return read_stored(
-        open_stored(weights_path(path)),
-        from_image=None if from_image is None else Size.of(from_image),
-        num_heads=num_heads,
-    )
+    stored = open_stored(weights_path(path))
+    if architecture is not None:
+        stored = dataclasses.replace(stored, config={**stored.config, "architecture": architecture})
+    return read_stored(stored, from_image=None if from_image is None else Size.of(from_image), num_heads=num_heads)
 
 
 def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
-    dialect, family, prefix = _recognise(stored)
+    dialect, family, prefix = recognise(stored)
+    if "architecture" in stored.config:
+        require(
+            dialect.name == "timm",
+            f"{stored.path} has {dialect.name}'s names, and an architecture is timm's word for a model; leave it out",
+        )
     known = family.known(stored, prefix)
     tensors, rest = read_rows(family.rows, stored.tensors, prefix, known.sizes)
     unknown = [name for name in rest if not family.is_spare(name, prefix)]
@@ -80,21 +93,18 @@ def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size
     written = stored.metadata.get(PREPROCESSING_KEY)
     if written is None:
         return dialect.preprocessing(stored, family, image)
-    try:
-        plain = json.loads(written)
-    except ValueError as error:
-        raise VitrailError(
-            f"{stored.path} has preprocessing metadata that is not JSON ({error}); write it again"
-        ) from None
+    plain = parse_json(written, f"the preprocessing metadata of {stored.path}", "write it again")
     return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
 
 
-def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
+def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
     for dialect in DIALECTS.values():
         for family in dialect.families:
             prefix = family.prefix_in(stored)
             if prefix is not None:
                 return dialect, family, prefix
+    reason = next(filter(None, (dialect.foreign(stored) for dialect in DIALECTS.values())), None)
+    require(reason is None, f"{stored.path} cannot be read: {reason}")
     some = ", ".join(list(stored.tensors)[:3]) or "nothing"
     raise VitrailError(
         f"{stored.path} holds {some} …, which are no names of {', '.join(DIALECTS)}; "
@@ -103,8 +113,22 @@ def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
 
 
 def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) -> None:
-    with torch.device("meta"):
-        expected = build(config).state_dict()
+    blocks, image, grid = _blocks(config), config.image, config.grid
+    require(
+        image.area <= MOST_PIXELS and grid.area <= MOST_TOKENS,
+        f"{stored.path} has a config for image {image}, a grid of {grid}; vitrail reads models of at most "
+        f"{MOST_PIXELS:,} pixels and {MOST_TOKENS:,} patches: mend the config",
+    )
+    require(
+        blocks * LEAST_PER_BLOCK <= len(tensors),
+        f"{stored.path} has {len(tensors):,} tensors and a config of {blocks:,} blocks; it is not whole",
+    )
+    try:
+        with torch.device("meta"):
+            expected = build(config).state_dict()
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch's, of sides that 64 bits do not hold
+        reason = str(error).splitlines()[0][:80]
+        raise VitrailError(f"{stored.path} has a config that nothing can be built from ({reason}); mend it") from None
     missing = sorted(expected.keys() - tensors.keys())
     require(not missing, f"{stored.path} lacks {', '.join(missing[:3])} ({len(missing)} in all); it is not whole")
     unknown = sorted(tensors.keys() - expected.keys())
@@ -115,3 +139,17 @@ def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) ->
             f"{stored.path}: {name} has shape {tuple(tensor.shape)} where the rest of the model needs "
             f"{tuple(expected[name].shape)}; the file is damaged or mixes two models",
         )
+        require(
+            tensor.is_floating_point() == expected[name].is_floating_point(),
+            f"{stored.path}: {name} is {tensor.dtype} where the model has {expected[name].dtype}; save it as float32",
+        )
+
+
+def _blocks(config: Config) -> int:
+    match config:
+        case ViTConfig():
+            return config.depth
+        case PyramidConfig():
+            return sum(stage.depth for stage in config.stages)
+        case MobileConfig():
+            return sum(stage.depth + stage.transformer_depth for stage in config.stages)

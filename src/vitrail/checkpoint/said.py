@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitrail.errors import VitrailError, require
@@ -26,6 +26,13 @@ class Said:
 
     def text(self, key: str, default: str = "") -> str:
         return self._typed(key, default, str, "text")
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        require(
+            value is None or isinstance(value, bool), f"{self.where} has {key} {value!r}, which is not true or false"
+        )
+        return default if value is None else bool(value)
 
     def whole(self, key: str, default: int) -> int:
         return self._typed(key, default, int, "a whole number")
@@ -51,6 +58,23 @@ class Said:
         if not isinstance(value, list) or len(value) not in (2, 3) or not all(type(each) is int for each in value):
             raise self._wrong(key, "a size: a number, or height and width")
         return Size(*value[-2:])
+
+    def understand(self, known: Collection[str], only: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse a key that is not among the `known`, and a value of an `only` key that is not in its list.
+
+        What is read must be understood whole: a key that nobody reads may be the one that changes the outputs.
+        """
+        for key, value in self.values.items():
+            if value is None or key in known:
+                continue
+            shown = f"{self.where} has {key} {str(value)[:40]!r}"
+            require(
+                key in only, f"{shown}, which vitrail does not know; if the outputs do not depend on it, take it out"
+            )
+            require(
+                any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in only[key]),
+                f"{shown}, and vitrail's models have {' or '.join(map(repr, only[key]))}; it cannot be read",
+            )
 
     def part(self, key: str) -> Said:
         return Said(self._typed(key, {}, dict, "an object"), f"{self.where}, {key}")

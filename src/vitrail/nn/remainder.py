@@ -18,13 +18,13 @@ __all__ = ["fit_pixels", "inside_of", "pad_batch"]
 
 
 def fit_pixels(image: Tensor, to: Fit) -> Tensor:
-    """(B, C, H, W) → the size that the patches divide: crop keeps the centre, pad adds zeros below and right."""
+    """(B, C, H, W) → the size that the patches divide; padding adds zeros below and right."""
     if to.fitted == to.image:
         return image
     if to.remainder == "resize":
         return F.interpolate(image, size=tuple(to.fitted), mode="bicubic", antialias=True, align_corners=False)
-    if to.remainder == "crop":
-        top, left = (to.image.height - to.fitted.height) // 2, (to.image.width - to.fitted.width) // 2
+    if to.remainder in ("crop", "floor"):
+        top, left = to.offset
         return image[:, :, top : top + to.fitted.height, left : left + to.fitted.width]
     return F.pad(image, (0, to.fitted.width - to.image.width, 0, to.fitted.height - to.image.height))
 

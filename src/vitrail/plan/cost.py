@@ -12,6 +12,7 @@ from vitrail.errors import require
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
+    ClsMeanPool,
     ClsPool,
     Hierarchical,
     Learned,
@@ -115,7 +116,7 @@ def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, n: Numbers) -> Tensor:
     if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
         return image
     count = n.batch * n.channels * fit.fitted.area
-    return Tensor(image.storage, count, image.size) if c.remainder == "crop" else t.new(count, image.size)
+    return Tensor(image.storage, count, image.size) if c.remainder in ("crop", "floor") else t.new(count, image.size)
 
 
 def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
@@ -190,6 +191,9 @@ def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
             return ops.narrow(t, x, n.batch * n.width * (1 + c.prefix.distillation))
         case MeanPool():
             return ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
+        case ClsMeanPool():
+            mean = ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
+            return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
     return attention_pool(t, c, c.pool, n, x)
@@ -230,4 +234,4 @@ def classify(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
 
 @module
 def head(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
-    return ops.linear(t, path, x, n.width, n.classes, c.head_bias)
+    return ops.linear(t, path, x, c.vector_width, n.classes, c.head_bias)

@@ -19,12 +19,18 @@ function server() {
     })) as unknown as typeof fetch;
   const seen: unknown[] = [];
   const errors: string[] = [];
+  const busy: boolean[] = [];
   const asker = new Asker<unknown>(
-    { read: (r) => r.json(), answered: (value) => seen.push(value), failed: (line) => errors.push(line) },
+    {
+      read: (r) => r.json(),
+      answered: (value) => seen.push(value),
+      failed: (line) => errors.push(line),
+      busy: (now) => busy.push(now),
+    },
     50,
     fetcher,
   );
-  return { out, seen, errors, asker };
+  return { out, seen, errors, busy, asker };
 }
 const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
 
@@ -73,12 +79,24 @@ describe('Asker', () => {
     expect(errors).toEqual(['second']);
   });
 
-  test('is silent once stopped', async () => {
-    const { out, seen, errors, asker } = server();
+  test('is busy from the first question to the last answer', async () => {
+    const { out, busy, asker } = server();
+    asker.ask('a');
+    asker.ask('b');
+    out[0].answer(1);
+    await settled();
+    expect(busy).toEqual([true]);
+    out[1].answer(2);
+    await settled();
+    expect(busy).toEqual([true, false]);
+  });
+
+  test('is silent and not busy once stopped', async () => {
+    const { out, seen, errors, busy, asker } = server();
     asker.ask('a');
     asker.ask('b');
     asker.stop();
     await settled();
-    expect([out.length, seen, errors]).toEqual([1, [], []]);
+    expect([out.length, seen, errors, busy]).toEqual([1, [], [], [true, false]]);
   });
 });

@@ -20,7 +20,8 @@ export class Asker<T> {
 
   ask(url: string): void {
     if (!this.#flight) {
-      this.#send(url);
+      this.hooks.busy?.(true);
+      void this.#send(url);
     } else if (this.#flight.url === url) {
       this.#waiting = null;
     } else {
@@ -39,7 +40,6 @@ export class Asker<T> {
     const control = new AbortController();
     const flight = { control, url, slow: false, timer: setTimeout(() => this.#slow(), this.patience) };
     this.#flight = flight;
-    this.hooks.busy?.(true);
     try {
       const response = await this.fetcher(url, { signal: control.signal });
       if (response.ok) {

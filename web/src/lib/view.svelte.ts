@@ -12,6 +12,14 @@ export class View<T> {
   busy = $state(false);
 }
 
+/** Questions under way. The page has `data-idle` while there are none: it is complete then, and tests wait for that. */
+let underWay = 0;
+
+function count(change: 1 | -1): void {
+  underWay += change;
+  document.documentElement.toggleAttribute('data-idle', underWay === 0);
+}
+
 interface Settings {
   /** Whose controls the question takes; the room that is open unless given. */
   room?: string;
@@ -50,12 +58,16 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
       found.error = '';
     },
     failed: (line) => (found.error = line),
-    busy: (busy) => (found.busy = busy),
+    busy: (busy) => {
+      found.busy = busy;
+      count(busy ? 1 : -1);
+    },
   });
   const pinned = new Asker<T>({
     read,
     answered: (value) => (found.pinned = value),
     failed: () => (found.pinned = null),
+    busy: (busy) => count(busy ? 1 : -1),
   });
   // derived, so that a change of what is not asked with asks nothing
   const url = $derived(address(studio.values));
@@ -63,8 +75,20 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
   $effect(() => {
     const asked = url;
     if (!calm) return now.ask(asked);
-    const timer = setTimeout(() => now.ask(asked), calm);
-    return () => clearTimeout(timer);
+    count(1);
+    let waits = true;
+    const end = () => {
+      if (waits) count(-1);
+      waits = false;
+    };
+    const timer = setTimeout(() => {
+      now.ask(asked);
+      end();
+    }, calm);
+    return () => {
+      clearTimeout(timer);
+      end();
+    };
   });
   $effect(() => {
     if (pinnedUrl) pinned.ask(pinnedUrl);

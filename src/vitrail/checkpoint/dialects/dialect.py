@@ -35,7 +35,7 @@ class Written:
     """What the one who loads it there should know."""
 
 
-def nothing_beside(checkpoint: Checkpoint) -> Written:
+def nothing_beside(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
     return Written()
 
 
@@ -58,7 +58,8 @@ class Family:
     spare: str = r"(?!)"
     """Tensors, as an expression, that a model may have and that its vector does not depend on."""
     statistics: Statistics = HALF
-    write: Callable[[Checkpoint], Written] = nothing_beside
+    write: Callable[[Checkpoint, Mapping[str, Tensor]], Written] = nothing_beside
+    """(checkpoint, its tensors under the library's names) → what goes beside the weights."""
     needs: tuple[str, ...] = ()
     """Our names of what its models always have."""
     refuse: Callable[[Config], str | None] = anything
@@ -100,6 +101,8 @@ class Dialect:
     suffix: str = ".safetensors"
     """The ending that its files usually have."""
     preprocessing: Callable[[Stored, Family, Size], Preprocessing]
+    foreign: Callable[[Stored], str | None] = lambda stored: None
+    """Why a file with this library's config is none of its families; None where it has no such config."""
 
     def family(self, name: str) -> Family | None:
         return next((family for family in self.families if family.name == name), None)

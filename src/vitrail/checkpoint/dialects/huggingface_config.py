@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.conditions import gated
@@ -41,10 +43,83 @@ RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear",
 """Pillow's numbers."""
 
 
+LIBRARY = frozenset(
+    {
+        *("_name_or_path", "name_or_path", "_commit_hash", "architectures", "auto_map", "model_type", "dtype"),
+        *("torch_dtype", "transformers_version", "_attn_implementation_autoset", "attn_implementation", "id2label"),
+        *("label2id", "num_labels", "problem_type", "chunk_size_feed_forward", "output_attentions", "torchscript"),
+        *("output_hidden_states", "return_dict", "use_return_dict", "use_bfloat16", "tf_legacy_loss", "use_cache"),
+        *("tie_word_embeddings", "tie_encoder_decoder", "is_encoder_decoder", "cross_attention_hidden_size"),
+        *("finetuning_task", "task_specific_params", "tokenizer_class", "gradient_checkpointing"),
+    }
+)
+"""What every config of transformers may hold and no output of a vision tower depends on."""
+GENERATION = frozenset(
+    {
+        *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "prefix", "decoder_start_token_id"),
+        *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "temperature"),
+        *("diversity_penalty", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "output_scores"),
+        *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
+        *("forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
+        *("suppress_tokens", "begin_suppress_tokens", "return_dict_in_generate"),
+    }
+)
+"""How a text model writes: early versions put it into vision towers too."""
+TRAINING = frozenset(
+    {
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
+        *("initializer_range", "initializer_factor", "mask_ratio", "norm_pix_loss", "use_mask_token"),
+        *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "semantic_loss_ignore_index"),
+    }
+)
+OTHER_HEADS = frozenset(
+    {
+        *("encoder_stride", "pooler_output_size", "pooler_act", "out_features", "out_indices", "stage_names"),
+        *("apply_layernorm", "reshape_hidden_states", "vocab_size", "pool_scales", "use_auxiliary_head", "add_fpn"),
+        *("auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs", "auxiliary_concat_input"),
+        *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers"),
+        *("decoder_intermediate_size", "projection_dim"),
+    }
+)
+"""What pretraining's decoders, backbones and segmentation heads read: not the tokens, nor a classifier on them."""
+SHOWN = frozenset(
+    {
+        *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "num_channels", "patch_size"),
+        *("qkv_bias", "query_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
+        *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
+        *("use_mean_pooling",),
+    }
+)
+"""What tensors show by their names and shapes."""
+READ = frozenset(
+    {
+        *("layer_norm_eps", "hidden_act", "num_attention_heads", "image_size", "num_patches", "rope_theta"),
+        *("layerscale_value", "layer_scale_init_value"),
+    }
+)
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "key_bias": (False,),
+    "proj_bias": (True,),
+    "mlp_bias": (True,),
+    "pruned_heads": ({},),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "vision_use_head": (True,),
+}
+BESIDE_VISION = frozenset({"text_config", "text_config_dict", "vision_config", "vision_config_dict"})
+OF_BOTH = frozenset({"logit_scale_init_value", "projection_dim", "initializer_factor"})
+
+
 def vision_part(stored: Stored) -> Said:
-    """A model of image and text has its vision tower's config inside."""
+    """The vision tower's config, every key of it understood; a model of image and text has it inside."""
     said = Said(stored.config)
-    return said.part("vision_config") if "vision_config" in said else said
+    if "vision_config" in said:
+        said.understand(LIBRARY | GENERATION | BESIDE_VISION | OF_BOTH, ONLY)
+        # early versions wrote a second part, and transformers lets it win
+        inside = {**said.part("vision_config").values, **said.part("vision_config_dict").values}
+        said = Said(inside, "config.json, vision_config")
+    said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | SHOWN | READ, ONLY)
+    return said
 
 
 def activation_of(config: Said, default: str) -> Activation:
@@ -83,12 +158,12 @@ def _vit(checkpoint: Checkpoint) -> ViTConfig:
     return checkpoint.config
 
 
-def labels(classes: int, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of classes: those that came with the model where they still fit."""
+def labels(classes: int, origin: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Names of classes: those that came with the model where they still fit, then those that are known."""
     kept = origin.get("id2label")
     if not classes or (isinstance(kept, Mapping) and len(kept) == classes):
         return {}
-    names = {index: f"LABEL_{index}" for index in range(classes)}
+    names = dict(enumerate(known or [f"LABEL_{index}" for index in range(classes)]))
     return {"id2label": names, "label2id": {name: index for index, name in names.items()}}
 
 
@@ -98,23 +173,29 @@ def describe(
     *,
     plain: tuple[str, str],
     headed: tuple[str, str] | None = None,
-) -> Callable[[Checkpoint], Written]:
-    """`plain` and `headed` are the class, and what stands before its names, without and with a head."""
+    nested: bool = False,
+) -> Callable[[Checkpoint, Mapping[str, Tensor]], Written]:
+    """`plain` and `headed` are the class, and what precedes its names, without and with a head.
 
-    def written(checkpoint: Checkpoint) -> Written:
+    A `nested` config has the vision tower's part inside, as models of image and text do.
+    """
+
+    def written(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         config = checkpoint.config
         found = common_fields(checkpoint)
         assert isinstance(config, ViTConfig)
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
         came_as = Said(origin).first("architectures")
-        whole = isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
+        whole = nested or isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None
-        found = {**found, **fields(config), **(labels(config.classes, origin) if headed else {})}
+        masked = model_type == "beit" and "embeddings.mask_token" in tensors
+        found = {**found, **fields(config), **({"use_mask_token": True} if masked else {})}
         if whole:
-            found = {"vision_config": {**origin["vision_config"], **found}}
-        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found}
+            found = {"vision_config": {**origin.get("vision_config", {}), **found}}
+        names = labels(config.classes, origin, checkpoint.labels) if headed else {}
+        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
         return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
 
     return written

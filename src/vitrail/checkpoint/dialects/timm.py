@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import Any, get_args
+
+from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
+from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
 from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.evidence import Known
@@ -14,59 +18,101 @@ from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
 from vitrail.checkpoint.said import Said
 from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError, require
-from vitrail.geometry import Size
-from vitrail.nn.mlp import ACTIVATIONS
-from vitrail.parts import ClsPool, Learned, MaxPool, MeanPool, Mlp, Patches, RelativeBias, Rotary
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size, fit
+from vitrail.parts import Learned, Mlp, Patches, SwiGLU
 
 __all__ = ["TIMM"]
 
 
-HEADS = {
-    "tiny": 3, "xsmall": 4, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12,
-    "large": 16, "so400m": 16, "huge": 16, "huge_plus": 20, "giant": 16, "giantopt": 16, "gigantic": 16, "7b": 32,
-}  # fmt: skip
-"""By the size in a model's name, where its arguments do not say."""
-UNUSUAL_HEADS = {"vit_base_patch16_gap_224": 16, "vit_giant_patch14_dinov2": 24, "vit_giant_patch14_reg4_dinov2": 24}
-TANH = r"patch32_siglip|large_patch16_siglip\w*_512|so400m_patch16_siglip|giantopt"
-"""SigLIP models that timm gives the tanh form of GELU."""
 ARGUMENTS = frozenset({"norm_eps", "activation"})
 """What timm takes as arguments of the model, so that a file need not agree."""
-POOLS = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
+STAGES_SHOWN = frozenset({"patch_size", "embed_dim", "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias"})
+"""Arguments of a model in stages that leave tensors of their own shape."""
 
 
 def _known(stored: Stored, prefix: str) -> Known:
     said = Said(stored.config)
-    name, arguments = said.text("architecture"), said.part("model_args")
-    activation = arguments.text("act_layer") or _activation(name)
-    require(
-        activation in ACTIVATIONS,
-        f"config.json has act_layer {activation!r}, which vitrail's models do not have; "
-        f"they have {', '.join(ACTIVATIONS)}",
-    )
-    fields: dict[str, Any] = {
-        "norm_eps": 1e-5 if re.search(r"_clip_|dinov3", name) else 1e-6,
-        "activation": activation,
-        "position": _position(stored, prefix, name),
-    }
+    names = frozenset(name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix))
+    tower = said.part("model_cfg").part("vision_cfg")  # OpenCLIP's models may have a tower of timm's
+    name = said.text("architecture") or tower.text("timm_model_name")
     if not name:
-        fields["norm_eps"] = 1e-5 if f"{prefix}norm_pre.weight" in stored.tensors else 1e-6
-    if f"{prefix}fc_norm.weight" in stored.tensors:
-        fields |= {"final_norm": "pooled", "pool": MeanPool()}
-    heads = arguments.whole("num_heads", UNUSUAL_HEADS.get(name) or HEADS.get(_size_in(name), 0))
-    if heads:
-        fields["num_heads"] = heads
-    pool = arguments.text("global_pool") or said.text("global_pool")
-    if pool in POOLS:
-        fields["pool"] = POOLS[pool]
-    if "init_values" in arguments and _any(stored, prefix, ("blocks.0.ls1.gamma", "blocks.0.gamma_1")):
-        fields["layer_scale"] = arguments.number("init_values", 1e-5)
-    source = f"config.json (timm's {name})" if name else "names and shapes, as timm's models have them"
-    return Known(source=source, fields=fields, image=_image(said))
+        return _known_by_shape(stored, prefix, names)
+    architecture = architecture_named(name)
+    # at the root timm notes the pooling of the model that was saved; all else there has no effect on the outputs
+    pool = said.text("global_pool") or tower.text("timm_pool")
+    given = {**({"global_pool": pool} if pool else {}), **said.part("model_args").values}
+    fields = _fields(architecture, given, names)
+    image = _image(said) or tower.size("image_size")
+    return Known(source=f"config.json (timm's {architecture.name})", fields=fields, image=image)
+
+
+def _fields(architecture: Architecture, given: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    arguments = Said({**architecture.arguments, **given}, f"timm's {architecture.name}")
+    return fields_of(architecture.kind, arguments, names)
+
+
+def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known:
+    """Weights alone: what all architectures of these shapes agree on; where they don't, the caller is asked."""
+    shapes = {name: tuple(stored.tensors[prefix + name].shape) for name in names}
+    alike = architectures_of(shapes)
+    candidates = [each for each in alike if _has_rows(each, shapes)] or alike
+    if not candidates:
+        return Known(
+            source="names and shapes, as timm's models have them",
+            fields=_usual_fields(stored, prefix, names),
+            assumed=("activation", "norm_eps", "pool", "position"),
+        )
+    found: dict[str, tuple[Architecture, dict[str, Any] | VitrailError]] = {}
+    for candidate in candidates:
+        try:
+            fields: dict[str, Any] | VitrailError = _fields(candidate, {}, names)
+        except VitrailError as error:
+            fields = error
+        found.setdefault(str(fields).replace(candidate.name, ""), (candidate, fields))
+    (first, fields), *others = found.values()
+    if others:
+        raise VitrailError(
+            f"{stored.path} may be timm's {first.name} or its {others[0][0].name}, which have the same names and "
+            "shapes and different outputs; put its config.json beside it, or say which by --architecture"
+        )
+    if isinstance(fields, VitrailError):
+        raise VitrailError(f"{stored.path} has the names and shapes of a model that vitrail does not read: {fields}")
+    more = f" and {len(candidates) - 1} more" if len(candidates) > 1 else ""
+    source = f"the exact names and shapes of timm's {first.name}{more}"
+    images = {each.image for each in candidates}
+    return Known(source=source, fields=fields, image=images.pop() if len(images) == 1 else None)
+
+
+def _has_rows(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Do the positions have as many rows as this architecture's own image gives?"""
+    if "pos_embed" not in shapes:
+        return True
+    patch = Size(*shapes["patch_embed.proj.weight"][2:])
+    tokens = [shapes[name][1] for name in ("cls_token", "dist_token", "reg_token") if name in shapes]
+    rows = shapes["pos_embed"][1] - fit(architecture.image, patch, remainder="floor").grid.area
+    return rows in (0, sum(tokens))
+
+
+def _usual_fields(stored: Stored, prefix: str, names: frozenset[str]) -> dict[str, Any]:
+    """What most of timm's models have where neither a config nor a known shape says it."""
+    dinov3 = "pos_embed" not in names and _is_dinov3(stored, prefix)
+    clip = "norm_pre.weight" in names
+    arguments: dict[str, Any] = {"norm_layer": "LayerNorm(eps=1e-05)"} if dinov3 or clip else {}
+    if dinov3:
+        arguments |= {"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_rotate_half": True, "rope_temperature": 100}
+    kind = "Eva" if dinov3 or "fc_norm.weight" in names or "cls_token" not in names else "VisionTransformer"
+    if "attn_pool.latent" in names:
+        arguments["global_pool"] = "map"
+    fields = fields_of(kind, Said(arguments), names)
+    del fields["num_heads"]
+    return fields
 
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
     said = Said(stored.config)
+    shown = {"img_size", "num_classes", "in_chans", *STAGES_SHOWN}
+    said.part("model_args").understand(NO_EFFECT | shown, {"global_pool": ("avg",)})
     name = said.text("architecture")
     source = f"config.json (timm's {name})" if name else "names and shapes"
     return Known(source=source, image=_image(said))
@@ -74,31 +120,6 @@ def _known_stages(stored: Stored, prefix: str) -> Known:
 
 def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
     return any(prefix + name in stored.tensors for name in names)
-
-
-def _size_in(name: str) -> str:
-    found = re.match(r"(?:vit|beit|beitv2|deit|deit3|flexivit)_([a-z0-9_]+?)(?:_distilled)?(?:_patch.*|$)", name)
-    return found[1] if found else ""
-
-
-def _activation(name: str) -> str:
-    if "quickgelu" in name:
-        return "quick_gelu"
-    return "gelu_tanh" if re.search(TANH, name) else "gelu"
-
-
-def _position(stored: Stored, prefix: str, name: str) -> Any:
-    if _any(stored, prefix, ("pos_embed",)):
-        if "rope" in name or name.startswith("eva02"):
-            raise VitrailError(f"timm's {name} has learned and rotary positions at once, and vitrail's models have one")
-        return Learned(convention="timm")
-    if _any(stored, prefix, ("rel_pos_bias.relative_position_bias_table",)):
-        return RelativeBias(shared=True)
-    if "dinov3" in name or (not name and _is_dinov3(stored, prefix)):
-        return Rotary(coordinates="normalised", temperature=100.0)
-    if "rope" in name:
-        raise VitrailError(f"timm's {name} orders or scales its rotary positions in a way that vitrail's models do not")
-    return None
 
 
 def _is_dinov3(stored: Stored, prefix: str) -> bool:
@@ -115,15 +136,62 @@ def _has(*names: str) -> Any:
     return lambda stored, prefix: _any(stored, prefix, names)
 
 
-def _describe(checkpoint: Checkpoint) -> Written:
-    """timm's config.json, where the file came with one: the image may have changed since."""
+def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
+    """timm's config.json: the one that the file came with, or one for the architecture that this model is."""
     config, origin = checkpoint.config, checkpoint.origin if checkpoint.dialect == "timm" else {}
     if not isinstance(config, ViTConfig):
         return Written(config=origin)
+    arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
     if origin:
-        arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
-        return Written(config={**origin, "num_classes": config.classes, "model_args": arguments})
-    return Written(notes=_arguments(config))
+        arguments |= {"in_chans": config.channels, "num_classes": config.classes}
+        if checkpoint.family == "vit":
+            arguments |= _pooling(config)
+        pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
+        changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
+        return Written(config={**origin, **changed})
+    name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    if name is None:
+        return Written(notes=_arguments(config, tensors))
+    written = {
+        "architecture": name,
+        "num_classes": config.classes,
+        "num_features": config.width,
+        "model_args": arguments,
+        "pretrained_cfg": _pretrained(checkpoint),
+    }
+    wanted = _call({**arguments, "num_classes": config.classes})
+    return Written(config=written, notes=(f"in timm it is create_model({name!r}, {wanted})",))
+
+
+def _call(arguments: Mapping[str, Any]) -> str:
+    """Arguments as Python writes them."""
+    return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v}" for key, v in arguments.items())
+
+
+def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The architecture of these names and shapes whose hidden fields are the config's too."""
+    activation = {"activation": config.mlp.activation} if isinstance(config.mlp, Mlp) else {}
+    ours = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool, **activation}
+    for candidate in architectures_of(shapes):
+        try:
+            fields = _fields(candidate, {}, frozenset(shapes))
+        except VitrailError:
+            continue
+        if all(fields[key] == value for key, value in ours.items() if key in fields):
+            return candidate.name
+    return None
+
+
+def _pretrained(checkpoint: Checkpoint) -> dict[str, Any]:
+    steps = checkpoint.preprocessing
+    return {
+        "input_size": [checkpoint.config.channels, *checkpoint.config.image],
+        "mean": list(steps.mean),
+        "std": list(steps.std),
+        "interpolation": steps.interpolation,
+        "crop_pct": steps.crop_share,
+        "crop_mode": "squash" if steps.resize == "squash" else "center",
+    }
 
 
 def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
@@ -135,23 +203,59 @@ def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
     }
     if config.channels != 3:
         found["in_chans"] = config.channels
-    if family == "vit" and isinstance(config.position, Learned) and config.prefix.count:
+    if family == "vit" and isinstance(config.position, Learned):
         found |= {
             "class_token": config.prefix.cls,
             "reg_tokens": config.prefix.registers,
-            "no_embed_class": config.position.prefix == "none",
+            "no_embed_class": config.position.prefix == "none" and config.prefix.count > 0,
         }
     return found
 
 
-def _arguments(config: ViTConfig) -> tuple[str, ...]:
-    """What to ask timm for, where the file itself cannot say it."""
-    wanted = [f"img_size={tuple(config.image)}"]
-    if isinstance(config.mlp, Mlp) and config.mlp.activation != "gelu":
-        wanted.append(f"act_layer={config.mlp.activation!r}")
-    if config.norm_eps != (1e-5 if config.embedding_norm else 1e-6):
-        wanted.append(f"norm_layer=partial(timm.layers.LayerNorm, eps={config.norm_eps:g})")
-    return (f"give timm's create_model {', '.join(wanted)}",)
+def _pooling(config: ViTConfig) -> dict[str, Any]:
+    """VisionTransformer's own words for what is read, and where the last norm stands."""
+    pool = next((name for name, pool in POOLS.items() if pool == config.pool), "map")
+    return {"global_pool": pool, "fc_norm": config.final_norm == "pooled", "final_norm": config.final_norm != "none"}
+
+
+def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """What timm's class takes, where none of its architectures has this shape."""
+    gated, prefix = isinstance(config.mlp, SwiGLU), config.prefix
+    wanted: dict[str, Any] = {
+        "img_size": tuple(config.image),
+        "patch_size": tuple(config.patch),
+        **({"in_chans": config.channels} if config.channels != 3 else {}),
+        **{"num_classes": config.classes, "embed_dim": config.width, "depth": config.depth},
+        **{"num_heads": config.num_heads, "mlp_ratio": config.mlp.width * (1 + gated) / config.width},
+    }
+    if not gated and config.mlp.activation != "gelu":  # type: ignore[union-attr]
+        wanted["act_layer"] = repr(config.mlp.activation)  # type: ignore[union-attr]
+    if config.norm_eps != 1e-6:
+        wanted["norm_layer"] = f"partial(timm.layers.LayerNorm, eps={config.norm_eps:g})"
+    other = next((kind for name, kind in OTHER_CLASSES.items() if name in tensors), None)
+    if other is not None:
+        return (f"timm has no architecture of this shape: build its {other}, with {_call(wanted)}",)
+    pooling = _pooling(config)
+    usual = {
+        **{"class_token": True, "reg_tokens": 0, "no_embed_class": False, "qkv_bias": True, "qk_norm": False},
+        **{"init_values": None, "pre_norm": False, "final_norm": True, "fc_norm": None, "global_pool": "'token'"},
+    }
+    wanted |= {
+        **{"class_token": prefix.cls, "reg_tokens": prefix.registers, "qkv_bias": config.qkv_bias == "all"},
+        "no_embed_class": isinstance(config.position, Learned)
+        and config.position.prefix == "none"
+        and prefix.count > 0,
+        **{"qk_norm": config.qk_norm, "init_values": config.layer_scale, "pre_norm": config.embedding_norm},
+        **{"final_norm": config.final_norm != "none", "global_pool": repr(pooling["global_pool"])},
+        **({} if pooling["global_pool"] == "token" else {"fc_norm": pooling["fc_norm"]}),
+        **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
+    }
+    told = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
+    return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
+
+
+OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1": "Beit or Eva"}
+"""By a tensor that timm's VisionTransformer does not have."""
 
 
 def _refuse(config: Config) -> str | None:
@@ -190,9 +294,15 @@ def _statistics(name: str, family: Family) -> Statistics:
     return IMAGENET if "dino" in name else family.statistics
 
 
+def _foreign(stored: Stored) -> str | None:
+    name = Said(stored.config).text("architecture")
+    return f"config.json names timm's {name!r}, which is not an architecture that vitrail knows" if name else None
+
+
 TIMM = Dialect(
     name="timm",
     preprocessing=_preprocessing,
+    foreign=_foreign,
     families=(
         Family(
             name="distilled",
@@ -211,7 +321,7 @@ TIMM = Dialect(
             anchor="patch_embed.proj.weight",
             signs=_has("blocks.0.attn.relative_position_bias_table", "rel_pos_bias.relative_position_bias_table"),
             known=_known,
-            spare=r"mask_token|.*relative_position_index|lm_head\..*|norm\..*",
+            spare=r".*relative_position_index|lm_head\..*|norm\..*",
             needs=("prefix.cls", "norm.weight"),
             statistics=HALF,
             write=_describe,
@@ -225,7 +335,7 @@ TIMM = Dialect(
                 stored, prefix, ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "blocks.0.mlp.fc1_g.weight")
             ),
             known=_known,
-            spare=r"mask_token|rope\.periods",
+            spare=r"rope\.periods",
             needs=("blocks.0.scale1", "norm.weight"),
             statistics=IMAGENET,
             write=_describe,
@@ -260,7 +370,7 @@ TIMM = Dialect(
             anchor="patch_embed.proj.weight",
             signs=_has("blocks.0.attn.qkv.weight"),
             known=_known,
-            spare=r"mask_token|pre_logits\..*|decoder.*",
+            spare=r"pre_logits\..*|decoder.*",
             write=_describe,
             loose=ARGUMENTS,
             refuse=_refuse,

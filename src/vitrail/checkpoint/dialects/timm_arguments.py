@@ -1,0 +1,128 @@
+"""timm's arguments of a model → the fields of ours that its tensors do not show; what is not understood is refused.
+
+An argument is read here, or shown by the tensors' names and shapes, or without effect on the outputs, or allowed to
+have one value only. Any other argument, and any other value, is another model's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from vitrail.checkpoint.said import Said
+from vitrail.errors import VitrailError, require
+from vitrail.parts import Activation, ClsPool, Learned, MaxPool, MeanPool, Pool, Position, RelativeBias, Rotary
+
+__all__ = ["NO_EFFECT", "POOLS", "fields_of"]
+
+NO_EFFECT = frozenset(
+    {
+        *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+        *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
+        *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "device", "dtype"),
+    }
+)
+"""Arguments of training, of initialisation, and of which images are accepted."""
+SHOWN = frozenset(
+    {
+        *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias"),
+        *("qk_norm", "init_values", "class_token", "no_embed_class", "reg_tokens", "num_reg_tokens", "pre_norm"),
+        *("final_norm", "fc_norm", "use_fc_norm", "use_post_transformer_norm", "swiglu_mlp", "swiglu_align_to"),
+        *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
+    }
+)
+"""Arguments that leave tensors of their own name or shape."""
+READ = frozenset(
+    {
+        *("num_heads", "norm_layer", "act_layer", "global_pool", "pool_include_prefix", "use_abs_pos_emb"),
+        *("use_rot_pos_emb", "rope_temperature"),
+    }
+)
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "block_fn": ("Block",),
+    "embed_layer": ("PatchEmbed",),
+    "attn_layer": ("Attention", "attention", ""),
+    "mlp_layer": ("Mlp", "SwiGLUPacked"),
+    "pos_embed": ("learn",),
+    "proj_bias": (True,),
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "scale_mlp": (False,),
+    "scale_attn_inner": (False,),
+    "attn_only_layer_scale": (False,),
+    "use_post_norm": (False,),
+    "use_pre_transformer_norm": (False,),
+    "qkv_fused": (True,),
+    "attn_type": ("eva", "rope"),
+}
+ROTARY: Mapping[str, tuple[Any, ...]] = {
+    "rope_type": ("dinov3",),
+    "rope_rotate_half": (True,),
+    "rope_grid_offset": (0,),
+    "rope_grid_indexing": ("ij",),
+}
+"""The one form of rotary positions that is ours too; without rotary positions these have no effect."""
+ROTARY_DEFAULTS = {"rope_type": "cat", "rope_rotate_half": False}
+ACTIVATIONS: Mapping[str, Activation] = {
+    **{name: name for name in get_args(Activation)},
+    **{"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu", "swish": "silu"},
+}
+POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
+
+
+def fields_of(kind: str, said: Said, tensors: frozenset[str]) -> dict[str, Any]:
+    """The fields of a model of timm's class `kind` with these arguments; `tensors` are its names, without a prefix."""
+    rotary = said.flag("use_rot_pos_emb", False)
+    only = {**ONLY, **(ROTARY if rotary else {})}
+    said.understand(READ | SHOWN | NO_EFFECT | (frozenset() if rotary else ROTARY.keys() | {"ref_feat_shape"}), only)
+    fields: dict[str, Any] = {
+        "num_heads": said.whole("num_heads", 12),
+        "norm_eps": _epsilon(said),
+        "activation": _activation(said),
+        "position": _position(said, rotary, tensors),
+        **({"final_norm": "pooled"} if "fc_norm.weight" in tensors else {}),
+    }
+    pool = said.text("global_pool", "token" if kind.startswith("VisionTransformer") else "avg")
+    if pool == "map":
+        require("attn_pool.latent" in tensors, f"{said.where} has global_pool 'map', and the weights have no attn_pool")
+        fields["pool_prefix"] = said.flag("pool_include_prefix", False)
+    else:
+        require(pool in POOLS, f"{said.where} has global_pool {pool!r}; vitrail reads {', '.join(POOLS)} and map")
+        fields["pool"] = POOLS[pool]
+        require(
+            pool == "token" or not said.flag("pool_include_prefix", False),
+            f"{said.where} has pool_include_prefix, and vitrail's pooling by {pool} leaves the prefix out",
+        )
+    return fields
+
+
+def _epsilon(said: Said) -> float:
+    name = said.text("norm_layer", "LayerNorm")
+    found = re.fullmatch(r"(?:LayerNorm|layernorm)(?:\(eps=([0-9.e-]+)\))?", name)
+    if found is None:
+        raise VitrailError(f"{said.where} has norm_layer {name!r}, and vitrail's models have LayerNorm")
+    return float(found[1] or 1e-6)
+
+
+def _activation(said: Said) -> Activation:
+    name = said.text("act_layer", "gelu")
+    require(name in ACTIVATIONS, f"{said.where} has act_layer {name!r}; vitrail's models have {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _position(said: Said, rotary: bool, tensors: frozenset[str]) -> Position | None:
+    learned = "pos_embed" in tensors
+    if rotary:
+        require(
+            not learned, f"{said.where} has learned and rotary positions at once, and a model of vitrail's has one kind"
+        )
+        for key, default in ROTARY_DEFAULTS.items():
+            require(
+                key in said or default in ROTARY[key],
+                f"{said.where} has rotary positions of {key} {default!r}; vitrail reads {ROTARY[key][0]!r}",
+            )
+        return Rotary(coordinates="normalised", temperature=said.number("rope_temperature", 10_000.0))
+    if learned:
+        return Learned(convention="timm")
+    return RelativeBias(shared=True) if "rel_pos_bias.relative_position_bias_table" in tensors else None

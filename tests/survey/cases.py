@@ -1,0 +1,240 @@
+"""Every model of the peers that calls itself a ViT, small and with random weights, with what it gives for an image."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer_models import randomise
+from peers import open_clip, timm, transformers
+from vitrail.checkpoint.dialects.timm_architectures import architecture_named
+from vitrail.checkpoint.file import Stored
+
+__all__ = ["Case", "cases"]
+
+TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam")
+"""Parts of timm's names; hybrids and others that only share a part are there to be refused."""
+LIKE_VIT = ("vit", "deit", "dino", "beit", "clip", "siglip", "jepa", "data2vec-vision", "swin", "mae", "pvt", "ijepa")
+"""Parts of transformers' model types."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model that writes itself into a directory, and answers for images of one size."""
+
+    library: str
+    name: str
+    save: Callable[[Path], Callable[[Tensor], Tensor]]
+    """Write weights and config; give the function from images to outputs."""
+    image: tuple[int, int]
+    outline: Callable[[], Stored] | None = None
+    """For models that have no small form: names, shapes and config without values, to be refused at no cost."""
+
+
+def cases() -> Iterator[Case]:
+    yield from _timm_cases()
+    yield from _transformers_cases()
+    yield from _openclip_cases()
+
+
+# ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def timm_names() -> list[str]:
+    return [name for name in timm.list_models() if any(part in name for part in TIMM)]
+
+
+def _timm_cases() -> Iterator[Case]:
+    for name in timm_names():
+        arguments, image = _small(name)
+        yield Case(
+            library="timm",
+            name=name,
+            save=partial(_save_timm, name, arguments),
+            image=image,
+            outline=None if arguments else partial(_outline_timm, name),
+        )
+
+
+def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Few blocks and values per head, the architecture's own heads; a remainder of the native image stays."""
+    native = timm.models.get_pretrained_cfg(name).input_size[1:]
+    try:
+        known = architecture_named(name)
+    except ValueError:
+        return {}, native
+    patch = known.arguments.get("patch_size", 16)
+    extra = known.image.height % patch
+    image = (3 * patch + extra, 5 * patch + extra)
+    heads, pool_heads = known.arguments.get("num_heads", 12), known.arguments.get("attn_pool_num_heads", 1)
+    width = 16 * heads if (16 * heads) % pool_heads == 0 else 16 * heads * pool_heads
+    arguments = {"embed_dim": width, "depth": 2, "img_size": image}
+    kv_heads = known.arguments.get("num_kv_heads")
+    return {**arguments, **({"num_kv_heads": kv_heads[:2]} if isinstance(kv_heads, list) else {})}, image
+
+
+def _outline_timm(name: str) -> Stored:
+    with torch.device("meta"):
+        tensors = timm.create_model(name).state_dict()
+    return Stored(path=Path("it"), format="memory", tensors=tensors, config={"architecture": name})
+
+
+def _save_timm(name: str, arguments: dict[str, Any], directory: Path) -> Callable[[Tensor], Tensor]:
+    model = randomise(timm.create_model(name, num_classes=7, **arguments))
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()}
+    timm.models.save_for_hf(model, directory, model_args=plain, safe_serialization=True)
+    return model
+
+
+# ── transformers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+SMALL = {
+    **{"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96},
+    **{"image_size": 32, "patch_size": 8, "num_patches": 16, "num_register_tokens": 2},
+}
+VARIATIONS: tuple[dict[str, Any], ...] = (
+    *({"hidden_act": name} for name in ("gelu", "gelu_new", "quick_gelu", "silu", "relu", "gelu_fast", "tanh")),
+    *({key: False} for key in ("qkv_bias", "query_bias", "value_bias", "proj_bias", "mlp_bias", "use_mean_pooling")),
+    *({key: True} for key in ("key_bias", "use_swiglu_ffn", "use_gated_mlp", "use_mask_token")),
+    *({f"use_{key}": True} for key in ("absolute_position_embeddings", "relative_position_bias")),
+    *({"use_shared_relative_position_bias": True}, {"use_gated_mlp": True, "hidden_act": "silu"}),
+    *({"layer_norm_eps": 1e-2}, {"rope_theta": 30.0}, {"layer_scale_init_value": 0.0}, {"layerscale_value": 0.3}),
+    *({"image_size": [16, 40]}, {"mlp_ratio": 2}, {"num_channels": 4}, {"pruned_heads": {0: [1]}}),
+)
+KNOWN = ("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "beit")
+KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "ijepa")
+
+
+TOWERS = ("clip", "siglip", "siglip2")
+"""Image and text: the vision tower is inside."""
+
+
+def _transformers_cases() -> Iterator[Case]:
+    for kind, config in sorted(transformers.CONFIG_MAPPING.items()):
+        if not any(part in kind for part in LIKE_VIT):
+            continue
+        fields = config().to_dict()
+        small = {key: value for key, value in SMALL.items() if key in fields}
+        if kind in TOWERS:
+            inside = fields["vision_config"]
+            tower = {key: value for key, value in SMALL.items() if key in inside}
+            small = {"vision_config": tower, "text_config": {"hidden_size": 16, "num_hidden_layers": 1}}
+        for model in _models(config):
+            variations = [{}, *VARIATIONS] if kind in KNOWN else [{}]
+            for change in variations:
+                if change.keys() <= fields.keys() or "pruned_heads" in change:
+                    arguments = {**small, **change}
+                    yield Case(
+                        library="transformers",
+                        name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
+                        save=partial(_save_transformers, model, config, arguments),
+                        image=_sides(arguments.get("image_size", 32)),
+                        outline=None if kind in (*KNOWN, *TOWERS) else partial(_outline_transformers, model, config),
+                    )
+
+
+def _sides(image: Any) -> tuple[int, int]:
+    return tuple(image) if isinstance(image, list) else (image, image)
+
+
+def _models(config: type) -> list[type]:
+    """The bare model, and the one that classifies."""
+    mappings = (transformers.MODEL_MAPPING, transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
+    found = [model for mapping in mappings if config in mapping for model in _each(mapping[config])]
+    return list(dict.fromkeys(found))
+
+
+def _each(models: Any) -> list[type]:
+    return list(models) if isinstance(models, tuple | list) else [models]
+
+
+def _outline_transformers(model: type, config: type) -> Stored:
+    with torch.device("meta"):
+        module = model(config())
+    return Stored(path=Path("it"), format="memory", tensors=module.state_dict(), config=module.config.to_dict())
+
+
+def _save_transformers(
+    model: type, config: type, arguments: dict[str, Any], directory: Path
+) -> Callable[[Tensor], Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = randomise(model(config(**arguments)))
+    module.save_pretrained(directory)
+    return partial(_answer, module)
+
+
+def _answer(module: Any, images: Tensor) -> Tensor:
+    """Logits, or the vector that vitrail takes for the model type's."""
+    kind, options = module.config.model_type, {}
+    if kind.startswith("siglip2"):
+        images, options = _siglip2_patches(module, images)
+    if hasattr(module, "get_image_features"):
+        found = module.get_image_features(images, **options)
+        return found if isinstance(found, Tensor) else found.pooler_output
+    if kind == "vit_mae":  # no patch is hidden
+        module.config.mask_ratio = 0.0
+        count = images.shape[2] * images.shape[3] // module.config.patch_size**2
+        options["noise"] = torch.arange(count, dtype=torch.float32).expand(images.shape[0], -1)
+    output = module(images, **options)
+    if "logits" in output:
+        return output.logits
+    if kind in ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "beit", "data2vec-vision"):
+        return output.pooler_output
+    if kind == "ijepa":
+        return output.last_hidden_state.mean(1)
+    if kind == "deit":
+        return output.last_hidden_state[:, :2]
+    return output.last_hidden_state[:, 0]
+
+
+def _siglip2_patches(module: Any, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Its models take flat patches, (row, column, channel) in each, and the grid beside them."""
+    side = getattr(module.config, "vision_config", module.config).patch_size
+    rows, columns = images.shape[2] // side, images.shape[3] // side
+    patches = images.unflatten(2, (rows, side)).unflatten(4, (columns, side)).permute(0, 2, 4, 3, 5, 1)
+    mask = torch.ones(images.shape[0], rows * columns, dtype=torch.int32)
+    shapes = torch.tensor([[rows, columns]] * images.shape[0])
+    return patches.flatten(3).flatten(1, 2), {"pixel_attention_mask": mask, "spatial_shapes": shapes}
+
+
+# ── OpenCLIP ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _openclip_cases() -> Iterator[Case]:
+    for name in open_clip.list_models():
+        config = open_clip.get_model_config(name)
+        vision = config["vision_cfg"]
+        if "timm_model_name" in vision or not isinstance(vision.get("layers", 12), int):
+            continue
+        small = {**vision, "layers": 2, "width": 2 * vision.get("head_width", 64)}
+        side = 3 * small.get("patch_size", 16)
+        small["image_size"] = side
+        yield Case(
+            library="open_clip",
+            name=name,
+            save=partial(_save_openclip, {**config, "vision_cfg": small}),
+            image=(side, side),
+        )
+
+
+def _save_openclip(config: dict[str, Any], directory: Path) -> Callable[[Tensor], Tensor]:
+    from safetensors.torch import save_file
+
+    tower = open_clip.model._build_vision_tower(24, config["vision_cfg"], config.get("quick_gelu", False))
+    tower = randomise(tower)
+    directory.mkdir()
+    save_file(
+        {f"visual.{name}": value.contiguous() for name, value in tower.state_dict().items()},
+        directory / "open_clip_model.safetensors",
+    )
+    (directory / "open_clip_config.json").write_text(json.dumps({"model_cfg": {**config, "embed_dim": 24}}))
+    return lambda images: tower(images)[0] if tower.output_tokens else tower(images)
