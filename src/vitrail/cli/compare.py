@@ -12,7 +12,7 @@ from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show,
 from vitrail.geometry import Size
 from vitrail.plan.compared import Compared, compared
 from vitrail.plan.hardware import card
-from vitrail.plan.published import FOLKLORE, best
+from vitrail.plan.published import DOUBTS, FOLKLORE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 
 __all__ = ["compare"]
@@ -77,7 +77,7 @@ def _show(found: list[Compared], workload: Workload) -> None:
     rows = []
     for entry in found:
         top = best(entry.model)
-        said = f"{top.accuracy:.1f} ({top.pretraining})" if top else "–"
+        said = top.label if top else "–"
         rows.append(
             (
                 f"[bold]{entry.model}[/]",
@@ -91,7 +91,9 @@ def _show(found: list[Compared], workload: Workload) -> None:
                 said,
             )
         )
-    sources = sorted({top.source for entry in found if (top := best(entry.model))})
+    tops = [top for entry in found if (top := best(entry.model))]
+    sources = sorted({top.source for top in tops})
+    doubts = "".join(f"; {words}" for check, words in DOUBTS.items() if any(top.check == check for top in tops))
     show(
         table(
             f"Models side by side{f' at {images.pop()}' if len(images) == 1 else ''}",
@@ -100,6 +102,6 @@ def _show(found: list[Compared], workload: Workload) -> None:
             "l" * (len(headings) - 6 - on_a_card) + "rrrrr" + "r" * on_a_card + "w",
             caption=f"GFLOP: forward, an image; memory: live tensors, batch {workload.batch}, {workload.precision}",
         ),
-        f" [dim]top-1: the best on ImageNet-1k that is recorded here ({'; '.join(sources) or 'none is'})[/]",
+        f" [dim]top-1 on ImageNet-1k, as published ({'; '.join(sources) or 'nothing is recorded'}){doubts}[/]",
         f" [dim]often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}.[/]",
     )

@@ -1,4 +1,4 @@
-"""Config → numbers, before anything runs: no torch here, microseconds a question."""
+"""Config → numbers, before anything runs: no torch here, about a millisecond a question."""
 
 from vitrail.plan.ledger import Ledger, Row, ledger
 from vitrail.plan.memory import memory

@@ -45,7 +45,7 @@ def largest_batches(config: Config, workload: Workload, target: Card) -> dict[st
 def _search(need: Callable[[int], int], target: Card) -> int:
     """The largest batch that fits. Bytes grow with the batch, in pieces of straight line: follow the line, then bisect.
 
-    A plan takes a fraction of a millisecond, so a handful of calls is the whole cost.
+    A plan takes about a millisecond, so a handful of calls is the whole cost.
     """
     fits, fails = 0, None
     points: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.compared import Compared, compared
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.published import FOLKLORE, Result, best
+from vitrail.plan.published import DOUBTS, FOLKLORE, Check, Result, best
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CardChoice, Work, choice, number
 from vitrail.studio.plans import Pair, card_of, workload_of
@@ -70,6 +70,9 @@ class Published(BaseModel):
     pretraining: str
     image: int
     source: str
+    check: Check
+    note: str
+    protocol: str
     dataset: str
 
 
@@ -99,6 +102,8 @@ class Answer(BaseModel):
     """Models that have no such image, and why."""
     words: dict[str, str]
     """What the axes are called."""
+    doubts: list[str]
+    """What is said of published figures that were not read in their source."""
     folklore: str
 
 
@@ -112,7 +117,7 @@ def models(asked: Annotated[Question, Query()]) -> Answer:
         except VitrailError as error:
             missing.append(f"{name}: {error}")
     said = f"Often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}."
-    return Answer(models=found, missing=missing, words=WORDS, folklore=said)
+    return Answer(models=found, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=said)
 
 
 @router.get("/models/batch")
@@ -178,5 +183,8 @@ def _published(result: Result) -> Published:
         pretraining=result.pretraining,
         image=result.image,
         source=result.source,
+        check=result.check,
+        note=result.note,
+        protocol=result.protocol,
         dataset=result.dataset,
     )
