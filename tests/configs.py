@@ -29,11 +29,16 @@ _positions = st.one_of(
     st.builds(
         parts.Learned,
         prefix=st.sampled_from(["all", "cls", "none"]),
-        convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision"]),
+        convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]),
     ),
     st.just(parts.SinCos1d()),
     st.builds(parts.SinCos2d, layout=st.sampled_from(["interleaved", "timm", "mae", "big_vision"])),
-    st.builds(parts.RelativeBias, shared=st.booleans(), prefix=st.booleans()),
+    st.builds(
+        parts.RelativeBias,
+        shared=st.booleans(),
+        prefix=st.booleans(),
+        convention=st.sampled_from(["timm", "huggingface"]),
+    ),
     st.builds(parts.Rotary, coordinates=st.sampled_from(["index", "normalised"])),
     st.just(parts.RotaryMixed()),
     st.just(parts.NoPosition()),

@@ -35,6 +35,7 @@ __all__ = [
     "Position",
     "Prefix",
     "RelativeBias",
+    "RelativeConvention",
     "Rotary",
     "RotaryMixed",
     "SinCos1d",
@@ -46,7 +47,8 @@ __all__ = [
 ]
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
-Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision"]
+Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]
+RelativeConvention = Literal["timm", "huggingface"]
 
 
 # ── image → tokens ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,7 +237,7 @@ class Learned:
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
 
-    on_new_grid = "resampled: bicubic, by the named convention"
+    on_new_grid = "resampled, by the named convention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,13 +269,16 @@ class RelativeBias:
     """A learned bias per head and per (row, column) offset, added to the scores of every block.
 
     `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
-    (to it, from it, with itself); without it, a prefix gets no bias.
+    (to it, from it, with itself); without it, a prefix gets no bias. `convention` says how a table is carried to
+    another grid: "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in
+    patches, and spreads far ones, as BEiT's fine-tuning code does.
     """
 
     shared: bool = False
     prefix: bool = True
+    convention: RelativeConvention = "huggingface"
 
-    on_new_grid = "resampled: bicubic over offsets"
+    on_new_grid = "resampled over offsets, by the named convention"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,7 +128,7 @@ def _beit(shape: str, scale: float) -> ViTConfig:
     return _vit(
         shape,
         16,
-        position=RelativeBias(),
+        position=RelativeBias(convention="timm"),
         qkv_bias="no_key",
         layer_scale=scale,
         final_norm="pooled",

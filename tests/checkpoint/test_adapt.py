@@ -99,9 +99,10 @@ def test_what_needs_nothing_is_the_same_object():
 
 POSITIONS = [
     *(Learned(prefix=prefix, convention="timm") for prefix in ("all", "cls", "none")),
-    *(Learned(convention=name) for name in ("huggingface", "dinov2", "torchvision", "big_vision")),
+    *(Learned(convention=name) for name in ("huggingface", "dinov2", "torchvision", "big_vision", "siglip2")),
     RelativeBias(),
     RelativeBias(shared=True, prefix=False),
+    RelativeBias(convention="timm"),
     Rotary(),
     Rotary(coordinates="normalised"),
     RotaryMixed(),
@@ -156,6 +157,20 @@ def test_a_method_resamples_and_a_convention_goes_along():
     back, _ = adapt(exact, {"image": "20x28"}, method="exact")
     # float32 twice rounded
     assert torch.allclose(back.tensors["position.table"], checkpoint.tensors["position.table"], atol=1e-6)
+
+
+def test_relative_biases_go_by_their_own_convention_and_the_report_names_it():
+    tables, name = {}, "blocks.0.attention.position.table"
+    for convention in ("timm", "huggingface"):
+        checkpoint = made(SMALL.but(position=RelativeBias(convention=convention)))
+        adapted, report = adapt(checkpoint, {"image": "32x40"})
+        assert {each.method for each in report.tables} == {convention}
+        assert f"5x7 → 8x10 by {convention} over offsets" in {change.note for change in report.changes}
+        tables[convention] = adapted.tensors[name]
+        named, report = adapt(made(SMALL.but(position=RelativeBias())), {"image": "32x40"}, method=convention)
+        assert torch.equal(named.tensors[name], tables[convention])
+        assert vit(named).position == RelativeBias(convention=convention)
+    assert not torch.allclose(tables["timm"], tables["huggingface"], atol=0.01)
 
 
 def test_a_convention_alone_changes_the_config_and_no_tensor():

@@ -8,7 +8,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.projection import ProjectionLoss
 from vitrail.checkpoint.report import Change
 from vitrail.config import Config, ViTConfig
-from vitrail.parts import Learned, Position, Rotary
+from vitrail.parts import Learned, Position, RelativeBias, Rotary
 
 __all__ = ["caveats", "on_new_grid"]
 
@@ -31,6 +31,10 @@ def on_new_grid(position: Position) -> str:
             return "recomputed: coordinates stay between −1 and 1, so they interpolate"
         case Learned():
             return "resampled, and their finest detail is not kept"
+        case RelativeBias(convention="timm"):
+            return "resampled: near offsets keep their biases, counted in patches, and far ones are spread"
+        case RelativeBias():
+            return "resampled: offsets are stretched with the grid"
         case _:
             return position.on_new_grid
 

@@ -83,7 +83,7 @@ def carry_relative(
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
         return Carried(table, "", None)
-    method = method or "timm"
+    method = method or old.convention
     cut = new.windowed and all(after <= before for before, after in zip(old.grid, new.grid, strict=True))
     figures, note = None, f"{entries[0]} prefix entries become {entries[1]}"
     if old.grid == new.grid:

@@ -11,7 +11,7 @@ from vitrail.checkpoint.resample import Method
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive, Convention, Hierarchical, Learned, Patches, RelativeBias
+from vitrail.parts import Adaptive, Convention, Hierarchical, Learned, Patches, RelativeBias, RelativeConvention
 
 __all__ = ["change_preprocessing", "check_target", "find_target"]
 
@@ -29,8 +29,12 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
         position = config.position
         if isinstance(position, Learned) and method in get_args(Convention):
             changes["position"] = replace(position, convention=method)
-        if isinstance(position, RelativeBias) and "prefix" in changes and changes["prefix"].count == 0:
-            changes["position"] = replace(position, prefix=False)
+        if isinstance(position, RelativeBias):
+            if method in get_args(RelativeConvention):
+                position = replace(position, convention=method)
+            if "prefix" in changes and changes["prefix"].count == 0:
+                position = replace(position, prefix=False)
+            changes["position"] = position
     return config.but(**changes)
 
 

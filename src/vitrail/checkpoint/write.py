@@ -29,7 +29,7 @@ from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, SinCos2d
+from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d
 
 __all__ = ["Encoded", "encode", "save"]
 
@@ -183,6 +183,8 @@ def _essence(config: Config) -> dict[str, Any]:
         prefix = config.prefix
         rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
         fields["position"] = f"a learned table with {rows} prefix rows"
+    if isinstance(config.position, RelativeBias):
+        fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config.pool, AttentionPool):
         fields["pool"] = ("AttentionPool", config.pool.num_heads, config.pool.mlp_width)
     if config.classes == 0:

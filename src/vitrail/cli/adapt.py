@@ -68,8 +68,8 @@ def adapt(
     to
         The dialect to write; the input's own unless given.
     convention
-        How positions are resampled: timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact, and
-        geometric for relative biases. By default what the weights were made for.
+        How positions are resampled: timm, hf, dinov2, torchvision, big_vision, siglip2, bilinear, area or exact; timm
+        and hf resample relative biases as those libraries do. Default: what the weights were made for.
     projection
         How the patch projection is resized: pinv, natural or interpolate.
     images

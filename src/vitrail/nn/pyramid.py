@@ -130,7 +130,7 @@ class Stage(nn.Module):
                     mix=WindowedMix(window, shifted=index % 2 == 1),
                     dropout=config.dropout,
                     attention_dropout=config.attention_dropout,
-                    position=RelativeTable(window, spec.num_heads, windowed=True),
+                    position=RelativeTable(window, spec.num_heads, windowed=True, convention="timm"),
                 ),
                 mlp=FeedForward(spec.width, config.mlp_ratio * spec.width, dropout=config.dropout),
                 norm_eps=config.norm_eps,
