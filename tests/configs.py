@@ -57,7 +57,7 @@ _pools = st.one_of(
     st.just(parts.ClsPool()),
     st.just(parts.MeanPool()),
     st.just(parts.MaxPool()),
-    st.just(parts.AttentionPool(num_heads=2, mlp_width=20)),
+    st.builds(parts.AttentionPool, num_heads=st.just(2), mlp_width=st.just(20), prefix=st.booleans()),
 )
 
 

@@ -41,6 +41,7 @@ from vitrail.parts import (
     SinCos2d,
     SparseAttention,
     WindowedAttention,
+    WindowPadding,
 )
 from vitrail.rules import as_size, at_least_zero, divided_by_heads, multiple, positive, rate
 
@@ -210,6 +211,8 @@ class PyramidConfig(_Value):
         PyramidStage(width=768, depth=2, num_heads=24),
     )
     window: Size = Size(7, 7)
+    window_padding: WindowPadding = "masked"
+    """What fills windows that stick out of a stage's grid, as `WindowedAttention` says; timm's Swin has "zeros"."""
     mlp_ratio: int = 4
     norm_eps: float = 1e-5
     dropout: float = 0.0
@@ -389,6 +392,12 @@ def _check_attention(config: ViTConfig) -> None:
         require(
             isinstance(attention, FullAttention | LinearAttention),
             f"{name} needs a regular grid, and adaptive patches have none; use FullAttention or LinearAttention",
+        )
+    if isinstance(attention, WindowedAttention) and attention.window_padding == "zeros":
+        require(
+            config.remainder != "pad",
+            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' is for padding that changes "
+            "nothing; use window_padding 'masked', or another remainder",
         )
     if isinstance(config.position, RelativeBias):
         require(

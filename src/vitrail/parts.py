@@ -43,12 +43,14 @@ __all__ = [
     "SparseAttention",
     "Stem",
     "SwiGLU",
+    "WindowPadding",
     "WindowedAttention",
 ]
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]
 RelativeConvention = Literal["timm", "huggingface"]
+WindowPadding = Literal["masked", "zeros"]
 
 
 # ── image → tokens ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,11 +215,15 @@ class MaxPool:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPool:
-    """One learned query attends to all tokens, then a residual MLP (multi-head attention pooling, as in SigLIP)."""
+    """One learned query attends to the patches, then a residual MLP (multi-head attention pooling, as in SigLIP).
+
+    `prefix` says whether the query sees the prefix tokens too; timm leaves them out unless told otherwise.
+    """
 
     num_heads: int = 12
     mlp_width: int = 3072
     activation: Activation = "gelu_tanh"
+    prefix: bool = False
 
     def __post_init__(self) -> None:
         positive("pool num_heads", self.num_heads)
@@ -327,11 +333,14 @@ class FullAttention:
 class WindowedAttention:
     """Patches attend within windows of the grid, and to the prefix; the prefix attends to all.
 
-    With `shift`, every other block moves its windows by half of their size, as Swin does.
+    With `shift`, every other block moves its windows by half of their size, as Swin does. Where windows do not divide
+    the grid, `window_padding` says what fills the last ones: "masked", padding that nothing attends to; or "zeros",
+    zero tokens that take part in attention, as in timm's Swin, by windows and shifts of the config's own grid.
     """
 
     window: Size = Size(7, 7)
     shift: bool = True
+    window_padding: WindowPadding = "masked"
 
     def __post_init__(self) -> None:
         as_size(self, "window")

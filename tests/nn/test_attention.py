@@ -95,7 +95,7 @@ def test_windows_are_full_attention_with_other_windows_taken_out(window: Size, s
 
 def test_windows_add_their_own_relative_bias():
     q, k, v = qkv(35)
-    window, table = Size(3, 4), RelativeTable(Size(3, 4), 3, windowed=True).double()
+    window, table = Size(3, 4), RelativeTable(Size(3, 4), 3, window_padding="masked").double()
     bias = torch.full((3, 35, 35), -math.inf, dtype=torch.float64)
     offsets = table.table.view(5, 7, 3)
     for query in range(35):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from peer_models import relative_error, save_timm, save_transformers
 from peers import timm
 from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.read import load
+from vitrail.config import ViTConfig
 from vitrail.geometry import Size
-from vitrail.parts import RelativeBias
+from vitrail.parts import AttentionPool, Prefix, RelativeBias
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
 
@@ -62,6 +64,23 @@ def test_every_token_equals_timms(name: str, tmp_path: Path):
     tokens, _ = checkpoint.model(dtype=torch.float64).features(pixels(*image).double())
     # timm and vitrail both make rotary angles in float32, each rounding in its own order
     assert relative_error(tokens, exact) < (1e-7 if "dinov3" in name else 1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seen", [False, True])
+def test_attention_pooling_beside_registers_equals_timms(seen: bool, tmp_path: Path):
+    """timm's query leaves the prefix out unless pool_include_prefix is set."""
+    prefix = {"class_token": True, "reg_tokens": 2, "pool_include_prefix": seen}
+    theirs = save_timm(tmp_path, "vit_base_patch16_siglip_224", **SMALL, **prefix, img_size=(64, 96), num_classes=5)
+    checkpoint = load(tmp_path)
+    config = checkpoint.config
+    assert isinstance(config, ViTConfig)
+    assert isinstance(config.pool, AttentionPool)
+    assert config.prefix == Prefix(registers=2)
+    checkpoint = checkpoint.but(config=config.but(pool=replace(config.pool, prefix=seen)))
+    assert relative_error(checkpoint.model()(pixels(64, 96)), theirs(pixels(64, 96))) < 1e-5
+    exact = theirs.double()(pixels(64, 96).double())
+    assert relative_error(checkpoint.model(dtype=torch.float64)(pixels(64, 96).double()), exact) < 1e-10
 
 
 @torch.no_grad()

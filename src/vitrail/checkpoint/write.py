@@ -186,7 +186,8 @@ def _essence(config: Config) -> dict[str, Any]:
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config.pool, AttentionPool):
-        fields["pool"] = ("AttentionPool", config.pool.num_heads, config.pool.mlp_width)
+        seen = config.pool.prefix and config.prefix.count > 0
+        fields["pool"] = ("AttentionPool", config.pool.num_heads, config.pool.mlp_width, seen)
     if config.classes == 0:
         fields.pop("head_bias")
         if config.final_norm == "tokens" and isinstance(config.pool, ClsPool | MeanPool):

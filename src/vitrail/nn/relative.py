@@ -12,7 +12,7 @@ from vitrail.geometry import Size
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
 from vitrail.nn.resample import resample_offsets
-from vitrail.parts import RelativeConvention
+from vitrail.parts import RelativeConvention, WindowPadding
 
 __all__ = ["RelativeTable", "offset_index", "offsets_of"]
 
@@ -34,7 +34,8 @@ class RelativeTable(nn.Module):
     """The bias of a grid's (or a window's) patches: one table for a block, or shared by all.
 
     With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix. On another
-    grid the table is resampled by its convention.
+    grid the table is resampled by its convention. A window's table is not: a grid smaller than the window has smaller
+    windows ("masked"), or is padded to a whole one ("zeros").
     """
 
     index: Tensor
@@ -45,19 +46,25 @@ class RelativeTable(nn.Module):
         num_heads: int,
         *,
         prefix: bool = False,
-        windowed: bool = False,
+        window_padding: WindowPadding | None = None,
         convention: RelativeConvention = "huggingface",
     ) -> None:
         super().__init__()
-        self.grid, self.windowed = grid, windowed
+        self.grid, self.window_padding = grid, window_padding
         self.convention: RelativeConvention = convention
         self.table = nn.Parameter(torch.empty(offsets_of(grid).area + 3 * prefix, num_heads))
         initialise_table(self.table.data)
         self.register_buffer("index", offset_index(grid, grid), persistent=False)
 
+    @property
+    def windowed(self) -> bool:
+        return self.window_padding is not None
+
     def bias(self, layout: Layout) -> Tensor:
         """(h, T, T); for windows (h, m, m), whatever the grid that they are laid over."""
-        if self.windowed:
+        if self.window_padding == "zeros":
+            layout = Layout(grid=self.grid, frame=self.grid)
+        elif self.window_padding == "masked":
             window = Size(min(self.grid.height, layout.frame.height), min(self.grid.width, layout.frame.width))
             layout = Layout(grid=window, frame=self.grid)
         table, index, frame = self.table, self.index, layout.frame
