@@ -45,7 +45,12 @@ _positions = st.one_of(
 )
 _attentions = st.one_of(
     st.builds(parts.FullAttention, fused=st.booleans()),
-    st.builds(parts.WindowedAttention, window=st.just(Size(3, 2)), shift=st.booleans()),
+    st.builds(
+        parts.WindowedAttention,
+        window=st.just(Size(3, 2)),
+        shift=st.booleans(),
+        window_padding=st.sampled_from(["masked", "zeros"]),
+    ),
     st.just(parts.SparseAttention()),
     st.just(parts.LinearAttention()),
 )
@@ -99,5 +104,10 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
 any_configs: st.SearchStrategy[Config] = st.one_of(
     vit_configs(),
     st.just(MobileConfig(image=Size(64, 128))),
-    st.just(PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=12, depth=2, num_heads=3),))),
+    st.builds(
+        PyramidConfig,
+        image=st.just(Size(64, 96)),
+        stages=st.just((PyramidStage(width=12, depth=2, num_heads=3),)),
+        window_padding=st.sampled_from(["masked", "zeros"]),
+    ),
 )

@@ -396,8 +396,8 @@ def _check_attention(config: ViTConfig) -> None:
     if isinstance(attention, WindowedAttention) and attention.window_padding == "zeros":
         require(
             config.remainder != "pad",
-            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' is for padding that changes "
-            "nothing; use window_padding 'masked', or another remainder",
+            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
+            "changes nothing; use window_padding 'masked', or another remainder",
         )
     if isinstance(config.position, RelativeBias):
         require(

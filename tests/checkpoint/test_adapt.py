@@ -146,6 +146,20 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     assert len(report.tables) == 4
 
 
+@pytest.mark.parametrize("padding", ["masked", "zeros"])
+def test_windows_that_do_not_divide_the_new_grid_say_what_pads_them(padding):
+    stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
+    pyramid = PyramidConfig(image=Size(40, 56), stages=stages, window=Size(5, 7), window_padding=padding)
+    attention = WindowedAttention(window=Size(5, 7), window_padding=padding)
+    for config, odd in ((pyramid, "16x24, 8x12"), (SMALL.but(attention=attention), "16x24")):
+        _, report = adapt(made(config), {"image": "64x96"})
+        (note,) = (note for note in report.notes if "windows" in note)
+        assert note.startswith(f"windows of 5x7 do not divide grid {odd}: ")
+        assert f"window_padding {padding!r}" in note
+        _, report = adapt(made(config), {"image": "80x112"})  # whole windows, on every grid
+        assert not any("windows" in note for note in report.notes)
+
+
 def test_a_method_resamples_and_a_convention_goes_along():
     checkpoint = made(SMALL)
     named, _ = adapt(checkpoint, {"image": "32x40"}, method="torchvision")

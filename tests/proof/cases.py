@@ -39,7 +39,7 @@ __all__ = ["draw"]
 def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
     """Valid pairs that the planner does not refuse: pyramids, mobile networks, timm's and transformers' plain ViTs, and
     for the most part every kind of ViT."""
-    random, cases = Random(seed), []
+    random, later, cases = Random(seed), Random(seed), []
     while len(cases) < count:
         kind, library = random.random(), "vitrail"
         try:
@@ -52,12 +52,26 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
                 config = _plain(random) if library == "timm" else _plainest(random)
             else:
                 config = _vit(random)
+            config = _varied(later, config)
             workload = replace(_workload(random, config), library=library)
             memory(config, workload)
         except VitrailError:
             continue
         cases.append((config, workload))
     return cases
+
+
+def _varied(random: Random, config: Config) -> Config:
+    """Choices with a stream of their own, so that the others stay what they are."""
+    chosen = random.random() < 0.5
+    if isinstance(config, PyramidConfig):
+        return config.but(window_padding="zeros" if chosen else "masked")
+    if isinstance(config, ViTConfig):
+        if isinstance(config.attention, WindowedAttention):
+            config = config.but(attention=replace(config.attention, window_padding="zeros" if chosen else "masked"))
+        if isinstance(config.pool, AttentionPool):
+            config = config.but(pool=replace(config.pool, prefix=chosen))
+    return config
 
 
 def _workload(random: Random, config: Config) -> Workload:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.projection import ProjectionLoss
 from vitrail.checkpoint.report import Change
-from vitrail.config import Config, ViTConfig
-from vitrail.parts import Learned, Position, RelativeBias, Rotary
+from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.geometry import Size, windows_divide
+from vitrail.parts import Learned, Position, RelativeBias, Rotary, WindowedAttention
 
 __all__ = ["caveats", "on_new_grid"]
 
@@ -53,6 +54,7 @@ def _sentences(
         if type(source.pool) is not type(target.pool):
             old, new = type(source.pool).__name__, type(target.pool).__name__
             yield f"the vector is pooled by {new}, and what reads it was trained on {old}: fine-tune"
+    yield from _padded_windows(source, target)
     if loss is not None and loss.natural > WORTH_SAYING:
         better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
         yield (
@@ -64,3 +66,28 @@ def _sentences(
     if moved and checkpoint.extra:
         names = ", ".join(list(checkpoint.extra)[:3])
         yield f"{len(checkpoint.extra)} tensors that the model has no place for are carried as they were ({names} …)"
+
+
+def _padded_windows(source: Config, target: Config) -> Iterator[str]:
+    """What fills windows that stick out of the new grids."""
+    windows = _windows(target)
+    if windows is None or windows == _windows(source):
+        return
+    window, grids, padding = windows
+    odd = ", ".join(str(grid) for grid in grids if not windows_divide(grid, window))
+    if not odd:
+        return
+    how = {
+        "masked": "the padding is masked and changes nothing; timm's Swin would let zeros take part",
+        "zeros": "zeros take part in attention, as in timm's Swin",
+    }[padding]
+    yield f"windows of {window} do not divide grid {odd}: {how} (window_padding {padding!r})"
+
+
+def _windows(config: Config) -> tuple[Size, tuple[Size, ...], str] | None:
+    """The window, the grids that it is laid over, and what it is padded with; None without windows."""
+    if isinstance(config, PyramidConfig):
+        return config.window, config.grids, config.window_padding
+    if isinstance(config, ViTConfig) and isinstance(config.attention, WindowedAttention):
+        return config.attention.window, (config.grid,), config.attention.window_padding
+    return None

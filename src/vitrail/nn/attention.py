@@ -110,16 +110,21 @@ class Attention(nn.Module):
         x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
         return F.dropout(x, self.dropout, self.training)
 
-    def mixed(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float
-    ) -> Tensor:
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
         """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
-        if isinstance(self.mix, WindowedMix) and self.mix.needs_padding(layout):
-            return self.mix(q, k, v, layout, bias, dropout, self.padding())
-        return self.mix(q, k, v, layout, bias, dropout)
+        padding = self.padding(layout)
+        if padding is None:
+            return self.mix(q, k, v, layout, bias, dropout)
+        assert isinstance(self.mix, WindowedMix)
+        return self.mix(q, k, v, layout, bias, dropout, padding)
 
-    def padding(self) -> Padding:
-        """Key and value, (1, h, 1, d) each, of a token that is zero before it is projected: the projection's biases."""
+    def padding(self, layout: Layout) -> Padding | None:
+        """Key and value, (1, h, 1, d) each, of the zeros that windows are padded with, where these take part.
+
+        They are zero before they are projected, so that the projection's biases are left.
+        """
+        if not (isinstance(self.mix, WindowedMix) and self.mix.needs_padding(layout)):
+            return None
         bias = self.qkv_bias()
         if bias is None:
             bias = self.qkv.weight.new_zeros(self.qkv.out_features)
