@@ -147,10 +147,10 @@ def test_a_damaged_file_is_one_line_and_exit_2(name: str, tmp_path: Path, capsys
     data, reason = FAULTS[name]
     path = tmp_path / "weights.bin"
     path.write_bytes(data)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(VitrailError, match=reason):
         load(path)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5  # of computing: refused without reading or unpacking it all
     assert call("inspect", str(path)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
