@@ -12,7 +12,7 @@ NODE := PATH="$(PATH):$(CURDIR)/$(BIN)"
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help studio test check bench proof setup clean
+.PHONY: help studio test check bench proof survey setup clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet
 
 proof: $(READY) ## the planner against the tracker on 260 random cases; fails on a byte (minutes)
 	$(BIN)/python tests/proof/run.py --count 260
+
+survey: $(READY) ## read every ViT of timm, transformers and OpenCLIP; fails where outputs differ (minutes)
+	$(BIN)/python tests/survey/run.py
 
 setup: $(READY) $(PAGE) ## build .venv and the studio's page
 

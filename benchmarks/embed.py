@@ -39,10 +39,10 @@ from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import HALF
 from vitrail.config import ViTConfig
-from vitrail.embed.adaptive import AdaptiveEngine
-from vitrail.embed.engine import LeanEngine, PlainEngine, agreement, build_engine, normalised
-from vitrail.embed.int8 import IntegerPatches
-from vitrail.embed.pack import PackedEngine
+from vitrail.embed.engines.adaptive import AdaptiveEngine
+from vitrail.embed.engines.engine import LeanEngine, PlainEngine, agreement, build_engine, normalised
+from vitrail.embed.engines.int8 import IntegerPatches
+from vitrail.embed.engines.pack import PackedEngine
 from vitrail.embed.pixels import prepare
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import tokens_saved
@@ -158,7 +158,7 @@ def other_runtimes(
     import openvino
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from vitrail.embed.export import export
+    from vitrail.embed.engines.export import export
 
     found: dict[str, Callable[[np.ndarray], object]] = {}
     settings = onnxruntime.SessionOptions()

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from peers import timm, vit_pytorch
 from vitrail.config import ViTConfig
-from vitrail.images.open import open_source
+from vitrail.data.open import open_source
 from vitrail.nn.build import build
 from vitrail.parts import Mlp
 from vitrail.plan import ledger

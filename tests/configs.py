@@ -52,6 +52,7 @@ _pools = st.one_of(
     st.just(parts.ClsPool()),
     st.just(parts.MeanPool()),
     st.just(parts.MaxPool()),
+    st.just(parts.ClsMeanPool()),
     st.just(parts.AttentionPool(num_heads=2, mlp_width=20)),
 )
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from embedding import gated_decoder
-from vitrail.embed.cluster import RayCluster
 from vitrail.embed.embed import embed
-from vitrail.embed.run import LocalCrew, Progress
-from vitrail.embed.worker import WorkerOptions
+from vitrail.embed.job.cluster import RayCluster
+from vitrail.embed.job.run import LocalCrew, Progress
+from vitrail.embed.job.worker import WorkerOptions
 
 
 def watch(progress: Progress) -> None:

@@ -18,9 +18,9 @@ from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.write import save
 from vitrail.config import ViTConfig
-from vitrail.embed.options import Options
+from vitrail.embed.job.options import Options
+from vitrail.embed.job.plan import Plan, freeze, read_plan
 from vitrail.embed.pixels import Prepared, prepare
-from vitrail.embed.plan import Plan, freeze, read_plan
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches

@@ -1,7 +1,7 @@
 """What each process of the torchrun test runs: DDP and FSDP2, left alone and killed with -9 after step 3.
 
-All four in one launch, because starting processes is what takes time. The last process kills itself once in each of
-the two runs that are to be killed; torchrun then starts both again.
+All four, and one that is refused, in one launch, because starting processes is what takes time. The last process kills
+itself once in each of the two runs that are to be killed; torchrun then starts both again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from training import CONFIG, RICH, job_of, shapes
+from vitrail.errors import VitrailError
+from vitrail.lock import lock
 from vitrail.train.distributed import World, world_of
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
@@ -34,6 +36,20 @@ def run(folder: Path, world: World, *, dies: bool) -> None:
     finish(job, place, outcome.model)
 
 
+def refused(folder: Path, world: World) -> None:
+    """A run in a folder where another training is under way: what each process is told."""
+    folder.mkdir(exist_ok=True)
+    other = lock(folder / ".lock", os.O_RDWR | os.O_CREAT) if world.rank == 0 else None
+    world.wait()
+    try:
+        run(folder, world, dies=False)
+    except VitrailError as error:
+        (folder / f"{world.rank}.txt").write_text(str(error))
+    world.wait()
+    if other is not None:
+        os.close(other)
+
+
 def main(root: Path) -> None:
     jobs: list[tuple[Literal["ddp", "fsdp"], bool]] = [(shard, kill) for kill in (False, True) for shard in SHARDS]
     folders = {job: root / f"{job[0]}{'-killed' if job[1] else ''}" for job in jobs}
@@ -44,6 +60,7 @@ def main(root: Path) -> None:
                 folders[shard, kill].mkdir(exist_ok=True)
                 here = World(rank=world.rank, size=world.size, shard=shard, restarts=world.restarts)
                 run(folders[shard, kill], here, dies=kill and world.restarts == SHARDS.index(shard))
+        refused(root / "refused", world)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +73,30 @@ def test_a_size_reads_back_from_its_text(size: Size):
 def test_what_is_not_a_size_is_refused_with_the_form_to_write(text: str):
     with pytest.raises(VitrailError, match="384x640"):
         Size.of(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Size("a"),  # pyright: ignore[reportArgumentType]
+        lambda: Size(224),
+        lambda: Size(16, 1.5),  # pyright: ignore[reportArgumentType]
+        lambda: Size(True, 16),
+        lambda: Size(10**9, 16),
+        lambda: Size.of(None),  # pyright: ignore[reportArgumentType]
+        lambda: Size.of(np.zeros(2)),  # pyright: ignore[reportArgumentType]
+        lambda: Size.of((1, 2, 3)),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_has_no_two_sides_is_refused_in_one_line(make: Callable[[], Size]):
+    with pytest.raises(VitrailError, match=r"384x640|\(height, width\)"):
+        make()
+
+
+def test_a_size_of_numpy_integers_is_one_of_python_integers():
+    sides: Any = np.array([3, 5])
+    assert repr(Size(*sides)) == repr(Size(3, 5))
+    assert repr(Size.of(sides[0])) == repr(Size(3, 3))
 
 
 def test_a_remainder_is_an_error_that_offers_the_neighbours():

@@ -183,6 +183,11 @@ def test_an_unknown_preset_names_its_neighbours():
         preset("B/17")
 
 
+def test_a_number_is_no_preset():
+    with pytest.raises(VitrailError, match="model 5 is not a preset's name; give text, like 'B/16'"):
+        preset(5)  # pyright: ignore[reportArgumentType]
+
+
 def test_an_unknown_field_is_named_with_the_fields_there_are():
     with pytest.raises(VitrailError, match=r"has no field heads; its fields are .*num_heads"):
         preset("B/16", heads=3)

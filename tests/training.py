@@ -12,9 +12,9 @@ import torch
 
 from vitrail.checkpoint.safetensors import read_safetensors
 from vitrail.config import ViTConfig
+from vitrail.data.shapes import Shapes
+from vitrail.data.source import ArraySource
 from vitrail.geometry import Size
-from vitrail.images.shapes import Shapes
-from vitrail.images.source import ArraySource
 from vitrail.parts import Mlp, Patches
 from vitrail.train.batches import statistics
 from vitrail.train.folder import RunFolder, read_metrics

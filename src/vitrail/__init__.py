@@ -16,6 +16,7 @@ _HOMES = {
     "parts": (
         "Adaptive",
         "AttentionPool",
+        "ClsMeanPool",
         "ClsPool",
         "FullAttention",
         "Hierarchical",
@@ -95,6 +96,9 @@ if TYPE_CHECKING:
     )
     from vitrail.parts import (
         AttentionPool as AttentionPool,
+    )
+    from vitrail.parts import (
+        ClsMeanPool as ClsMeanPool,
     )
     from vitrail.parts import (
         ClsPool as ClsPool,

@@ -7,21 +7,21 @@ vitrail is a function of one of these three.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
 from operator import mul
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from vitrail.codec import from_plain, to_plain
-from vitrail.errors import VitrailError, require
+from vitrail.codec import from_plain, parse_json, to_plain
+from vitrail.errors import require
 from vitrail.geometry import Fit, Remainder, Size, fit
 from vitrail.parts import (
     Adaptive,
     AttentionKind,
     AttentionPool,
+    ClsMeanPool,
     ClsPool,
     Embedding,
     FullAttention,
@@ -42,7 +42,8 @@ from vitrail.parts import (
     SparseAttention,
     WindowedAttention,
 )
-from vitrail.rules import as_size, at_least_zero, divided_by_heads, multiple, positive, rate
+from vitrail.rules import NonNegativeInt, PositiveInt, Range, Rate, divided_by_heads, multiple
+from vitrail.value import Value
 
 __all__ = [
     "Config",
@@ -55,8 +56,12 @@ __all__ = [
 ]
 
 
-class _Value:
-    """What every config can do: become JSON, come back, and change a field."""
+Epsilon = Annotated[float, Range("[0, inf)", "1e-6 is usual")]
+LayerScale = Annotated[float, Range("[0, inf)", "1e-5 is usual, None leaves it out")]
+
+
+class _Config(Value):
+    """What every config can do beside: become JSON and come back."""
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=2)
@@ -65,19 +70,9 @@ class _Value:
     def from_json(cls, text: str) -> Self:
         return from_plain(_parse(text), cls)
 
-    def but(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated again."""
-        fields = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        unknown = sorted(set(changes) - set(fields))
-        require(
-            not unknown,
-            f"{type(self).__name__} has no field {', '.join(unknown)}; its fields are {', '.join(fields)}",
-        )
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(_Value):
+class ViTConfig(_Config):
     """A Vision Transformer, from pixels to logits; the defaults are ViT-B/16 at 224 with 1,000 classes.
 
     >>> ViTConfig().grid, ViTConfig().tokens
@@ -87,7 +82,7 @@ class ViTConfig(_Value):
     KIND: ClassVar[str] = "vit"
 
     image: Size = Size(224, 224)
-    channels: int = 3
+    channels: PositiveInt = 3
     embedding: Embedding = Patches()
     remainder: Remainder = "error"
     prefix: Prefix = Prefix()
@@ -95,35 +90,30 @@ class ViTConfig(_Value):
     embedding_norm: bool = False
     """Normalise the tokens before the first block, as CLIP does."""
 
-    width: int = 768
-    depth: int = 12
-    num_heads: int = 12
+    width: PositiveInt = 768
+    depth: PositiveInt = 12
+    num_heads: PositiveInt = 12
     attention: AttentionKind = FullAttention()
     qkv_bias: Literal["all", "no_key", "none"] = "all"
     """A key's bias cannot change a softmax, so BEiT and DINOv3 leave it out ("no_key")."""
     qk_norm: bool = False
     mlp: MlpKind = Mlp()
-    layer_scale: float | None = None
-    norm_eps: float = 1e-6
+    layer_scale: LayerScale | None = None
+    norm_eps: Epsilon = 1e-6
 
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    drop_path: Rate = 0.0
     """Stochastic depth: the rate of the last block; it grows linearly from 0 at the first."""
 
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     pool: Pool = ClsPool()
-    classes: int = 1000
+    classes: NonNegativeInt = 1000
     """Outputs of the head; 0 for none: the model then gives the pooled vector."""
     head_bias: bool = True
 
     def __post_init__(self) -> None:
-        as_size(self, "image")
-        for name in ("channels", "width", "depth", "num_heads"):
-            positive(name, getattr(self, name))
-        at_least_zero("classes", self.classes)
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            rate(name, getattr(self, name))
+        super().__post_init__()
         divided_by_heads("width", self.width, "num_heads", self.num_heads)
         _check_position(self)
         _check_attention(self)
@@ -147,6 +137,11 @@ class ViTConfig(_Value):
     @property
     def head_width(self) -> int:
         return self.width // self.num_heads
+
+    @property
+    def vector_width(self) -> int:
+        """Values of the pooled vector, which the head reads."""
+        return self.width * (2 if isinstance(self.pool, ClsMeanPool) else 1)
 
     @property
     def position_parameters(self) -> int:
@@ -181,27 +176,26 @@ class ViTConfig(_Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PyramidStage:
+class PyramidStage(Value):
     """Blocks of one width at one level; the grid halves between stages."""
 
-    width: int
-    depth: int
-    num_heads: int
+    width: PositiveInt
+    depth: PositiveInt
+    num_heads: PositiveInt
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "num_heads"):
-            positive(name, getattr(self, name))
+        super().__post_init__()
         divided_by_heads("width", self.width, "num_heads", self.num_heads)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PyramidConfig(_Value):
+class PyramidConfig(_Config):
     """Stages of windowed attention with relative bias on ever coarser, wider grids, as Swin (arXiv 2103.14030)."""
 
     KIND: ClassVar[str] = "pyramid"
 
     image: Size = Size(224, 224)
-    channels: int = 3
+    channels: PositiveInt = 3
     patch: Size = Size(4, 4)
     stages: tuple[PyramidStage, ...] = (
         PyramidStage(width=96, depth=2, num_heads=3),
@@ -210,21 +204,15 @@ class PyramidConfig(_Value):
         PyramidStage(width=768, depth=2, num_heads=24),
     )
     window: Size = Size(7, 7)
-    mlp_ratio: int = 4
-    norm_eps: float = 1e-5
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
-    classes: int = 1000
+    mlp_ratio: PositiveInt = 4
+    norm_eps: Epsilon = 1e-5
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    drop_path: Rate = 0.0
+    classes: NonNegativeInt = 1000
 
     def __post_init__(self) -> None:
-        for name in ("image", "patch", "window"):
-            as_size(self, name)
-        for name in ("channels", "mlp_ratio"):
-            positive(name, getattr(self, name))
-        at_least_zero("classes", self.classes)
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            rate(name, getattr(self, name))
+        super().__post_init__()
         require(len(self.stages) > 0, "a pyramid of 0 stages has nothing to run; give at least one PyramidStage")
         self.check(self.image)
 
@@ -248,24 +236,18 @@ class PyramidConfig(_Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileStage:
+class MobileStage(Value):
     """Inverted residuals of one width; with `transformer_depth`, a transformer over the feature map after them."""
 
-    width: int
-    depth: int = 1
-    stride: int = 1
-    transformer_width: int = 0
-    transformer_depth: int = 0
+    width: PositiveInt
+    depth: PositiveInt = 1
+    stride: Literal[1, 2] = 1
+    """A stage keeps the map or halves it."""
+    transformer_width: NonNegativeInt = 0
+    transformer_depth: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth"):
-            positive(name, getattr(self, name))
-        for name in ("transformer_width", "transformer_depth"):
-            at_least_zero(name, getattr(self, name))
-        require(
-            self.stride in (1, 2),
-            f"stride {self.stride} is not 1 or 2; a mobile stage keeps or halves the map",
-        )
+        super().__post_init__()
         require(
             (self.transformer_width > 0) == (self.transformer_depth > 0),
             f"transformer_width {self.transformer_width} with transformer_depth {self.transformer_depth}: "
@@ -274,14 +256,14 @@ class MobileStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileConfig(_Value):
+class MobileConfig(_Config):
     """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178)."""
 
     KIND: ClassVar[str] = "mobile"
 
     image: Size = Size(256, 256)
-    channels: int = 3
-    stem_width: int = 16
+    channels: PositiveInt = 3
+    stem_width: PositiveInt = 16
     stages: tuple[MobileStage, ...] = (
         MobileStage(width=32),
         MobileStage(width=64, depth=3, stride=2),
@@ -289,21 +271,17 @@ class MobileConfig(_Value):
         MobileStage(width=128, stride=2, transformer_width=192, transformer_depth=4),
         MobileStage(width=160, stride=2, transformer_width=240, transformer_depth=3),
     )
-    expansion: int = 4
+    expansion: PositiveInt = 4
     patch: Size = Size(2, 2)
     """Pixels of the feature map that are kept apart: attention runs over each of the patch's places separately."""
-    num_heads: int = 4
-    mlp_ratio: int = 2
-    last_width: int = 640
-    norm_eps: float = 1e-5
-    classes: int = 1000
+    num_heads: PositiveInt = 4
+    mlp_ratio: PositiveInt = 2
+    last_width: PositiveInt = 640
+    norm_eps: Epsilon = 1e-5
+    classes: NonNegativeInt = 1000
 
     def __post_init__(self) -> None:
-        for name in ("image", "patch"):
-            as_size(self, name)
-        for name in ("channels", "stem_width", "expansion", "num_heads", "mlp_ratio", "last_width"):
-            positive(name, getattr(self, name))
-        at_least_zero("classes", self.classes)
+        super().__post_init__()
         require(
             len(self.stages) > 0,
             "a mobile model of 0 stages has nothing to run; give at least one MobileStage",
@@ -341,10 +319,7 @@ def config_from_json(text: str) -> Config:
 
 
 def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise VitrailError(f"config is not JSON ({error}); write one with to_json()") from None
+    return parse_json(text, "config", "write one with to_json()")
 
 
 # ── rules between parts ─────────────────────────────────────────────────────────────────────────────────────────
@@ -413,8 +388,8 @@ def _check_attention(config: ViTConfig) -> None:
 
 def _check_pool(config: ViTConfig) -> None:
     pool = config.pool
-    if isinstance(pool, ClsPool):
-        require(config.prefix.cls, "ClsPool needs a CLS token; use Prefix(cls=True) or MeanPool()")
+    if isinstance(pool, ClsPool | ClsMeanPool):
+        require(config.prefix.cls, f"{type(pool).__name__} needs a CLS token; use Prefix(cls=True) or MeanPool()")
     if isinstance(pool, AttentionPool):
         divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
     require(
@@ -422,6 +397,6 @@ def _check_pool(config: ViTConfig) -> None:
         f"a distillation token is read beside CLS, not by {type(pool).__name__}; use ClsPool()",
     )
     require(
-        not (isinstance(pool, AttentionPool) and config.final_norm == "pooled"),
-        "AttentionPool reads normalised tokens; use final_norm 'tokens'",
+        not (isinstance(pool, AttentionPool | ClsMeanPool) and config.final_norm == "pooled"),
+        f"{type(pool).__name__} reads normalised tokens; use final_norm 'tokens'",
     )

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
-from vitrail.errors import VitrailError, require
+from vitrail.errors import VitrailError, require, shown
 
 __all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count"]
 
 Remainder = Literal["error", "resize", "crop", "floor", "pad"]
 """What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
 over at the right and the bottom dropped, as a strided convolution does ("floor"); or padded behind a mask."""
+
+_LIMIT = 10**9  # so that every size can be read back from its text
 
 
 @dataclass(frozen=True, order=True)
@@ -29,30 +32,36 @@ class Size:
     """
 
     height: int
-    width: int
+    width: int = 0  # so that a size without a width is refused in one line, as every other mistake is
 
     def __post_init__(self) -> None:
         for name in ("height", "width"):
             value = getattr(self, name)
+            if type(value) is int and 0 < value < _LIMIT:
+                continue
+            whole = int(value) if isinstance(value, int | Integral) and not isinstance(value, bool) else 0
             require(
-                isinstance(value, int) and not isinstance(value, bool) and value > 0,
-                f"{name} {value!r} is not a positive whole number; write sizes as HEIGHTxWIDTH, like 384x640",
+                0 < whole < _LIMIT,
+                f"{name} {shown(value)} is not a positive whole number of up to 9 digits; "
+                "write sizes as HEIGHTxWIDTH, like 384x640",
             )
+            object.__setattr__(self, name, whole)  # NumPy's integers are Python's
 
     @classmethod
     def of(cls, value: Size | int | str | tuple[int, int]) -> Size:
         """Read `384x640`, `224` (a square), `(384, 640)` or a Size."""
         if isinstance(value, Size):
             return value
-        if isinstance(value, int):
+        if isinstance(value, int | Integral):
             return cls(value, value)
         if isinstance(value, str):
             match = re.fullmatch(r"\s*(\d{1,9})(?:\s*[x×]\s*(\d{1,9}))?\s*", value)
-            if match is None:
-                raise VitrailError(f"size {value!r} is not HEIGHTxWIDTH; write 384x640, or 224 for a square")
-            return cls(int(match[1]), int(match[2] or match[1]))
-        require(len(value) == 2, f"size {value!r} has {len(value)} numbers; give (height, width)")
-        return cls(*value)
+            if match is not None:
+                return cls(int(match[1]), int(match[2] or match[1]))
+        if isinstance(value, tuple | list):
+            require(len(value) == 2, f"size {shown(value)} has {len(value)} numbers; give (height, width)")
+            return cls(*value)
+        raise VitrailError(f"size {shown(value)} is not HEIGHTxWIDTH; write 384x640, or 224 for a square")
 
     @property
     def area(self) -> int:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitrail.errors import require
 from vitrail.geometry import Fit, Remainder, Size, fit
-from vitrail.rules import as_size, at_least_zero, positive
+from vitrail.rules import NonNegativeInt, PositiveInt, Range
+from vitrail.value import Value
 
 __all__ = [
     "Activation",
     "Adaptive",
     "AttentionKind",
     "AttentionPool",
+    "ClsMeanPool",
     "ClsPool",
     "Convention",
     "Embedding",
@@ -47,13 +49,14 @@ __all__ = [
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision"]
+Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 for rotary positions")]
 
 
 # ── image → tokens ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patches:
+class Patches(Value):
     """Cut, flatten, project. A stride below the patch makes the patches overlap."""
 
     patch: Size = Size(16, 16)
@@ -61,8 +64,7 @@ class Patches:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        as_size(self, "patch")
-        as_size(self, "stride")
+        super().__post_init__()
         if self.stride is not None:
             require(
                 self.stride.height <= self.patch.height and self.stride.width <= self.patch.width,
@@ -75,19 +77,17 @@ class Patches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stem:
+class Stem(Value):
     """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU down to the patch, then 1×1.
 
     After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881).
     """
 
     patch: Size = Size(16, 16)
-    widths: tuple[int, ...] = (48, 96, 192, 384)
+    widths: tuple[PositiveInt, ...] = (48, 96, 192, 384)
 
     def __post_init__(self) -> None:
-        as_size(self, "patch")
-        for width in self.widths:
-            positive("stem width", width)
+        super().__post_init__()
         stride = 2 ** len(self.widths)
         require(
             self.patch == Size(stride, stride),
@@ -100,7 +100,7 @@ class Stem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hierarchical:
+class Hierarchical(Value):
     """A pyramid of token grids: patches of `finest`, then 2×2 merges, each level wider; the last feeds the encoder.
 
     `widths` are those of the levels before the last, whose width is the model's: finest 4 with two widths gives
@@ -108,12 +108,7 @@ class Hierarchical:
     """
 
     finest: Size = Size(4, 4)
-    widths: tuple[int, ...] = (96, 192)
-
-    def __post_init__(self) -> None:
-        as_size(self, "finest")
-        for width in self.widths:
-            positive("level width", width)
+    widths: tuple[PositiveInt, ...] = (96, 192)
 
     @property
     def patch(self) -> Size:
@@ -124,7 +119,7 @@ class Hierarchical:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptive:
+class Adaptive(Value):
     """Small patches where the image is busy, large where it is flat: a quadtree over `patches`, finest first.
 
     A cell splits when its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest.
@@ -133,11 +128,11 @@ class Adaptive:
     """
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
-    threshold: float = 0.5
+    threshold: Annotated[float, Range("[0, inf]", "0 splits every cell, infinity none")] = 0.5
     selector: Literal["detail", "learned"] = "detail"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "patches", tuple(Size.of(patch) for patch in self.patches))
+        super().__post_init__()
         require(
             len(self.patches) >= 2,
             f"adaptive patches {[str(p) for p in self.patches]} give nothing to choose from; give two sizes or more",
@@ -147,14 +142,6 @@ class Adaptive:
                 large == Size(2 * small.height, 2 * small.width),
                 f"adaptive patch {large} does not double {small}; list sizes finest first, each twice the one before",
             )
-        require(
-            self.threshold >= 0,
-            f"threshold {self.threshold} is below 0; 0 splits every cell, infinity none",
-        )
-        require(
-            self.selector in ("detail", "learned"),
-            f"selector {self.selector!r} is unknown; use 'detail' or 'learned'",
-        )
 
     @property
     def patch(self) -> Size:
@@ -179,15 +166,12 @@ Embedding = Patches | Stem | Hierarchical | Adaptive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prefix:
+class Prefix(Value):
     """Tokens that are not patches, before them, in this order: CLS, distillation, registers."""
 
     cls: bool = True
     distillation: bool = False
-    registers: int = 0
-
-    def __post_init__(self) -> None:
-        at_least_zero("registers", self.registers)
+    registers: NonNegativeInt = 0
 
     @property
     def count(self) -> int:
@@ -195,41 +179,42 @@ class Prefix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClsPool:
+class ClsPool(Value):
     """The CLS token; with a distillation token, both."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanPool:
+class MeanPool(Value):
     """The mean of the patch tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxPool:
+class MaxPool(Value):
     """The maximum of the patch tokens, per channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionPool:
+class ClsMeanPool(Value):
+    """The CLS token, then the mean of the patch tokens: a vector of twice the width, as DINOv2's classifiers read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPool(Value):
     """One learned query attends to all tokens, then a residual MLP (multi-head attention pooling, as in SigLIP)."""
 
-    num_heads: int = 12
-    mlp_width: int = 3072
+    num_heads: PositiveInt = 12
+    mlp_width: PositiveInt = 3072
     activation: Activation = "gelu_tanh"
 
-    def __post_init__(self) -> None:
-        positive("pool num_heads", self.num_heads)
-        positive("pool mlp_width", self.mlp_width)
 
-
-Pool = ClsPool | MeanPool | MaxPool | AttentionPool
+Pool = ClsPool | MeanPool | MaxPool | ClsMeanPool | AttentionPool
 
 
 # ── positions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class Learned(Value):
     """A learned row per token, added once. `prefix` says which prefix tokens have rows of their own."""
 
     prefix: Literal["all", "cls", "none"] = "all"
@@ -239,16 +224,16 @@ class Learned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinCos1d:
+class SinCos1d(Value):
     """Sine and cosine of the sequence index, added once; nothing learned."""
 
-    temperature: float = 10_000.0
+    temperature: Temperature = 10_000.0
 
     on_new_grid = "recomputed: indices go on, rows and columns are not told apart"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinCos2d:
+class SinCos2d(Value):
     """Sine and cosine of row and column, half the width each, added once; prefix rows are zero.
 
     Layouts of one idea: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of row and
@@ -257,13 +242,13 @@ class SinCos2d:
     """
 
     layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"
-    temperature: float = 10_000.0
+    temperature: Temperature = 10_000.0
 
     on_new_grid = "recomputed: exact, at the same spacing"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeBias:
+class RelativeBias(Value):
     """A learned bias per head and per (row, column) offset, added to the scores of every block.
 
     `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
@@ -277,29 +262,29 @@ class RelativeBias:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
+class Rotary(Value):
     """2D axial rotary positions: queries and keys turn by angles of row and column; nothing learned.
 
     `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis to −1 … 1, as DINOv3).
     """
 
     coordinates: Literal["index", "normalised"] = "index"
-    temperature: float = 100.0
+    temperature: Temperature = 100.0
 
     on_new_grid = "recomputed: index extrapolates, normalised interpolates"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotaryMixed:
+class RotaryMixed(Value):
     """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298)."""
 
-    temperature: float = 10.0
+    temperature: Temperature = 10.0
 
     on_new_grid = "recomputed: the learned frequencies extrapolate"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPosition:
+class NoPosition(Value):
     """No positions: the encoder is permutation-equivariant."""
 
     on_new_grid = "nothing to do"
@@ -312,14 +297,14 @@ Position = Learned | SinCos1d | SinCos2d | RelativeBias | Rotary | RotaryMixed |
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullAttention:
+class FullAttention(Value):
     """Every token attends to every token. `fused` uses PyTorch's kernel; otherwise softmax(QKᵀ/√d)V is explicit."""
 
     fused: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowedAttention:
+class WindowedAttention(Value):
     """Patches attend within windows of the grid, and to the prefix; the prefix attends to all.
 
     With `shift`, every other block moves its windows by half of their size, as Swin does.
@@ -328,12 +313,9 @@ class WindowedAttention:
     window: Size = Size(7, 7)
     shift: bool = True
 
-    def __post_init__(self) -> None:
-        as_size(self, "window")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SparseAttention:
+class SparseAttention(Value):
     """Criss-cross: a patch attends to its row, its column and the prefix; the prefix attends to all.
 
     A patch of an h×w grid sees h + w − 1 patches, and any two patches are joined within two blocks.
@@ -341,7 +323,7 @@ class SparseAttention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearAttention:
+class LinearAttention(Value):
     """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in tokens (arXiv 2006.16236)."""
 
 
@@ -349,24 +331,18 @@ AttentionKind = FullAttention | WindowedAttention | SparseAttention | LinearAtte
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp:
+class Mlp(Value):
     """width → `width` of the MLP → width with an activation between."""
 
-    width: int = 3072
+    width: PositiveInt = 3072
     activation: Activation = "gelu"
-
-    def __post_init__(self) -> None:
-        positive("mlp_width", self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwiGLU:
+class SwiGLU(Value):
     """Two projections to `width`, one through SiLU and multiplied into the other, then back (arXiv 2002.05202)."""
 
-    width: int = 2048
-
-    def __post_init__(self) -> None:
-        positive("mlp_width", self.width)
+    width: PositiveInt = 2048
 
 
 MlpKind = Mlp | SwiGLU

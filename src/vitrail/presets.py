@@ -10,7 +10,7 @@ import difflib
 from typing import Any, NamedTuple
 
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require, shown
 from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionPool,
@@ -159,16 +159,12 @@ def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
 
 
 def _mobilevit(stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], **changes: Any) -> MobileConfig:
-    depths, conv = (2, 4, 3), (1, 3)
-    stages = [
-        MobileStage(width=width, depth=depth, stride=level + 1)
-        for level, (width, depth) in enumerate(zip(widths, conv, strict=False))
-    ]
-    stages += [
+    convolutional = (MobileStage(width=widths[0]), MobileStage(width=widths[1], depth=3, stride=2))
+    stages = (
         MobileStage(width=width, stride=2, transformer_width=inner, transformer_depth=depth)
-        for width, inner, depth in zip(widths[2:], transformer, depths, strict=True)
-    ]
-    return MobileConfig(stem_width=stem, stages=tuple(stages), **changes)
+        for width, inner, depth in zip(widths[2:], transformer, (2, 4, 3), strict=True)
+    )
+    return MobileConfig(stem_width=stem, stages=(*convolutional, *stages), **changes)
 
 
 PRESETS: dict[str, Config] = {
@@ -237,6 +233,7 @@ def preset(name: str, **changes: Any) -> Config:
     >>> preset("b/16").grid
     Size(height=14, width=14)
     """
+    require(isinstance(name, str), f"model {shown(name)} is not a preset's name; give text, like 'B/16'")
     exact = PRESETS.get(name)
     if exact is None:
         alike = [known for known in PRESETS if known.lower() == name.strip().lower()]

@@ -1,32 +1,108 @@
-"""Rules that several descriptions share, each with its value, rule and remedy in the message."""
+"""Rules that several descriptions share, each with its value, rule and remedy in the message.
+
+A number's rule is part of its type: `depth: PositiveInt` is an int to a type checker and a `Range` to `vitrail.value`,
+which checks every field of every value by its annotation.
+"""
 
 from __future__ import annotations
 
-from vitrail.errors import require
-from vitrail.geometry import Size
+import math
+import re
+from numbers import Integral, Real
+from typing import Annotated, Any
 
-__all__ = ["as_size", "at_least_zero", "divided_by_heads", "multiple", "positive", "rate"]
+from vitrail.errors import VitrailError, require, shown
+
+__all__ = [
+    "FiniteFloat",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "PositiveFloat",
+    "PositiveInt",
+    "Range",
+    "Rate",
+    "at_least_zero",
+    "divided_by_heads",
+    "multiple",
+    "number",
+    "positive",
+    "whole_number",
+]
 
 
-def positive(name: str, value: int) -> None:
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value > 0,
-        f"{name} {value!r} is not a positive whole number; give 1 or more",
-    )
+class Range:
+    """The numbers that a field takes, in interval notation: "[0, 1)" includes 0 and excludes 1.
+
+    Infinity lies in "[0, inf]" and not in "[0, inf)"; NaN lies in no range.
+
+    >>> Range("(0, 1]", "use 1 for all").bounds
+    'above 0 and at most 1'
+    """
+
+    def __init__(self, interval: str, remedy: str) -> None:
+        found = re.fullmatch(r"([\[(])(\S+), (\S+)([])])", interval)
+        if found is None:
+            raise TypeError(f"{interval!r} is not an interval; write one like [0, 1)")
+        low, high = float(found[2]), float(found[3])
+        over, under = found[1] == "(", found[4] == ")"
+        self.remedy = remedy
+        self.low = math.nextafter(low, math.inf) if over else low
+        """The smallest number inside."""
+        self.high = math.nextafter(high, -math.inf) if under else high
+        """The largest number inside."""
+        above = (f"above {low:g}" if over else f"of {low:g} or more") if math.isfinite(low) else ""
+        below = (f"below {high:g}" if under else f"at most {high:g}") if math.isfinite(high) else ""
+        self.bounds = " and ".join(filter(None, (above, below)))
+
+    def refused(self, place: str, value: object, noun: str) -> VitrailError:
+        endless = isinstance(value, float) and not math.isfinite(value) and self.high < math.inf
+        rule = " ".join(filter(None, ("finite" if endless or not self.bounds else "", noun, self.bounds)))
+        rule = "positive whole number" if rule == "whole number of 1 or more" else rule
+        return VitrailError(f"{place} {shown(value)} is not a {rule}; {self.remedy}")
 
 
-def at_least_zero(name: str, value: int) -> None:
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-        f"{name} {value!r} is not a whole number of 0 or more; use 0 for none",
-    )
+_POSITIVE = Range("[1, inf)", "give 1 or more")
+_NON_NEGATIVE = Range("[0, inf)", "use 0 for none")
+
+PositiveInt = Annotated[int, _POSITIVE]
+NonNegativeInt = Annotated[int, _NON_NEGATIVE]
+PositiveFloat = Annotated[float, Range("(0, inf)", "give a positive number")]
+NonNegativeFloat = Annotated[float, _NON_NEGATIVE]
+FiniteFloat = Annotated[float, Range("(-inf, inf)", "give a number like 0.5")]
+Rate = Annotated[float, Range("[0, 1)", "use 0 for none")]
 
 
-def as_size(part: object, name: str) -> None:
-    """Let a frozen field that holds a Size be given as 16, "16x8" or (16, 8)."""
-    value = getattr(part, name)
-    if value is not None:
-        object.__setattr__(part, name, Size.of(value))
+def whole_number(place: str, value: Any, within: Range) -> int:
+    """Return the value as a Python int, or raise an error that names its place. NumPy integers pass, bools do not."""
+    if type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise within.refused(place, value, "whole number")
+        value = int(value)
+    if not within.low <= value <= within.high:
+        raise within.refused(place, value, "whole number")
+    return value
+
+
+def number(place: str, value: Any, within: Range) -> float:
+    """Return the value as a Python float, or raise an error that names its place. Integers pass, bools do not."""
+    if type(value) is not float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise within.refused(place, value, "number")
+        try:
+            value = float(value)
+        except OverflowError:
+            raise within.refused(place, value, "number") from None
+    if not within.low <= value <= within.high:
+        raise within.refused(place, value, "number")
+    return value
+
+
+def positive(name: str, value: int) -> int:
+    return whole_number(name, value, _POSITIVE)
+
+
+def at_least_zero(name: str, value: int) -> int:
+    return whole_number(name, value, _NON_NEGATIVE)
 
 
 def divided_by_heads(width_name: str, width: int, heads_name: str, num_heads: int) -> None:
@@ -36,10 +112,6 @@ def divided_by_heads(width_name: str, width: int, heads_name: str, num_heads: in
         width % num_heads == 0,
         f"{width_name} {width} is not divisible by {heads_name} {num_heads}; try {options}",
     )
-
-
-def rate(name: str, value: float) -> None:
-    require(0 <= value < 1, f"{name} {value} is outside 0 ≤ rate < 1; use 0 for none")
 
 
 def multiple(kind: str, name: str, value: int, factor: int) -> None:

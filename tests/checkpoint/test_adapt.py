@@ -40,6 +40,9 @@ SMALL = ViTConfig(
 )
 
 
+CHANGED = "all vectors change; fine-tune, or measure it on images"
+
+
 def made(config: Config) -> Checkpoint:
     """Weights of every size, so that nothing can pass by being small."""
     generator = torch.Generator().manual_seed(11)
@@ -165,6 +168,33 @@ def test_a_convention_alone_changes_the_config_and_no_tensor():
     assert not report.resampled
 
 
+@pytest.mark.parametrize(
+    ("name", "method"), [("hf", "huggingface"), ("bicubic", "huggingface"), ("scipy", "big_vision"), ("exact", "exact")]
+)
+def test_a_method_may_be_given_by_its_short_name(name, method):
+    found, expected = (adapt(made(SMALL), {"image": "32x40"}, method=each) for each in (name, method))
+    assert torch.equal(found[0].tensors["position.table"], expected[0].tensors["position.table"])
+    assert found[0].config == expected[0].config
+    assert found[1].tables[0].method == method
+
+
+@pytest.mark.parametrize("changes", [{}, {"image": "32x40"}])
+@pytest.mark.parametrize("position", [Learned(), RelativeBias(), Rotary()])
+def test_an_unknown_method_is_refused_whether_it_is_used_or_not(position, changes):
+    for method in ("cubic", "", 3, ["timm"]):
+        with pytest.raises(VitrailError, match="is unknown; use one of timm, huggingface"):
+            adapt(made(SMALL.but(position=position)), changes, method=method)  # type: ignore[arg-type]
+    with pytest.raises(VitrailError, match="projection 'magic' is unknown; use one of pinv, natural, interpolate"):
+        adapt(made(SMALL.but(position=position)), changes, projection="magic")
+
+
+def test_a_method_with_nothing_to_resample_is_said():
+    nothing = ("method exact has nothing to resample here: no table of positions goes to another grid",)
+    assert adapt(made(SMALL), {"channels": 3}, method="exact")[1].notes == nothing
+    assert adapt(made(SMALL.but(position=Rotary())), {"image": "32x40"}, method="exact")[1].notes[:1] == nothing
+    assert adapt(made(SMALL), {"image": "32x40"}, method="exact")[1].notes[0].startswith("positions (Learned)")
+
+
 # ── patch and channels ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -197,6 +227,16 @@ def test_channels_change_filters_and_statistics():
     assert wide.tensors["embedding.weight"].shape == (24, 13, 4, 4)
 
 
+def test_a_grey_image_is_exact_in_one_channel_where_the_channels_have_the_same_statistics():
+    checkpoint = made(SMALL)
+    checkpoint = checkpoint.but(preprocessing=replace(checkpoint.preprocessing, mean=(0.5,) * 3, std=(0.5,) * 3))
+    grey = image(Size(20, 28), 1)
+    adapted, report = adapt(checkpoint, {"channels": 1})
+    assert torch.allclose(adapted.model()(grey), checkpoint.model()(grey.expand(-1, 3, -1, -1)), atol=1e-5)
+    assert "which is exact for grey images" in report.notes[0]
+    assert "which is nearly exact for grey images" in adapt(made(SMALL), {"channels": 1})[1].notes[0]
+
+
 # ── prefix, pool, head ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -208,8 +248,9 @@ def test_registers_are_added_behind_and_removed_from_behind():
     assert torch.equal(new[:3], old[:3])
     assert not new[3:5].any()
     assert torch.equal(new[5:], old[3:])
-    assert any("registers are untrained" in note for note in report.notes)
-    fewer, _ = adapt(more, {"prefix": Prefix(registers=1)})
+    assert report.notes == (f"2 registers are new and untrained, and every token attends to them: {CHANGED}",)
+    fewer, report = adapt(more, {"prefix": Prefix(registers=1)})
+    assert report.notes == (f"3 registers are dropped, and every other token attended to them: {CHANGED}",)
     assert torch.equal(fewer.tensors["prefix.registers"], checkpoint.tensors["prefix.registers"][:, :1])
     assert torch.equal(fewer.tensors["position.table"], torch.cat([old[:2], old[3:]]))
 
@@ -278,10 +319,24 @@ def test_new_tensors_have_the_weights_type():
     assert {tensor.dtype for tensor in adapted.tensors.values()} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_weights_in_eight_bits_are_adapted_and_run(dtype):
+    checkpoint = made(SMALL)
+    narrow = checkpoint.but(tensors={name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()})
+    changes = {"image": "32x20", "patch": 2, "channels": 1, "prefix": "cls,registers=3", "classes": 4}
+    adapted, report = adapt(narrow, changes)
+    assert {tensor.dtype for tensor in adapted.tensors.values()} == {dtype}
+    assert all(adapted.tensors[name] is narrow.tensors[name] for name in report.kept)
+    wide, _ = adapt(narrow.but(tensors={name: tensor.float() for name, tensor in narrow.tensors.items()}), changes)
+    assert all(torch.equal(adapted.tensors[name].float(), t.to(dtype).float()) for name, t in wide.tensors.items())
+    assert adapted.model()(image(Size(32, 20), 1)).dtype == torch.float32
+
+
 def test_evidence_and_preprocessing_follow():
     adapted, _ = adapt(made(SMALL), {"image": "32x20"})
     assert adapted.preprocessing.image == Size(32, 20)
     assert adapted.evidence.grid == "adapted to 8x5 from 5x7"
+    assert adapt(made(SMALL), {"classes": 3})[0].evidence.grid == "made here"
 
 
 # ── mistakes ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,15 +349,40 @@ def test_evidence_and_preprocessing_follow():
         ({"depth": 3}, "depth changes from 2 to 3"),
         ({"mlp": Mlp(width=44)}, "mlp changes from"),
         ({"position": Rotary()}, "position changes from Learned to Rotary"),
-        ({"prefix": Prefix(cls=False)}, "ClsPool needs a CLS token"),
+        (
+            {"prefix": Prefix(cls=False)},
+            "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean",
+        ),
         ({"image": "30x28"}, "30x28 is not divisible by patch 4x4"),
         ({"imag": "20x28"}, "has no field imag"),
+        ({"prefix": "token"}, "prefix 'token' is not understood at 'token'; write cls, distillation and registers=4"),
+        ({"prefix": 4}, "prefix 4 is neither a Prefix nor text; write cls"),
+        ({"pool": "avg"}, "pool 'avg' is unknown; use one of cls, mean, max, attention"),
+        ({"pool": MeanPool}, "is unknown; use one of cls, mean, max, attention"),
+        ({"final_norm": "token"}, "final_norm 'token' is not one of tokens, pooled, none; did you mean 'tokens'"),
+        ({"channels": "4"}, "channels '4' is not a positive whole number"),
+        ({"image": 3.5}, "image: size 3.5 is not HEIGHTxWIDTH; write 384x640"),
+        ({"patch": 2, "embedding": Patches()}, "patch and embedding both say the patch"),
     ],
 )
 def test_what_weights_cannot_follow_is_refused_in_one_line(changes, reason):
     with pytest.raises(VitrailError, match=reason) as error:
         adapt(made(SMALL), changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ({"prefix": "cls, registers=2"}, {"prefix": Prefix(registers=2)}),
+        ({"prefix": "none", "pool": "mean"}, {"prefix": Prefix(cls=False), "pool": MeanPool()}),
+        ({"pool": "cls"}, {"pool": ClsPool()}),
+        ({"pool": "attention"}, {"pool": AttentionPool(num_heads=3, mlp_width=40, activation="gelu")}),
+        ({"image": (32, 20), "patch": "2x4"}, {"image": Size(32, 20), "embedding": Patches(patch=Size(2, 4))}),
+    ],
+)
+def test_words_are_values(words, value):
+    assert adapt(made(SMALL), words)[0].config == SMALL.but(**value)
 
 
 def test_another_kind_of_model_is_refused():

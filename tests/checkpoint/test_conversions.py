@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from peer_models import randomise, relative_error, save_timm, save_transformers
 from peers import timm, transformers
+from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
@@ -22,7 +24,18 @@ from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, Pyr
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.parts import Adaptive, Learned, LinearAttention, MeanPool, Mlp, NoPosition, Patches, Prefix, SinCos2d
+from vitrail.parts import (
+    Adaptive,
+    Learned,
+    LinearAttention,
+    MeanPool,
+    Mlp,
+    NoPosition,
+    Patches,
+    Prefix,
+    SinCos2d,
+    SwiGLU,
+)
 from vitrail.presets import PRESETS
 
 torchvision = importlib.import_module("torchvision.models.vision_transformer")
@@ -348,13 +361,17 @@ def test_vitrails_own_dialect_takes_every_model(config: Config, tmp_path: Path):
         ({"prefix": Prefix(registers=2)}, "torchvision", "no place for prefix.registers"),
         ({"norm_eps": 1e-5}, "torchvision", "its norm_eps is 1e-06, this model's 1e-05"),
         ({"image": Size(32, 64)}, "torchvision", "square images, and 32x64 is not"),
-        ({"mlp": Mlp(width=96, activation="quick_gelu")}, "google", "its activation is 'gelu'"),
+        ({"mlp": Mlp(width=96, activation="quick_gelu")}, "google", "its activation is gelu, this model's quick_gelu"),
         ({"layer_scale": 0.1}, "google", "no place for blocks.0.scale1"),
         ({"position": NoPosition()}, "google", "it always has position.table"),
         ({}, "openclip", "no place for embedding.bias, head.bias"),
         ({"classes": 0}, "openclip", "no place for embedding.bias"),
         ({"classes": 0}, "dinov2", "it always has blocks.0.scale1"),
-        ({"attention": LinearAttention()}, "huggingface", "its attention is 'FullAttention'"),
+        (
+            {"attention": LinearAttention()},
+            "huggingface",
+            "its attention is FullAttention, this model's LinearAttention",
+        ),
         ({"pool": MeanPool()}, "torchvision", "its pool is ClsPool"),
         ({"pool": MeanPool()}, "huggingface", "its pool is ClsPool"),
         ({"embedding": Patches(patch=Size(8, 16))}, "huggingface", "patch 8x16 is not square"),
@@ -405,3 +422,141 @@ def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
     assert found.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert torch.equal(found.tensors[name], tensor), name
+
+
+# ── what the model does not use ─────────────────────────────────────────────────────────────────────────────────
+
+MASKS = {
+    "dinov2": ("mask_token", (1, 48)),
+    "dinov3": ("mask_token", (1, 48)),
+    "huggingface": ("embeddings.mask_token", None),
+    "vitrail": ("+mask_token", (1, 1, 48)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "shape", "route"),
+    [
+        ("Dinov2Model", "Dinov2Config", (1, 48), ("dinov2", "huggingface", "vitrail", "dinov2", "huggingface")),
+        ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", (1, 48), ("vitrail", "dinov2", "huggingface")),
+        (
+            "DINOv3ViTModel",
+            "DINOv3ViTConfig",
+            (1, 1, 48),
+            ("dinov3", "vitrail", "huggingface", "dinov3", "huggingface"),
+        ),
+        ("BeitModel", "BeitConfig", (1, 1, 48), ("vitrail", "huggingface")),
+    ],
+)
+def test_a_trained_mask_token_is_carried_wherever_there_is_a_place_for_it(name, config, shape, route, tmp_path: Path):
+    options = {**SIZES, **({} if name.startswith("Dinov2") else {"intermediate_size": 96})}
+    options |= {"num_register_tokens": 4} if name == "DINOv3ViTModel" else {}
+    options |= {"use_mask_token": True, "use_relative_position_bias": True} if name == "BeitModel" else {}
+    theirs = save_transformers(tmp_path / "start", name, config, **options)
+    expected = theirs.state_dict()["embeddings.mask_token"]
+    assert expected.any()
+    assert expected.shape == shape
+    checkpoint = load(tmp_path / "start")
+    for number, dialect in enumerate(route):
+        end = {"huggingface": "", "vitrail": ".safetensors"}.get(dialect, ".pth")
+        encoded = save(checkpoint, tmp_path / f"{number}{end}", dialect=dialect)
+        assert not any("mask_token" in note for note in encoded.notes)
+        key, due = MASKS[dialect]
+        assert encoded.tensors[key].shape == (due or shape)
+        known = {"from_image": "32", "num_heads": 3} if end == ".pth" else {}
+        checkpoint = load(tmp_path / f"{number}{end}", **known)
+    assert torch.equal(
+        load_file(tmp_path / f"{len(route) - 1}" / "model.safetensors")["embeddings.mask_token"], expected
+    )
+
+
+def test_a_mask_token_under_timms_names_goes_home_and_to_huggingface_and_not_into_other_timm_files(tmp_path: Path):
+    """timm has no place for it, and takes a file that has one for DINOv2's."""
+    save_timm(tmp_path / "timm", "beit_base_patch16_224", **SMALL, img_size=32, num_classes=5)
+    tensors = load_file(tmp_path / "timm" / "model.safetensors")
+    mask = torch.randn(1, 1, 48)
+    save_file({**tensors, "mask_token": mask}, tmp_path / "timm" / "model.safetensors")
+    checkpoint = load(tmp_path / "timm")
+    assert torch.equal(encode(checkpoint, "timm").tensors["mask_token"], mask)
+    save(checkpoint, tmp_path / "hf", dialect="huggingface")
+    model = transformers.BeitForImageClassification.from_pretrained(tmp_path / "hf")
+    assert torch.equal(model.beit.embeddings.mask_token, mask)
+    back = encode(load(tmp_path / "hf"), "timm")
+    assert "mask_token" not in back.tensors
+    assert back.dropped == ("mask_token",)
+    assert "without mask_token, which timm has no place for" in back.notes
+
+
+def test_class_names_go_along_to_huggingface(tmp_path: Path):
+    config = ViTConfig(image=Size(32, 32), width=48, depth=1, num_heads=3, mlp=Mlp(width=96), classes=3)
+    save(made_here(config).but(labels=("ant", "bee", "cat")), tmp_path / "hf", dialect="huggingface")
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "hf")
+    assert model.config.id2label == {0: "ant", 1: "bee", 2: "cat"}
+    assert model.config.label2id == {"ant": 0, "bee": 1, "cat": 2}
+
+
+def test_a_distilled_model_without_its_token_is_another_model_of_the_library(tmp_path: Path):
+    """What the old config said was of the old family."""
+    options = {**SIZES, "intermediate_size": 96}
+    save_transformers(tmp_path / "hf", "DeiTForImageClassificationWithTeacher", "DeiTConfig", **options)
+    save_timm(tmp_path / "timm", "deit_tiny_distilled_patch16_224", **SMALL, img_size=64, num_classes=7)
+    adapted, _ = adapt(load(tmp_path / "hf"), {"prefix": "cls"})
+    save(adapted, tmp_path / "plain")
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "plain").eval()
+    assert type(model).__name__ == "ViTForImageClassification"
+    with torch.no_grad():
+        assert relative_error(model(pixels(32, 32)).logits, adapted.model()(pixels(32, 32))) < 1e-5
+    adapted, _ = adapt(load(tmp_path / "timm"), {"prefix": "cls"})
+    encoded = encode(adapted, "timm")
+    assert (encoded.family, encoded.written.config) == ("vit", {})  # no architecture of timm's has this shape
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"image": Size(32, 64), "channels": 1, "classes": 0, "norm_eps": 1e-5},
+        {"prefix": Prefix(registers=2), "position": Learned(prefix="none"), "layer_scale": 0.1, "qk_norm": True},
+        {"prefix": Prefix(cls=False), "pool": MeanPool(), "final_norm": "pooled", "qkv_bias": "none"},
+        {"mlp": SwiGLU(width=72), "embedding": Patches(patch=Size(8, 16))},
+        {"mlp": Mlp(width=96, activation="quick_gelu"), "embedding_norm": True, "embedding": Patches(bias=False)},
+    ],
+)
+def test_what_timm_is_said_to_need_builds_the_model(changes: dict[str, Any]):
+    """The note is run as it is written."""
+    config = ViTConfig(**{"image": Size(32, 32), "width": 48, "depth": 1, "num_heads": 3, "classes": 5, **changes})
+    checkpoint = made_here(config)
+    encoded = encode(checkpoint, "timm")
+    note = next(note for note in encoded.notes if "build timm.models.VisionTransformer" in note)
+    model = eval(note.partition("build ")[2], {"timm": timm, "torch": torch, "partial": partial}).eval()
+    model.load_state_dict(encoded.tensors, strict=True)
+    image = torch.randn(2, config.channels, *config.image, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert relative_error(model(image), checkpoint.model()(image)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"image": "32x64", "patch": 8},
+        {"prefix": "cls,registers=2"},
+        {"prefix": "none", "pool": "mean"},
+        {"prefix": "registers=1", "pool": "mean", "final_norm": "pooled"},
+        {"pool": "mean"},
+        {"pool": "max"},
+        {"final_norm": "none"},
+        {"channels": 1, "classes": 0},
+    ],
+)
+def test_timm_builds_an_adapted_model_from_the_config_beside_it(target: dict[str, Any], tmp_path: Path):
+    save_timm(tmp_path / "timm", "vit_base_patch16_224", **SMALL, img_size=64, num_classes=7)
+    adapted, _ = adapt(load(tmp_path / "timm"), target)
+    save(adapted, tmp_path / "adapted")
+    model = timm.create_model(f"local-dir:{tmp_path / 'adapted'}", pretrained=True).eval()
+    config = adapted.config
+    image = torch.randn(2, config.channels, *config.image, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert relative_error(model(image), adapted.model()(image)) < 1e-5
+    data = timm.data.resolve_model_data_config(model)
+    assert tuple(data["input_size"]) == (config.channels, *config.image)
+    assert tuple(data["mean"]) == adapted.preprocessing.mean

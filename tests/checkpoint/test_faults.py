@@ -5,14 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import pickle
-import signal
-import struct
-import subprocess
-import sys
-import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +16,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.torch import load as load_by_library
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as save_by_library
 
 from command import call
-from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import Stored, open_stored, write_file
-from vitrail.checkpoint.preprocessing import Preprocessing
+from faulty import entry, npz, pickled, raw, small
+from vitrail.checkpoint.file import Stored, open_stored
 from vitrail.checkpoint.read import load, read_stored
-from vitrail.checkpoint.safetensors import MOST_TENSORS, write_safetensors
+from vitrail.checkpoint.safetensors import MOST_TENSORS, read_safetensors, write_safetensors
 from vitrail.checkpoint.write import encode, save
-from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size
-from vitrail.nn.build import build
-from vitrail.parts import Mlp
-
-CONFIG = ViTConfig(image=Size(32, 48), width=12, depth=1, num_heads=3, mlp=Mlp(width=24), classes=5)
-
-
-def small() -> Checkpoint:
-    torch.manual_seed(0)
-    return Checkpoint(
-        config=CONFIG, tensors=build(CONFIG).state_dict(), preprocessing=Preprocessing(image=CONFIG.image)
-    )
-
-
-def raw(header: Any, body: bytes = b"", length: int | None = None) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + body
-
-
-def entry(begin: int, end: int, shape: list[int] | None = None, dtype: str = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape if shape is not None else [(end - begin) // 4], "data_offsets": [begin, end]}
 
 
 def whole() -> bytes:
@@ -71,51 +46,29 @@ class Payload:
         return (os.mkdir, (str(self.trace),))
 
 
-def pickled(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
-
-
-def npz(**arrays: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def lying_npz() -> bytes:
-    """A header of 4 TiB in a file of a few hundred bytes."""
-    member = io.BytesIO()
-    np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("embedding/kernel.npy", member.getvalue() + b"\0" * 64)
-    return buffer.getvalue()
-
-
-def bomb() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("embedding/kernel.npy", b"\0" * 50_000_000)
-    return buffer.getvalue()
-
-
-ENTRY = json.dumps(entry(0, 8)).encode()
 NAMED = {"a": entry(0, 8), "b": entry(8, 16)}
 FAULTS: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "neither safetensors, .npz nor a PyTorch file"),
+    "empty": (b"", "is empty; the file is damaged"),
     "text": (b"hello, I am a README\n", "neither safetensors, .npz nor a PyTorch file"),
     "eight bytes": (b"\0" * 8, "neither safetensors"),
     "truncated": (whole()[:-100], "bytes of tensors and its header tells of"),
     "truncated in the header": (whole()[:200], "claims a header"),
     "trailing bytes": (whole() + b"\0" * 7, "bytes of tensors and its header tells of"),
     "a header longer than the file": (raw(NAMED, b"\0" * 16, length=2**39), "claims a header of 549,755,813,888 bytes"),
-    "a huge header": (raw(b"{" + b" " * 100_000_001, b""), "claims a header of 100,000,002 bytes"),
-    "a header that is not JSON": (raw(b"{nonsense", b"\0" * 16), "header that is not JSON"),
-    "a header nested without end": (raw(b'{"a":' + b"[" * 100_000), "header that is not JSON"),
+    "a huge header": (
+        raw(b"{" + b" " * 2**23, b""),
+        "has a header of 8,388,609 bytes, and at most 8,388,608 are read; save the model's weights alone",
+    ),
+    "a header that is not JSON": (raw(b"{nonsense", b"\0" * 16), "the header of .* is not JSON"),
+    "a header nested without end": (raw(b'{"a":' + b"[" * 100_000), "the header of .* is not JSON"),
+    "a header with a number of 5,000 digits": (raw(b'{"a":' + b"9" * 5000 + b"}"), "a whole number of 5,000 digits"),
     "duplicate keys": (
         raw(b'{"a":%s,"a":%s}' % ((json.dumps(entry(0, 8)).encode(),) * 2), b"\0" * 8),
         "names 'a' twice",
+    ),
+    "a key that comes again after many others": (
+        raw(b"{" + b",".join(b'"%d":0' % number for number in [*range(100_000), 99_999]) + b"}"),
+        "names '99999' twice",
     ),
     "overlapping offsets": (raw({"a": entry(0, 8), "b": entry(4, 12)}, b"\0" * 12), "starts at byte 4 where 8 is due"),
     "a hole": (raw({"a": entry(0, 8), "b": entry(12, 16)}, b"\0" * 16), "starts at byte 12 where 8 is due"),
@@ -129,16 +82,15 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "a name that is a path": (raw({"../../a": entry(0, 8)}, b"\0" * 8), "is a path and not a name"),
     "no model's names": (raw(NAMED, b"\0" * 16), "not a Vision Transformer that vitrail knows"),
     "too many tensors": (
-        raw({f"t{i}": entry(0, 0) for i in range(100_000)}),
-        f"names 100,000 tensors, and vitrail reads at most {MOST_TENSORS:,}",
+        raw({f"t{i}": entry(0, 0) for i in range(MOST_TENSORS + 1)}),
+        f"names {MOST_TENSORS + 1:,} tensors, and vitrail reads at most {MOST_TENSORS:,}",
     ),
     "a torn zip": (pickled({"a": torch.zeros(9)})[:-60], "zip that does not open"),
     "a pickle of a list": (pickled([1, 2, 3]), "no tensors by name"),
     "a legacy pickle of nothing": (pickle.dumps({"a": 1}), "PyTorch file|no tensors by name|more than weights"),
     "an npz of objects": (npz(a=np.array([{"x": 1}], dtype=object)), "holds Python objects"),
     "an npz of text": (npz(a=np.array(["x"])), "not a type of weights"),
-    "an npz that lies": (lying_npz(), "of shape \\(1099511627776,\\) in float32 has 64 bytes"),
-    "a zip bomb": (bomb(), "no weights compress so well"),
+    "a name without end": (raw({"a" * 501: entry(0, 8)}, b"\0" * 8), "a tensor whose name is 501 letters long"),
 }
 
 
@@ -147,10 +99,8 @@ def test_a_damaged_file_is_one_line_and_exit_2(name: str, tmp_path: Path, capsys
     data, reason = FAULTS[name]
     path = tmp_path / "weights.bin"
     path.write_bytes(data)
-    started = time.process_time()
     with pytest.raises(VitrailError, match=reason):
         load(path)
-    assert time.process_time() - started < 5  # of computing: refused without reading or unpacking it all
     assert call("inspect", str(path)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -236,108 +186,6 @@ def test_a_broken_config_is_named(content: str, reason: str, tmp_path: Path):
         load(tmp_path / "hf")
 
 
-# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-WRITER = """
-import resource, signal, sys
-from pathlib import Path
-import torch
-from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.write import save
-from vitrail.config import ViTConfig
-from vitrail.errors import VitrailError
-from vitrail.nn.build import build
-from vitrail.parts import Mlp
-
-config = ViTConfig(image="32x48", width=48, depth=2, num_heads=3, mlp=Mlp(width=96))
-checkpoint = Checkpoint(
-    config=config, tensors=build(config).state_dict(), preprocessing=Preprocessing(image=config.image)
-)
-folder, mode = Path(sys.argv[1]), sys.argv[2]
-if mode == "full":
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    for pair in sys.argv[3:]:
-        name, dialect = pair.split(":")
-        try:
-            save(checkpoint, folder / name, dialect)
-        except VitrailError as error:
-            print(error)
-else:
-    while True:
-        save(checkpoint, folder / "out.safetensors", "timm")
-"""
-
-
-def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path):
-    targets = {"out.safetensors": "timm", "out.npz": "google", "out.pth": "timm", "out": "huggingface"}
-    for name in list(targets)[:3]:
-        (tmp_path / name).write_bytes(b"an earlier output")
-    pairs = [f"{name}:{dialect}" for name, dialect in targets.items()]
-    result = subprocess.run(
-        [sys.executable, "-c", WRITER, str(tmp_path), "full", *pairs], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == len(targets)
-    assert all("was not written (File too large)" in line for line in lines)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
-        list(targets)[:3], b"an earlier output"
-    )
-
-
-def test_kill_9_while_writing_leaves_a_whole_file(tmp_path: Path):
-    target = tmp_path / "out.safetensors"
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), "kill"])
-    while not target.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    for _ in range(30):  # whatever moment is seen, the name holds a whole file
-        load(target)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert load(target).config.image == Size(32, 48)
-    leftovers = [path.name for path in tmp_path.iterdir() if path != target]
-    assert all(name.startswith(".out.safetensors.") and name.endswith(".part") for name in leftovers)
-
-
-def test_writing_over_the_input_keeps_its_values(tmp_path: Path):
-    path = tmp_path / "w.safetensors"
-    save(small(), path, dialect="timm")
-    checkpoint = load(path)
-    save(checkpoint, path, dialect="vitrail")
-    again = load(path)
-    assert again.dialect == "vitrail"
-    assert all(torch.equal(again.tensors[name], tensor) for name, tensor in small().tensors.items())
-
-
-def test_an_error_while_writing_leaves_no_temporary_file(tmp_path: Path):
-    def fail(file: Any) -> None:
-        file.write(b"half")
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_file(tmp_path / "out", fail)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("target", "dialect", "reason"),
-    [
-        ("out.xyz", "timm", "ends in '.xyz', which names no format"),
-        ("out", "timm", "has no ending"),
-        ("out.safetensors", "huggingface", "give a name without an ending"),
-        ("out.pth", "vitrail", "no room for the config"),
-    ],
-)
-def test_a_target_that_says_no_format_is_refused(target: str, dialect: str, reason: str, tmp_path: Path):
-    with pytest.raises(VitrailError, match=reason):
-        save(small(), tmp_path / target, dialect=dialect)
-    assert not list(tmp_path.iterdir())
-
-
 # ── fuzzing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -374,6 +222,45 @@ def test_bytes_changed_anywhere_load_or_are_refused(data: st.DataObject, tmp_pat
     path.write_bytes(seed)
     with contextlib.suppress(VitrailError):
         load(path, from_image="32x48", num_heads=3)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_what_the_library_of_the_format_refuses_is_refused_and_the_rest_is_read_alike(
+    data: st.DataObject, tmp_path: Path
+):
+    """The reference is safetensors itself: with one number or word of a whole header changed, or none."""
+    shapes = data.draw(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4))
+    dtypes = data.draw(st.lists(st.sampled_from(["float32", "bfloat16", "int8", "bool"]), min_size=4, max_size=4))
+    tensors = {
+        f"t{number}": (torch.arange(math.prod(shape)) % 2).reshape(shape).to(getattr(torch, dtype))
+        for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False))
+    }
+    written = save_by_library(tensors)
+    length = int.from_bytes(written[:8], "little")
+    header, body = json.loads(written[8 : 8 + length]), written[8 + length :]
+    if data.draw(st.booleans()):
+        fields = header[data.draw(st.sampled_from(sorted(header)))]
+        field = data.draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
+        if field == "dtype":
+            fields[field] = data.draw(st.sampled_from(["F32", "F16", "BF16", "I8", "U8", "BOOL"]))
+        elif fields[field]:
+            place = data.draw(st.integers(0, len(fields[field]) - 1))
+            fields[field][place] = data.draw(st.integers(-1, 40))
+    changed = raw(header, body)
+    path = tmp_path / "changed.safetensors"
+    path.write_bytes(changed)
+    try:
+        wanted = load_by_library(changed)
+    except SafetensorError:
+        with pytest.raises(VitrailError):
+            read_safetensors(path)
+        return
+    found, _ = read_safetensors(path)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
 
 
 json_values = st.recursive(

@@ -12,7 +12,7 @@ from command import call
 from vitrail import parts
 from vitrail.checkpoint.read import CONFIG_KEY
 from vitrail.config import ViTConfig
-from vitrail.embed.profile import SECTIONS
+from vitrail.embed.engines.profile import SECTIONS
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 

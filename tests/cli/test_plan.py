@@ -205,7 +205,7 @@ def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
         (("--attention", "magic"), "--attention"),
         (("--as", "keras"), "--as"),
         (("--shard", "fsdp"), "shard 'fsdp' is not KIND:DEVICES"),
-        (("--shard", "mine:8"), "shard 'mine' is unknown"),
+        (("--shard", "mine:8"), "shard 'mine' is not one of ddp, zero1, zero2, fsdp"),
         (("--train", "--infer"), "--train and --infer"),
         (("--json", "--csv"), "--json and --csv"),
         (("--config", "nowhere.json"), "config nowhere.json cannot be read"),

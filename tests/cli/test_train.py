@@ -15,8 +15,8 @@ import torch
 from command import PATIENCE, call, until
 from training import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
+from vitrail.data import fetch
 from vitrail.geometry import Size
-from vitrail.images import fetch
 from vitrail.parts import Prefix
 from vitrail.train.job import read_job
 from vitrail.train.recipe import Recipe

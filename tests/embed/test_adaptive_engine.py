@@ -14,8 +14,8 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.config import ViTConfig
-from vitrail.embed.adaptive import AdaptiveEngine
-from vitrail.embed.engine import LeanEngine, agreement, build_engine
+from vitrail.embed.engines.adaptive import AdaptiveEngine
+from vitrail.embed.engines.engine import LeanEngine, agreement, build_engine
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import to_dense

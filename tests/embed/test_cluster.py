@@ -13,9 +13,9 @@ import numpy as np
 from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
-from vitrail.embed.engine import build_engine
-from vitrail.embed.finish import SUCCESS
-from vitrail.embed.shard import process_shard
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.finish import SUCCESS
+from vitrail.embed.job.shard import process_shard
 
 COUNT = 40
 RUNNER = Path(__file__).parent.parent / "embed_runner.py"

@@ -11,8 +11,8 @@ from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, ViTConfig
-from vitrail.embed.engine import PlainEngine, agreement, build_engine
-from vitrail.embed.scales import MultiScaleEngine, prepared_for, scaled_sizes
+from vitrail.embed.engines.engine import PlainEngine, agreement, build_engine
+from vitrail.embed.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build

@@ -13,8 +13,8 @@ from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
-from vitrail.embed import export as exporting
-from vitrail.embed.export import export, why_fixed
+from vitrail.embed.engines import export as exporting
+from vitrail.embed.engines.export import export, why_fixed
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build

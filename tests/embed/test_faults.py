@@ -13,10 +13,10 @@ from bad_images import CORPUS
 from embedding import bad_decoder, frozen, photos, png, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
-from vitrail.embed.engine import build_engine
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.shard import process_shard
+from vitrail.embed.job.worker import Worker, WorkerOptions
 from vitrail.embed.pixels import prepare
-from vitrail.embed.shard import process_shard
-from vitrail.embed.worker import Worker, WorkerOptions
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError, decode
 
@@ -72,7 +72,7 @@ def test_a_decoder_that_hangs_crashes_or_raises_costs_its_image_alone(
         hangs.unlink(missing_ok=True)
         return time.monotonic_ns() + late
 
-    monkeypatch.setattr("vitrail.embed.worker.time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr("vitrail.embed.job.worker.time", SimpleNamespace(monotonic_ns=clock))
     options = WorkerOptions(decode=bad_decoder, batch=2)
     done = embed(source, weights, tmp_path / "out", workers=1, shard_size=6, worker=options)
     assert done.tally is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embedding import png
-from vitrail.embed.inputs import Opener, find_inputs
+from vitrail.embed.job.inputs import Opener, find_inputs
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError
 

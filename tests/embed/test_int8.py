@@ -7,8 +7,8 @@ from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.config import PyramidConfig, PyramidStage, ViTConfig
-from vitrail.embed.engine import agreement, build_engine
-from vitrail.embed.int8 import IntegerDense, IntegerPatches, highest_step
+from vitrail.embed.engines.engine import agreement, build_engine
+from vitrail.embed.engines.int8 import IntegerDense, IntegerPatches, highest_step
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build

@@ -7,8 +7,8 @@ from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
-from vitrail.embed.engine import build_engine
-from vitrail.embed.merge import Merged, merge_patches
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.engines.merge import Merged, merge_patches
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build

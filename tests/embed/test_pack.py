@@ -13,8 +13,8 @@ from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
-from vitrail.embed.engine import LeanEngine, build_engine
-from vitrail.embed.pack import PackedEngine, native_grid, prepare_native
+from vitrail.embed.engines.engine import LeanEngine, build_engine
+from vitrail.embed.engines.pack import PackedEngine, native_grid, prepare_native
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -62,7 +62,7 @@ def images() -> list[torch.Tensor]:
 @pytest.mark.parametrize("rows", [10, 1600])
 def test_a_packed_image_gets_the_vector_that_it_gets_alone(changes, rows: int, monkeypatch: pytest.MonkeyPatch):
     """Products of other heights may add in another order: 2e-5 is some float32 roundings."""
-    monkeypatch.setattr("vitrail.embed.pack.ROWS", rows)
+    monkeypatch.setattr("vitrail.embed.engines.pack.ROWS", rows)
     engine = engine_of(SMALL.but(**changes))
     packed = PackedEngine(engine)
     alone = torch.cat([engine.vectors(image[None]) for image in images()])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from embedding import CONFIG, frozen, photos, png, save_weights
-from vitrail.embed.inputs import find_inputs
-from vitrail.embed.plan import growth, input_at, read_plan, read_shard, weights_sha256
+from vitrail.embed.job.inputs import find_inputs
+from vitrail.embed.job.plan import growth, input_at, read_plan, read_shard, weights_sha256
 from vitrail.errors import VitrailError
 
 
@@ -39,7 +39,7 @@ def test_the_shards_hold_every_input_once_in_order(tmp_path: Path, source: Path,
 
 
 def test_every_worker_gets_several_shards_and_none_is_tiny(tmp_path: Path, weights: Path):
-    from vitrail.embed.plan import LARGEST_SHARD, SMALLEST_SHARD, _shard_size
+    from vitrail.embed.job.plan import LARGEST_SHARD, SMALLEST_SHARD, _shard_size
 
     class Many:
         def __init__(self, count: int) -> None:

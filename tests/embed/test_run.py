@@ -17,11 +17,12 @@ from command import PATIENCE, children, command_of, until
 from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
-from vitrail.embed.engine import build_engine
-from vitrail.embed.finish import MANIFEST, SUCCESS, finish
-from vitrail.embed.parts import part_path
-from vitrail.embed.shard import process_shard
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.finish import MANIFEST, SUCCESS, finish
+from vitrail.embed.job.part_files import part_path
+from vitrail.embed.job.shard import process_shard
 from vitrail.errors import VitrailError
+from vitrail.lock import lock
 
 COUNT = 60
 Start = Callable[..., subprocess.Popen[str]]
@@ -113,7 +114,7 @@ def test_a_killed_driver_takes_its_workers_along_and_two_runs_at_once_finish_its
         assert run.returncode == 0
     check_whole(out, wanted)
     assert all(path.stat().st_mtime_ns == then for path, then in done_before.items())
-    assert len(list(out.glob(".part-*"))) <= 2  # what the two killed workers were writing goes when it is stale
+    assert not list(out.glob(".*.part"))  # what the two killed workers were writing
 
 
 def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
@@ -186,22 +187,25 @@ def test_weights_that_changed_during_a_run_are_refused_by_the_worker(tmp_path: P
     weights = save_weights(tmp_path / "w.safetensors")
     plan = frozen(tmp_path / "out", source, weights)
     save_weights(weights, seed=5)
-    from vitrail.embed.recipe import engine_of
+    from vitrail.embed.job.engine_factory import engine_of
 
     with pytest.raises(VitrailError, match="are not those that the plan"):
         engine_of(tmp_path / "out", plan)
 
 
-def test_what_a_killed_process_left_is_swept_when_all_is_done_and_it_is_old(
-    tmp_path: Path, source: Path, weights: Path
-):
+def test_what_a_killed_process_left_is_swept_when_all_is_done(tmp_path: Path, source: Path, weights: Path):
     plan, engine = frozen(tmp_path, source, weights), build_engine(load(weights))
     for shard in range(plan.shards):
         process_shard(tmp_path, plan, shard, engine)
-    old, new = tmp_path / ".part-00000.parquet.aa.part", tmp_path / ".part-00001.parquet.bb.part"
-    old.touch()
-    new.touch()
-    os.utime(old, (1, 1))
+    left, live = tmp_path / ".part-00000.parquet.aaaaaaaa.part", tmp_path / ".part-00001.parquet.bbbbbbbb.part"
+    before_its_plan = tmp_path / "inputs-cccccccc.parquet"
+    for path in (left, live, before_its_plan):
+        path.touch()
+    held = lock(live)
+    assert held is not None
     finish(tmp_path, plan)
-    assert not old.exists()
-    assert new.exists()
+    os.close(held)
+    assert not left.exists()
+    assert not before_its_plan.exists()
+    assert live.exists()
+    assert (tmp_path / plan.inputs).exists()

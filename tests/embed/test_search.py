@@ -8,11 +8,11 @@ from PIL import Image
 
 from embedding import frozen, photos, png, read_rows, save_weights
 from vitrail.checkpoint.read import load
-from vitrail.embed.engine import build_engine
-from vitrail.embed.parts import part_path
-from vitrail.embed.plan import Plan
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.part_files import part_path
+from vitrail.embed.job.plan import Plan
+from vitrail.embed.job.shard import process_shard
 from vitrail.embed.search import embed_query, nearest, stored
-from vitrail.embed.shard import process_shard
 from vitrail.embed.sheet import Tile, draw_sheet, match_tile, query_tile
 from vitrail.errors import VitrailError
 

@@ -13,12 +13,12 @@ from PIL import Image
 from embedding import CONFIG, drawn, frozen, photos, png, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.safetensors import read_safetensors
-from vitrail.embed.engine import build_engine
-from vitrail.embed.parts import is_done, part_path, read_tally
-from vitrail.embed.plan import Plan
-from vitrail.embed.recipe import engine_of
+from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job.engine_factory import engine_of
+from vitrail.embed.job.part_files import is_done, part_path, read_tally
+from vitrail.embed.job.plan import Plan
+from vitrail.embed.job.shard import process_shard
 from vitrail.embed.search import embed_query
-from vitrail.embed.shard import process_shard
 from vitrail.errors import VitrailError
 
 
@@ -234,7 +234,7 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
         ({"native": True, "merge": 2}, "--native does not go together with --merge"),
         ({"native": True, "tokens": "npy"}, "--native does not go together with --tokens"),
         ({"merge": 1, "tokens": "npy"}, "--merge does not go together with --tokens"),
-        ({"merge": -1}, "merge -1 is below 0"),
+        ({"merge": -1}, "merge -1 is not a whole number of 0 or more"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_a_plan_is_made(tmp_path, weights, options, words):

@@ -5,7 +5,8 @@ import pytest
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.images.measure import ADAPTIVE, Detail, Survey
+from vitrail.images.measure import ADAPTIVE
+from vitrail.images.survey import Detail, Survey
 from vitrail.parts import Adaptive, Hierarchical, Learned, Patches, Rotary
 from vitrail.plan import advise as advise_module
 from vitrail.plan.advise import advise

@@ -92,6 +92,12 @@ def test_a_longer_model_costs_the_same_more_for_every_block() -> None:
     assert peaks[3] - peaks[2] == 34 * (peaks[1] - peaks[0])
 
 
+def test_bytes_beyond_64_bits_are_exact() -> None:
+    """Peaks are affine in the batch: whole numbers of any size, not of a machine's word."""
+    low, high, huge = (memory(SMALL, Workload(batch=batch)).peak_bytes for batch in (2, 3, 10**18))
+    assert huge == low + (10**18 - 2) * (high - low) > 2**64
+
+
 def test_checkpointing_and_fused_attention_save_bytes() -> None:
     eager = Workload(batch=8, train=True, attention="eager")
     peaks = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
@@ -38,10 +39,12 @@ __all__ = ["draw"]
 
 def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
     """Valid pairs that the planner does not refuse: pyramids, mobile networks, timm's and transformers' plain ViTs, and
-    for the most part every kind of ViT."""
-    random, cases = Random(seed), []
+    for the most part every kind of ViT. Half of them have degenerate sizes: one head, one image, one row of patches,
+    where PyTorch views what it would copy elsewhere."""
+    random, cases = _Draw(seed), []
     while len(cases) < count:
         kind, library = random.random(), "vitrail"
+        random.degenerate = random.random() < 0.5
         try:
             if kind < 0.1:
                 config = _pyramid(random)
@@ -60,11 +63,20 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
     return cases
 
 
-def _workload(random: Random, config: Config) -> Workload:
+class _Draw(Random):
+    """Random choices that, for a degenerate case, are biased to the sizes at which a copy becomes a view."""
+
+    degenerate = False
+
+    def pick(self, usual: list[Any], edges: list[Any]) -> Any:
+        return self.choice(edges if self.degenerate and self.random() < 0.6 else usual)
+
+
+def _workload(random: _Draw, config: Config) -> Workload:
     plain = isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)
     train = random.random() < 0.75
     return Workload(
-        batch=random.choice([1, 2, 3, 5]),
+        batch=random.pick([1, 2, 3, 5], [1]),
         train=train,
         precision=random.choice(["fp32", "amp-bf16", "amp-fp16", "bf16"]),
         optimizer=random.choice(["sgd", "momentum", "adamw", "adamw-fused"]),
@@ -74,11 +86,11 @@ def _workload(random: Random, config: Config) -> Workload:
     )
 
 
-def _vit(random: Random) -> ViTConfig:
-    num_heads = random.choice([2, 3, 4, 6])
-    width = num_heads * random.choice([16, 24, 32, 64])
+def _vit(random: _Draw) -> ViTConfig:
+    num_heads = random.pick([2, 3, 4, 6], [1])
+    width = num_heads * random.pick([16, 24, 32, 64], [1, 2, 4, 8, 12, 264])
     prefix = random.choice([Prefix(), Prefix(), Prefix(registers=4), Prefix(cls=False), Prefix(distillation=True)])
-    pools = [MeanPool(), MaxPool(), AttentionPool(num_heads=2, mlp_width=2 * width)]
+    pools = [MeanPool(), MaxPool(), AttentionPool(num_heads=random.pick([2], [1]), mlp_width=2 * width)]
     embedding = random.choice(
         [Patches(patch=Size(16, 16))] * 4
         + [Patches(patch=Size(8, 16)), Patches(patch=Size(16, 16), stride=Size(8, 8)), Patches(bias=False)]
@@ -87,7 +99,8 @@ def _vit(random: Random) -> ViTConfig:
     attention = random.choice(
         [FullAttention()] * 5
         + [FullAttention(fused=False), LinearAttention(), SparseAttention()]
-        + [WindowedAttention(window=Size(3, 4)), WindowedAttention(window=Size(5, 2), shift=False)]
+        + [WindowedAttention(window=random.pick([Size(3, 4)], [Size(1, 1), Size(1, 8), Size(8, 8), Size(8, 1)]))]
+        + [WindowedAttention(window=random.pick([Size(5, 2)], [Size(1, 2), Size(2, 8), Size(8, 2)]), shift=False)]
     )
     added = [Learned(), Learned(), Learned(prefix="none"), SinCos1d(), SinCos2d(), NoPosition()]
     inside = [Rotary(), Rotary(coordinates="normalised"), RotaryMixed()]
@@ -95,14 +108,14 @@ def _vit(random: Random) -> ViTConfig:
     position = random.choice([*added, *inside, *biases])
     dropout = random.choice([0.0, 0.0, 0.1])
     return ViTConfig(
-        image=Size(16 * random.randint(3, 8), 16 * random.randint(3, 8)),
-        channels=random.choice([1, 3]),
+        image=_image(random),
+        channels=random.pick([1, 3], [1]),
         embedding=embedding,
         prefix=prefix,
         position=position,
         embedding_norm=random.random() < 0.2,
         width=width,
-        depth=random.randint(1, 7),
+        depth=random.pick([1, 2, 3, 4, 5, 6, 7], [1]),
         num_heads=num_heads,
         attention=attention,
         qkv_bias=random.choice(["all", "all", "no_key", "none"]),
@@ -116,24 +129,30 @@ def _vit(random: Random) -> ViTConfig:
         drop_path=random.choice([0.0, 0.0, 0.1]),
         final_norm=random.choice(["tokens", "tokens", "pooled", "none"]),
         pool=ClsPool() if prefix.distillation else random.choice([*pools, *([ClsPool()] * 3 if prefix.cls else [])]),
-        classes=random.choice([7, 100, 1000, 0 if not prefix.distillation else 9]),
+        classes=random.pick([7, 100, 1000, 0 if not prefix.distillation else 9], [1]),
         head_bias=random.random() < 0.8,
     )
 
 
-def _plain(random: Random) -> ViTConfig:
+def _image(random: _Draw) -> Size:
+    """At 16 pixels a patch: a grid of at least 3×3, or one of a single row, column or patch."""
+    sides = [3, 4, 5, 6, 7, 8]
+    return Size(16 * random.pick(sides, [1]), 16 * random.pick(sides, [1]))
+
+
+def _plain(random: _Draw) -> ViTConfig:
     """What timm can express too."""
-    num_heads = random.choice([2, 3, 4])
-    width = num_heads * random.choice([16, 32, 64])
+    num_heads = random.pick([2, 3, 4], [1])
+    width = num_heads * random.pick([16, 32, 64], [1, 2, 4, 8, 12, 264])
     norm = random.random() < 0.2
     return ViTConfig(
-        image=Size(16 * random.randint(3, 8), 16 * random.randint(3, 8)),
+        image=_image(random),
         embedding=Patches(bias=not norm),
         embedding_norm=norm,
         prefix=random.choice([Prefix(), Prefix(), Prefix(registers=2)]),
         position=random.choice([Learned(), Learned(), Learned(prefix="none")]),
         width=width,
-        depth=random.randint(1, 6),
+        depth=random.pick([1, 2, 3, 4, 5, 6], [1]),
         num_heads=num_heads,
         qkv_bias=random.choice(["all", "none"]),
         qk_norm=random.random() < 0.2,
@@ -142,11 +161,11 @@ def _plain(random: Random) -> ViTConfig:
         attention_dropout=random.choice([0.0, 0.1]),
         drop_path=random.choice([0.0, 0.0, 0.1]),
         pool=random.choice([ClsPool(), ClsPool(), MeanPool()]),
-        classes=random.choice([10, 1000]),
+        classes=random.pick([10, 1000], [1]),
     )
 
 
-def _plainest(random: Random) -> ViTConfig:
+def _plainest(random: _Draw) -> ViTConfig:
     """What transformers can express too."""
     return _plain(random).but(
         embedding=Patches(),
@@ -160,21 +179,25 @@ def _plainest(random: Random) -> ViTConfig:
     )
 
 
-def _pyramid(random: Random) -> PyramidConfig:
+def _pyramid(random: _Draw) -> PyramidConfig:
     widths = [24 * 2**level for level in range(random.randint(1, 3))]
     return PyramidConfig(
-        image=Size(32 * random.randint(2, 4), 32 * random.randint(2, 4)),
-        stages=tuple(PyramidStage(width=width, depth=random.randint(1, 4), num_heads=3) for width in widths),
-        window=Size(random.choice([3, 4, 7]), random.choice([2, 4, 7])),
+        image=Size(32 * random.pick([2, 3, 4], [1]), 32 * random.pick([2, 3, 4], [1])),
+        stages=tuple(
+            PyramidStage(width=width, depth=random.randint(1, 4), num_heads=random.pick([3], [1])) for width in widths
+        ),
+        window=Size(random.pick([3, 4, 7], [1, 2, 32]), random.pick([2, 4, 7], [1, 2, 32])),
         drop_path=random.choice([0.0, 0.2]),
         classes=random.choice([0, 50]),
     )
 
 
-def _mobile(random: Random) -> MobileConfig:
+def _mobile(random: _Draw) -> MobileConfig:
     return MobileConfig(
-        image=Size(32 * random.randint(1, 3), 64),
+        image=Size(32 * random.pick([1, 2, 3], [1]), random.pick([64], [32])),
         stem_width=8,
+        num_heads=random.pick([4], [1]),
+        patch=random.pick([Size(2, 2)], [Size(1, 1), Size(8, 1), Size(8, 8)]),
         stages=(
             MobileStage(width=16, depth=random.randint(1, 2)),
             MobileStage(width=24, stride=2, transformer_width=32, transformer_depth=random.randint(1, 4)),

@@ -19,7 +19,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, Mlp, Patches, Prefix, RelativeBias
 from vitrail.presets import preset
 from vitrail.studio.rooms.positions import POSITIONS
-from vitrail.train.structure import position_structure
+from vitrail.train.experiments.structure import position_structure
 
 SMALL = ViTConfig(
     image=Size(25, 49),

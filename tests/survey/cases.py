@@ -16,6 +16,7 @@ from torch import Tensor
 from peer_models import randomise
 from peers import open_clip, timm, transformers
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
+from vitrail.checkpoint.file import Stored
 
 __all__ = ["Case", "cases"]
 
@@ -34,6 +35,8 @@ class Case:
     save: Callable[[Path], Callable[[Tensor], Tensor]]
     """Write weights and config; give the function from images to outputs."""
     image: tuple[int, int]
+    outline: Callable[[], Stored] | None = None
+    """For models that have no small form: names, shapes and config without values, to be refused at no cost."""
 
 
 def cases() -> Iterator[Case]:
@@ -52,7 +55,13 @@ def timm_names() -> list[str]:
 def _timm_cases() -> Iterator[Case]:
     for name in timm_names():
         arguments, image = _small(name)
-        yield Case(library="timm", name=name, save=partial(_save_timm, name, arguments), image=image)
+        yield Case(
+            library="timm",
+            name=name,
+            save=partial(_save_timm, name, arguments),
+            image=image,
+            outline=None if arguments else partial(_outline_timm, name),
+        )
 
 
 def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
@@ -70,6 +79,12 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
     arguments = {"embed_dim": width, "depth": 2, "img_size": image}
     kv_heads = known.arguments.get("num_kv_heads")
     return {**arguments, **({"num_kv_heads": kv_heads[:2]} if isinstance(kv_heads, list) else {})}, image
+
+
+def _outline_timm(name: str) -> Stored:
+    with torch.device("meta"):
+        tensors = timm.create_model(name).state_dict()
+    return Stored(path=Path("it"), format="memory", tensors=tensors, config={"architecture": name})
 
 
 def _save_timm(name: str, arguments: dict[str, Any], directory: Path) -> Callable[[Tensor], Tensor]:
@@ -98,12 +113,20 @@ KNOWN = ("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers",
 KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "ijepa")
 
 
+TOWERS = ("clip", "siglip", "siglip2")
+"""Image and text: the vision tower is inside."""
+
+
 def _transformers_cases() -> Iterator[Case]:
     for kind, config in sorted(transformers.CONFIG_MAPPING.items()):
         if not any(part in kind for part in LIKE_VIT):
             continue
         fields = config().to_dict()
         small = {key: value for key, value in SMALL.items() if key in fields}
+        if kind in TOWERS:
+            inside = fields["vision_config"]
+            tower = {key: value for key, value in SMALL.items() if key in inside}
+            small = {"vision_config": tower, "text_config": {"hidden_size": 16, "num_hidden_layers": 1}}
         for model in _models(config):
             variations = [{}, *VARIATIONS] if kind in KNOWN else [{}]
             for change in variations:
@@ -114,6 +137,7 @@ def _transformers_cases() -> Iterator[Case]:
                         name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(arguments.get("image_size", 32)),
+                        outline=None if kind in (*KNOWN, *TOWERS) else partial(_outline_transformers, model, config),
                     )
 
 
@@ -132,6 +156,12 @@ def _each(models: Any) -> list[type]:
     return list(models) if isinstance(models, tuple | list) else [models]
 
 
+def _outline_transformers(model: type, config: type) -> Stored:
+    with torch.device("meta"):
+        module = model(config())
+    return Stored(path=Path("it"), format="memory", tensors=module.state_dict(), config=module.config.to_dict())
+
+
 def _save_transformers(
     model: type, config: type, arguments: dict[str, Any], directory: Path
 ) -> Callable[[Tensor], Tensor]:
@@ -144,18 +174,19 @@ def _save_transformers(
 
 def _answer(module: Any, images: Tensor) -> Tensor:
     """Logits, or the vector that vitrail takes for the model type's."""
-    if module.config.model_type == "siglip2_vision_model":
+    kind, options = module.config.model_type, {}
+    if kind.startswith("siglip2"):
         images, options = _siglip2_patches(module, images)
-    else:
-        options = {}
-    if module.config.model_type == "vit_mae":  # no patch is hidden
+    if hasattr(module, "get_image_features"):
+        found = module.get_image_features(images, **options)
+        return found if isinstance(found, Tensor) else found.pooler_output
+    if kind == "vit_mae":  # no patch is hidden
         module.config.mask_ratio = 0.0
         count = images.shape[2] * images.shape[3] // module.config.patch_size**2
         options["noise"] = torch.arange(count, dtype=torch.float32).expand(images.shape[0], -1)
     output = module(images, **options)
     if "logits" in output:
         return output.logits
-    kind = module.config.model_type
     if kind in ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "beit", "data2vec-vision"):
         return output.pooler_output
     if kind == "ijepa":
@@ -167,7 +198,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
 
 def _siglip2_patches(module: Any, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Its models take flat patches, (row, column, channel) in each, and the grid beside them."""
-    side = module.config.patch_size
+    side = getattr(module.config, "vision_config", module.config).patch_size
     rows, columns = images.shape[2] // side, images.shape[3] // side
     patches = images.unflatten(2, (rows, side)).unflatten(4, (columns, side)).permute(0, 2, 4, 3, 5, 1)
     mask = torch.ones(images.shape[0], rows * columns, dtype=torch.int32)

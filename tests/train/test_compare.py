@@ -10,13 +10,13 @@ import pytest
 
 from training import RICH, begin, interrupt_after, job_of
 from vitrail.errors import VitrailError
-from vitrail.train.compare import group_runs, read_run, spread
-from vitrail.train.draw import draw_comparison
+from vitrail.train.experiments.compare import group_runs, read_run, spread
+from vitrail.train.experiments.draw import draw_comparison
+from vitrail.train.experiments.report import compare_json, compare_markdown
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
 from vitrail.train.job import write_job
 from vitrail.train.recipe import Recipe
-from vitrail.train.report import compare_json, compare_markdown
 
 PLAIN = Recipe(steps=3, batch=4)
 

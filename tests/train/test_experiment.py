@@ -18,11 +18,11 @@ from vitrail.nn.build import build
 from vitrail.nn.positions import sincos_2d
 from vitrail.parts import Adaptive, MeanPool, NoPosition, Patches, RelativeBias, SinCos1d, SinCos2d
 from vitrail.plan.ledger import ledger
-from vitrail.train.draw import draw_experiment
-from vitrail.train.experiment import Result, Stopped, run_experiment
-from vitrail.train.experiments import BASE, EXPERIMENTS, RECIPE, Arm, Experiment
-from vitrail.train.report import COLUMNS, MEANINGS, experiment_json, experiment_markdown, experiment_rows
-from vitrail.train.structure import position_structure, structure_of
+from vitrail.train.experiments.catalogue import BASE, EXPERIMENTS, RECIPE, Arm, Experiment
+from vitrail.train.experiments.draw import draw_experiment
+from vitrail.train.experiments.report import COLUMNS, MEANINGS, experiment_json, experiment_markdown, experiment_rows
+from vitrail.train.experiments.run import Result, Stopped, run_experiment
+from vitrail.train.experiments.structure import position_structure, structure_of
 
 SMALL = BASE.but(image=Size(16, 24), width=24, depth=1, embedding=Patches(patch=Size(8, 4)))
 TINY = Experiment(

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from training import CONFIG, RICH, begin, interrupt_after, job_of, losses, same_weights, shapes
+from vitrail.data.source import Part
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError
-from vitrail.images.source import Part
 from vitrail.train import state
 from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.loop import train

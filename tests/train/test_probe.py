@@ -7,9 +7,9 @@ import torch
 
 from training import begin, job_of
 from vitrail.config import ViTConfig
+from vitrail.data.shapes import Shapes
+from vitrail.data.source import ArraySource
 from vitrail.geometry import Size
-from vitrail.images.shapes import Shapes
-from vitrail.images.source import ArraySource
 from vitrail.nn.build import build
 from vitrail.parts import MaxPool, Mlp, Prefix, Stem
 from vitrail.train.probe import extract, linear_probe, nearest_neighbours

@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.caveats import caveats
-from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.projection import Projection, ProjectionLoss, change_channels, predicted_loss, resize_projection
+from vitrail.checkpoint.projection import (
+    Projection,
+    ProjectionLoss,
+    change_channels,
+    predicted_loss,
+    projection_named,
+    resize_projection,
+)
 from vitrail.checkpoint.report import Change, Report, Status, TableChange
-from vitrail.checkpoint.resample import Method
+from vitrail.checkpoint.resample import Method, method_of
 from vitrail.checkpoint.tables import Carried, carry_learned, carry_relative, prefix_rows
 from vitrail.checkpoint.target import change_preprocessing, check_target, find_target
 from vitrail.config import Config
@@ -42,19 +49,21 @@ def adapt(
     checkpoint: Checkpoint,
     target: Config | Mapping[str, Any],
     *,
-    method: Method | None = None,
-    projection: Projection = "pinv",
+    method: str | None = None,
+    projection: str = "pinv",
     seed: int = 0,
 ) -> tuple[Checkpoint, Report]:
     """Carry a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
 
-    `method` resamples the positions: by default the convention that the checkpoint carries. A new head is zero (as in
-    arXiv 2010.11929, section 3.2); new tokens are drawn from a normal of deviation 0.02 with `seed`.
+    `method`, one of `METHODS` or "hf", resamples the positions: by default the convention that the checkpoint carries.
+    `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
+    drawn from a normal of deviation 0.02 with `seed`.
     """
     source = checkpoint.config
-    target = find_target(source, target, method=method) if isinstance(target, Mapping) else target
+    named, how = None if method is None else method_of(method), projection_named(projection)
+    target = find_target(source, target, method=named) if isinstance(target, Mapping) else target
     check_target(source, target)
-    surgery = _Surgery(checkpoint, target, method=method, projection=projection, seed=seed)
+    surgery = _Surgery(checkpoint, target, method=named, projection=how, seed=seed)
     tensors = surgery.operate()
     report = Report(
         source=source,
@@ -63,7 +72,7 @@ def adapt(
         tables=tuple(surgery.tables),
         projection=surgery.loss,
         filters=surgery.filters,
-        notes=caveats(checkpoint, target, surgery.changes, surgery.loss),
+        notes=caveats(checkpoint, target, surgery.changes, tables=surgery.tables, loss=surgery.loss, method=named),
     )
     if target == source:
         return checkpoint, report
@@ -72,12 +81,17 @@ def adapt(
         config=target,
         tensors=tensors,
         preprocessing=change_preprocessing(checkpoint.preprocessing, target),
-        evidence=replace(checkpoint.evidence, grid=f"adapted to {target.grid} from {source.grid}"),
+        evidence=_evidence(checkpoint.evidence, source, target),
         labels=checkpoint.labels if target.classes == source.classes else (),
         # a stored table of sines is the old grid's, and may have as many rows as the new one's
         extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )
     return adapted, report
+
+
+def _evidence(before: Evidence, source: Config, target: Config) -> Evidence:
+    moved = source.grid != target.grid
+    return replace(before, grid=f"adapted to {target.grid} from {source.grid}") if moved else before
 
 
 class _Surgery:
@@ -86,10 +100,12 @@ class _Surgery:
     def __init__(
         self, checkpoint: Checkpoint, target: Config, *, method: Method | None, projection: Projection, seed: int
     ) -> None:
-        self.before = checkpoint.tensors
+        self.stored = checkpoint.tensors
+        self.before = {name: _wide(tensor) for name, tensor in checkpoint.tensors.items()}
         self.method: Method | None = method
         self.projection: Projection = projection
         self.rows = (prefix_rows(checkpoint.config), prefix_rows(target))
+        self.dtype = next(iter(self.stored.values())).dtype
         self.generator = torch.Generator().manual_seed(seed)
         with torch.device("meta"):
             old, new = build(checkpoint.config), build(target)
@@ -105,7 +121,13 @@ class _Surgery:
         for name, tensor in self.before.items():
             if name not in tensors:
                 self._note(name, "unused", tensor, None)
-        return tensors
+        return {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
+
+    def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
+        """What needed nothing is the same object as before; what is new has the weights' type."""
+        if tensor is self.before.get(name):
+            return self.stored[name]
+        return tensor.to(self.stored[name].dtype if name in self.stored else self.dtype)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         owner, _, leaf = name.rpartition(".")
@@ -149,7 +171,7 @@ class _Surgery:
                 kept[:, index] += table[self.rows[0].index(names[index])]
             notes.append("its position row is added to it")
         if tokens.shape[1] != shape[1]:
-            kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2]), tokens.dtype)], dim=1)
+            kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2])).to(kept)], dim=1)
             notes.append(f"{tokens.shape[1]} tokens become {shape[1]}")
         return self._note(name, "resampled" if notes else "kept", tokens, kept if notes else tokens, "; ".join(notes))
 
@@ -169,20 +191,23 @@ class _Surgery:
     def _fresh(self, name: str, shape: tuple[int, ...], before: Tensor | None = None, note: str = "") -> Tensor:
         """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
         owner, _, leaf = name.rpartition(".")
-        dtype = next(iter(self.before.values())).dtype
         if owner in HEADS or leaf == "bias":
-            result, how = torch.zeros(shape, dtype=dtype), "zero"
+            result, how = torch.zeros(shape), "zero"
         elif isinstance(self.new_modules[owner], nn.LayerNorm):
-            result, how = torch.ones(shape, dtype=dtype), "one"
+            result, how = torch.ones(shape), "one"
         else:
-            result, how = self._draw(shape, dtype), "normal of deviation 0.02"
+            result, how = self._draw(shape), "normal of deviation 0.02"
         return self._note(name, "missing", before, result, f"{note}; {how}" if note else how)
 
-    def _draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        values = nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
-        return values.to(dtype)
+    def _draw(self, shape: tuple[int, ...]) -> Tensor:
+        return nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
 
     def _note(self, name: str, status: Status, before: Tensor | None, after: Tensor | None, note: str = "") -> Any:
         old, new = (None if tensor is None else tuple(tensor.shape) for tensor in (before, after))
         self.changes.append(Change(name=name, status=status, before=old, after=new, note=note))
         return after
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Nothing can be computed in float8."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor

@@ -1,25 +1,67 @@
-"""What must be known before an adapted model is relied on, in sentences."""
+"""What must be known before an adapted model is relied on, in sentences.
+
+A change that makes the model compute something else than the trained one is never silent: each has a sentence here,
+and where there is none the vectors are the old ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.projection import ProjectionLoss
-from vitrail.checkpoint.report import Change
-from vitrail.config import Config, ViTConfig
-from vitrail.parts import Learned, Position, Rotary
+from vitrail.checkpoint.report import Change, TableChange
+from vitrail.checkpoint.resample import Method
+from vitrail.checkpoint.target import with_patch
+from vitrail.config import Config, MobileConfig, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.parts import (
+    AttentionPool,
+    ClsPool,
+    FullAttention,
+    Learned,
+    Position,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    WindowedAttention,
+)
 
 __all__ = ["caveats", "on_new_grid"]
 
 WORTH_SAYING = 0.01
 """A predicted loss above this is named."""
+REMEDY = "fine-tune, or measure it on images"
+TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
+"""Fields that change nothing once a model is trained."""
 
 
 def caveats(
-    checkpoint: Checkpoint, target: Config, changes: Sequence[Change], loss: ProjectionLoss | None
+    checkpoint: Checkpoint,
+    target: Config,
+    changes: Sequence[Change],
+    *,
+    tables: Sequence[TableChange] = (),
+    loss: ProjectionLoss | None = None,
+    method: Method | None = None,
 ) -> tuple[str, ...]:
-    return tuple(_sentences(checkpoint, target, changes, loss))
+    source = checkpoint.config
+    found = [
+        *_on_method(source, target, tables, method),
+        *_on_grid(source, target, tables),
+        *_on_channels(checkpoint, target),
+        *_on_projection(loss),
+    ]
+    if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
+        found += [
+            *_on_prefix(source.prefix, target.prefix),
+            *_on_parts(source, target),
+            *_on_pool(source, target),
+        ]
+    found += [*_on_fields(source, target), *_on_head(checkpoint, target, changes), *_on_rest(changes)]
+    return tuple(found)
 
 
 def on_new_grid(position: Position) -> str:
@@ -30,33 +72,163 @@ def on_new_grid(position: Position) -> str:
         case Rotary():
             return "recomputed: coordinates stay between −1 and 1, so they interpolate"
         case Learned():
-            return "resampled, and their finest detail is not kept"
+            return "resampled, which changes their finest detail"
         case _:
             return position.on_new_grid
 
 
-def _sentences(
-    checkpoint: Checkpoint, target: Config, changes: Iterable[Change], loss: ProjectionLoss | None
-) -> Iterator[str]:
-    source = checkpoint.config
-    moved = source.grid != target.grid
-    if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
-        if moved:
-            kind = type(source.position).__name__
-            yield f"positions ({kind}) go from grid {source.grid} to {target.grid}: {on_new_grid(source.position)}"
-        if target.prefix.registers > source.prefix.registers:
-            yield "the new registers are untrained and every token attends to them: fine-tune"
-        if type(source.pool) is not type(target.pool):
-            old, new = type(source.pool).__name__, type(target.pool).__name__
-            yield f"the vector is pooled by {new}, and what reads it was trained on {old}: fine-tune"
+def _on_method(source: Config, target: Config, tables: Sequence[TableChange], method: Method | None) -> Iterator[str]:
+    same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
+    if method is not None and not tables and same:
+        yield f"method {method} has nothing to resample here: no table of positions goes to another grid"
+
+
+def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> Iterator[str]:
+    if source.grid == target.grid:
+        return
+    if not isinstance(source, ViTConfig):
+        kind = "feature map" if isinstance(source, MobileConfig) else "grid"
+        yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
+        return
+    position = source.position
+    become = on_new_grid(position)
+    if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
+        become = "they count offsets within a window, and are kept where the window stays"
+    elif tables:
+        lost = tables[0].round_trip
+        become = f"resampled by {tables[0].method}"
+        become += f", with an error of {lost:.0%} after resampling back" if lost > WORTH_SAYING else ""
+    yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}; {REMEDY}"
+
+
+def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
+    old, new, steps = checkpoint.config.channels, target.channels, checkpoint.preprocessing
+    if old == new:
+        return
+    if new == 1:
+        alike = len({*steps.mean}) == len({*steps.std}) == 1
+        done = "summed, which is exact" if alike else "summed and mean and std averaged, which is nearly exact"
+        yield f"channels {old} → 1: the filters are {done} for grey images and loses colour; {REMEDY}"
+    else:
+        yield (
+            f"channels {old} → {new}: filters, mean and std are repeated in turn, the filters times {old}/{new}, "
+            f"as if every channel were one of the old; {REMEDY}"
+        )
+
+
+def _on_projection(loss: ProjectionLoss | None) -> Iterator[str]:
     if loss is not None and loss.natural > WORTH_SAYING:
         better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
         yield (
             f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
             f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and nothing undoes it; fine-tune"
         )
-    if any(change.status == "missing" and change.name.startswith("head.") for change in changes):
-        yield "the head is new and zero: logits say nothing until it is trained"
-    if moved and checkpoint.extra:
-        names = ", ".join(list(checkpoint.extra)[:3])
-        yield f"{len(checkpoint.extra)} tensors that the model has no place for are carried as they were ({names} …)"
+
+
+def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:
+    """Every token attends to the prefix: one token more or fewer changes all vectors."""
+    for name, before, after in (
+        ("CLS token", old.cls, new.cls),
+        ("distillation token", old.distillation, new.distillation),
+        ("register", old.registers, new.registers),
+    ):
+        count = abs(after - before)
+        tokens = f"{count} {name}{'s' * (count > 1)}" if name == "register" else f"the {name}"
+        are, them = ("are", "them") if count > 1 else ("is", "it")
+        if after < before:
+            yield f"{tokens} {are} dropped, and every other token attended to {them}: all vectors change; {REMEDY}"
+        if after > before:
+            yield f"{tokens} {are} new and untrained, and every token attends to {them}: all vectors change; {REMEDY}"
+
+
+def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
+    """Parts whose tensors stay while what is done with them changes."""
+    if not _in_proportion(source, target):
+        yield _changed("embedding", source.embedding, target.embedding)
+    old, new = source.position, target.position
+    exact = isinstance(old, Learned | RotaryMixed)  # rows that go are added to their tokens; frequencies stay
+    if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
+        exact = (
+            old.prefix == new.prefix or new.prefix or target.prefix.count == 0
+        )  # new entries are zero, others go with their tokens
+    if old != new and not exact:
+        yield _changed("position", old, new)
+    old, new = source.attention, target.attention
+    if old != new and not (isinstance(old, FullAttention) and isinstance(new, FullAttention)):
+        yield _changed("attention", old, new)
+    fits = [config.embedding.fit(config.image, config.remainder) for config in (source, target)]
+    if source.remainder != target.remainder and any(fit.fitted != fit.image for fit in fits):
+        yield _changed("remainder", source.remainder, target.remainder)
+
+
+def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
+    """Whether the embedding differs in its patch alone."""
+    try:
+        return with_patch(source, target.patch) == target.embedding
+    except VitrailError:
+        return False
+
+
+def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
+    old, new = source.pool, target.pool
+    if type(old) is not type(new):
+        names = f"the vector is pooled by {type(new).__name__}, and what reads it was trained on {type(old).__name__}"
+        untrained = ", and the pool itself is new and untrained" if isinstance(new, AttentionPool) else ""
+        yield f"{names}{untrained}: fine-tune"
+    elif old != new:
+        yield _changed("pool", old, new)
+    norms = {source.final_norm, target.final_norm}
+    cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # a norm of tokens, then CLS, is CLS, then a norm
+    if len(norms) == 2 and not (cls_alone and "none" not in norms):
+        match source.final_norm, target.final_norm:
+            case "none", _:
+                done = "is new and untrained"
+            case _, "none":
+                done = "is dropped"
+            case _, where:
+                done = f"moves to {'the pooled vector' if where == 'pooled' else 'the tokens'}"
+        yield f"the final norm {done}: vectors change; {REMEDY}"
+
+
+ELSEWHERE = (*TRAINING_ONLY, "image", "channels", "classes", "head_bias", "prefix", "pool", "final_norm")
+PARTS = ("embedding", "position", "attention", "remainder")
+
+
+def _on_fields(source: Config, target: Config) -> Iterator[str]:
+    """Fields that have no tensors and no sentence of their own."""
+    said = (*ELSEWHERE, *PARTS, *(() if isinstance(source, MobileConfig) else ("patch",)))
+    for field in fields(source):
+        old, new = getattr(source, field.name), getattr(target, field.name)
+        if field.name not in said and old != new:
+            yield _changed(field.name, old, new)
+
+
+def _on_head(checkpoint: Checkpoint, target: Config, changes: Sequence[Change]) -> Iterator[str]:
+    status = {change.name: change.status for change in changes}
+    names = f", and its {len(checkpoint.labels)} class names are dropped" if checkpoint.labels else ""
+    if status.get("head.weight") == "missing":
+        yield f"the head is new and zero{names}: logits say nothing until it is trained"
+    elif status.get("head.weight") == "unused":
+        yield f"the head is dropped{names}: the model gives its pooled vector instead of logits"
+    elif status.get("head.bias") == "unused":
+        yield f"the head's bias is dropped: logits change; {REMEDY}"
+    if status.get("head.weight") == "kept" and status.get("distillation_head.weight") == "missing":
+        yield "the distillation head is new and zero: logits, the mean of both heads, are halved until it is trained"
+    if status.get("head.weight") == "kept" and status.get("distillation_head.weight") == "unused":
+        yield f"the distillation head is dropped: logits were the mean of both heads, and change; {REMEDY}"
+
+
+EXPLAINED = ("prefix.", "pool.", "head.", "distillation_head.", "norm.")
+"""Tensors whose coming and going the sentences above explain."""
+
+
+def _on_rest(changes: Sequence[Change]) -> Iterator[str]:
+    for status, meaning in (("missing", "new and untrained"), ("unused", "trained and left out")):
+        names = [each.name for each in changes if each.status == status and not each.name.startswith(EXPLAINED)]
+        if names:
+            listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield f"{listed}: {meaning}; {REMEDY}"
+
+
+def _changed(name: str, old: object, new: object) -> str:
+    return f"{name} changes from {old} to {new}: the model computes something else than it was trained for; {REMEDY}"

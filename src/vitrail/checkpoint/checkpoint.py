@@ -58,7 +58,7 @@ class Checkpoint:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same dialect."""
+    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same family."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -108,12 +108,14 @@ def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype:
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The type of most weights: files mix, for instance half precision with norms in float32."""
+    """The type of most weights: files mix, for instance half precision with norms in float32. No layer computes in
+    float8, so that such weights become float32."""
     sizes: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
         if tensor.is_floating_point():
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    found = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    return found if found.itemsize > 1 else torch.float32
 
 
 def _few(names: list[str]) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.caveats import on_new_grid
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.dialects.table import MASK_TOKEN
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.config import Config, ViTConfig
-from vitrail.geometry import Size
-from vitrail.parts import Learned
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.geometry import Size, fit
+from vitrail.nn.build import build
+from vitrail.parts import AttentionPool, Learned, RelativeBias, Rotary, WindowedAttention
 from vitrail.presets import PRESETS
 
-__all__ = ["Checks", "Description", "check", "describe"]
+__all__ = ["Checks", "Description", "Stage", "check", "describe", "few", "pixels_in_words"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,28 +33,50 @@ class Checks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of a pyramid or of a mobile network."""
+
+    grid: Size
+    width: int
+    depth: int
+    """Transformer blocks; in a mobile network, inverted residuals."""
+    num_heads: int | None
+    """None where nothing attends."""
+    transformer_width: int | None = None
+    """Of the transformer behind the residuals of a mobile network."""
+    transformer_depth: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description:
     format: str
     dialect: str
     family: str
+    """Which of the dialect's tables of names the file follows."""
     variant: str
-    """The preset of the same shape, or what it is closest to having been."""
+    """Presets of the same shapes, which may differ in what shapes do not show; or that there is none."""
     image: Size
+    channels: int
     patch: Size
     grid: Size
+    """Of the patches; in a model of stages, of the last one."""
     prefix: tuple[str, ...]
     """The tokens before the patches, in order."""
     position: str
     convention: str
-    """How positions are resized on another grid."""
+    """What becomes of positions on another grid."""
     pool: str
-    width: int
-    depth: int
-    num_heads: int
+    width: int | None
+    """None for a model of stages, as depth and num_heads are: each stage has its own."""
+    depth: int | None
+    num_heads: int | None
+    stages: tuple[Stage, ...]
+    """Of a pyramid or a mobile network, finest first; empty for a model of one width."""
     classes: int
     parameters: int
+    """What training changes: the statistics of batch norms are not counted."""
     dtypes: dict[str, int]
-    """Parameters by type."""
+    """Values by type, statistics of batch norms included."""
     preprocessing: Preprocessing
     evidence: Evidence
     checks: Checks
@@ -60,20 +86,15 @@ class Description:
 def check(checkpoint: Checkpoint) -> Checks:
     """Look at every value."""
     tensors = {**checkpoint.tensors, **checkpoint.extra}
-    bad = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
-    ]
-    unused = [name for name in checkpoint.extra if not name.startswith("+")]
+    bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    # other tensors that are kept aside are a function of the config, or a masked part of one that is used
+    unused = [name.removeprefix("+") for name in checkpoint.extra if name == MASK_TOKEN or not name.startswith("+")]
     return Checks(not_finite=tuple(sorted(bad)), unused=tuple(sorted(unused)))
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    precise = (
-        tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
-    )  # float8 has no isfinite
-    return bool(torch.isfinite(precise).all())
+    narrow = tensor.is_floating_point() and tensor.itemsize == 1
+    return bool(torch.isfinite(tensor.float() if narrow else tensor).all())  # float8 has no isfinite of its own
 
 
 def describe(checkpoint: Checkpoint) -> Description:
@@ -82,6 +103,8 @@ def describe(checkpoint: Checkpoint) -> Description:
     for tensor in checkpoint.tensors.values():
         name = str(tensor.dtype).removeprefix("torch.")
         dtypes[name] = dtypes.get(name, 0) + tensor.numel()
+    with torch.device("meta"):
+        parameters = sum(each.numel() for each in build(config).parameters())
     vit = config if isinstance(config, ViTConfig) else None
     return Description(
         format=checkpoint.format,
@@ -89,17 +112,19 @@ def describe(checkpoint: Checkpoint) -> Description:
         family=checkpoint.family,
         variant=_variant(config),
         image=config.image,
+        channels=config.channels,
         patch=config.patch,
         grid=config.grid,
         prefix=_prefix(vit) if vit else (),
-        position=_position(vit) if vit else "none",
-        convention=_convention(vit) if vit else "computed inside",
+        position=_position(config),
+        convention=_convention(config),
         pool=type(vit.pool).__name__ if vit else "MeanPool",
-        width=vit.width if vit else 0,
-        depth=vit.depth if vit else 0,
-        num_heads=vit.num_heads if vit else 0,
+        width=vit.width if vit else None,
+        depth=vit.depth if vit else None,
+        num_heads=vit.num_heads if vit else None,
+        stages=_stages(config),
         classes=config.classes,
-        parameters=sum(dtypes.values()),
+        parameters=parameters,
         dtypes=dtypes,
         preprocessing=checkpoint.preprocessing,
         evidence=checkpoint.evidence,
@@ -108,43 +133,113 @@ def describe(checkpoint: Checkpoint) -> Description:
     )
 
 
+def few(names: Sequence[str], count: int = 4) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def pixels_in_words(steps: Preprocessing) -> str:
+    """How an image becomes the model's input.
+
+    >>> pixels_in_words(Preprocessing(image=Size(224, 224), crop_share=0.9))
+    'bicubic, the shorter side to 248, the middle 224x224; mean 0.5 0.5 0.5, std 0.5 0.5 0.5'
+    """
+    whole = steps.whole
+    resize = f"resized to {whole}"
+    if steps.resize == "crop":
+        square = whole.height == whole.width
+        resize = f"the shorter side to {whole.height}" if square else f"resized to cover {whole}"
+    crop = "" if steps.resize == "squash" and whole == steps.image else f", the middle {steps.image}"
+    mean, std = (" ".join(f"{value:.4g}" for value in values) for values in (steps.mean, steps.std))
+    return f"{steps.interpolation}, {resize}{crop}; mean {mean}, std {std}"
+
+
+def _stages(config: Config) -> tuple[Stage, ...]:
+    match config:
+        case PyramidConfig():
+            return tuple(
+                Stage(grid=grid, width=stage.width, depth=stage.depth, num_heads=stage.num_heads)
+                for stage, grid in zip(config.stages, config.grids, strict=True)
+            )
+        case MobileConfig():
+            return tuple(
+                Stage(
+                    grid=fit(config.image, Size(stride, stride)).grid,
+                    width=stage.width,
+                    depth=stage.depth,
+                    num_heads=config.num_heads if stage.transformer_depth else None,
+                    transformer_width=stage.transformer_width or None,
+                    transformer_depth=stage.transformer_depth or None,
+                )
+                for stage, stride in zip(config.stages, config.strides, strict=True)
+            )
+        case _:
+            return ()
+
+
 def _prefix(config: ViTConfig) -> tuple[str, ...]:
     spec = config.prefix
     registers = tuple(f"register {index + 1}" for index in range(spec.registers))
     return (*(("cls",) if spec.cls else ()), *(("distillation",) if spec.distillation else ()), *registers)
 
 
-def _convention(config: ViTConfig) -> str:
-    position = config.position
-    return f"resampled as {position.convention} does" if isinstance(position, Learned) else position.on_new_grid
+def _convention(config: Config) -> str:
+    match config:
+        case PyramidConfig() | ViTConfig(position=RelativeBias(), attention=WindowedAttention()):
+            return "kept: they count offsets within a window"
+        case ViTConfig(position=Learned(convention=convention)):
+            return f"resampled as {convention} does"
+        case ViTConfig(position=position):
+            return on_new_grid(position)
+        case _:
+            return "nothing to do"
 
 
-def _position(config: ViTConfig) -> str:
-    position = config.position
-    if not isinstance(position, Learned) or not config.prefix.count:
-        return type(position).__name__
-    rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
-    return f"{type(position).__name__}, {rows[position.prefix]}"
+def _position(config: Config) -> str:
+    match config:
+        case PyramidConfig(window=window):
+            return f"RelativeBias within windows of {window}"
+        case MobileConfig():
+            return "NoPosition"
+        case ViTConfig(position=RelativeBias(), attention=WindowedAttention(window=window)):
+            return f"RelativeBias within windows of {window}"
+        case ViTConfig(position=Learned(prefix=kind), prefix=prefix) if prefix.count:
+            rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
+            return f"Learned, {rows[kind]}"
+        case ViTConfig(position=Rotary(coordinates=coordinates)):
+            return f"Rotary, {coordinates} coordinates"
+        case ViTConfig(position=position):
+            return type(position).__name__
 
 
 def _variant(config: Config) -> str:
-    """Presets of the same function, their image, classes and conventions of resizing aside."""
+    """Presets of the same shapes, their image, classes and what shapes do not show aside."""
     names = [name for name, preset in PRESETS.items() if _alike(preset, config)]
-    return ", ".join(names[:4]) or "no preset"
+    return few(names) or "no preset"
 
 
-ASIDE = {"image", "classes", "head_bias", "layer_scale", "position", "remainder", "norm_eps", "pool", "final_norm"}
+ASIDE = frozenset(
+    {
+        *("image", "classes", "head_bias", "layer_scale", "position", "remainder", "norm_eps", "pool", "final_norm"),
+        *("dropout", "attention_dropout", "drop_path"),
+    }
+)
 
 
 def _alike(preset: Config, config: Config) -> bool:
     if type(preset) is not type(config):
         return False
-    if isinstance(preset, ViTConfig) and isinstance(config, ViTConfig):
-        same = type(preset.position) is type(config.position)
-        if not same or (preset.layer_scale is None) != (config.layer_scale is None):
-            return False
+    if isinstance(preset, ViTConfig) and isinstance(config, ViTConfig) and _layers(preset) != _layers(config):
+        return False
     return all(
         getattr(preset, field.name) == getattr(config, field.name)
         for field in dataclasses.fields(preset)
         if field.name not in ASIDE
     )
+
+
+def _layers(config: ViTConfig) -> tuple[object, ...]:
+    """What fields that are otherwise set aside add to the weights."""
+    norm, scale = config.final_norm != "none", config.layer_scale is not None
+    return type(config.position), isinstance(config.pool, AttentionPool), norm, scale

@@ -27,7 +27,10 @@ class ImageDrift:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Cosines of pooled vectors, old model with new, each at its own image size; every image is resized whole."""
+    """Cosines of pooled vectors, old model with new, each at its own image size; every image is resized whole.
+
+    Where one of the two has a distillation token, and so a second vector, the first vectors are compared.
+    """
 
     images: tuple[ImageDrift, ...]
     mean: float
@@ -47,7 +50,8 @@ def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path])
         except ImageError as error:
             failed.append(str(error))
             continue
-        found.append(ImageDrift(image=path.name, cosine=F.cosine_similarity(old, new, dim=0).item()))
+        size = min(len(old), len(new))
+        found.append(ImageDrift(image=path.name, cosine=F.cosine_similarity(old[:size], new[:size], dim=0).item()))
     require(len(found) > 0, f"none of {len(images)} images could be read; the first: {''.join(failed[:1])}")
     cosines = [each.cosine for each in found]
     return Drift(images=tuple(found), mean=sum(cosines) / len(cosines), lowest=min(cosines), failed=tuple(failed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,7 +14,7 @@ DEFAULT = "default"
 
 def names_weights(name: str) -> bool:
     """Whether a word is a path that exists, or the name of the embedded weights; a preset's name is neither."""
-    return name == DEFAULT or Path(name).exists()
+    return name == DEFAULT or os.path.exists(name)
 
 
 def embedded_path() -> Path:

@@ -7,9 +7,11 @@ most weights and is known in the same ways.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -179,7 +181,8 @@ def _image(
     if known.image is not None:
         return known.image, f"image {known.image} from {known.source}"
     patch = fields["embedding"].patch
-    table = tensors.get("position.table", tensors.get("blocks.0.attention.position.table"))
+    places = [name for name in ("position.table", "blocks.0.attention.position.table") if name in tensors]
+    table = _need(tensors, places[0], 2) if places else None
     for name, preset in twins:
         if preset.patch == patch and (table is None or _fits(table, preset)):
             reason = "" if table is not None else "; positions are computed, so that any grid will do"
@@ -195,8 +198,9 @@ def _image(
 
 def _ambiguous(rows: int, prefix: Prefix, patch: Size) -> str:
     count = rows - prefix.count if rows > prefix.count else rows
-    grids = [Size(h, count // h) for h in range(2, count) if count % h == 0 and h * h <= count] or [Size(1, count)]
-    layouts = " or ".join(str(grid) for grid in grids[:2])
+    heights = (height for height in range(2, math.isqrt(count) + 1) if count % height == 0)
+    grids = [Size(height, count // height) for height in islice(heights, 2)] or [Size(1, count)]
+    layouts = " or ".join(str(grid) for grid in grids)
     example = Size(grids[0].height * patch.height, grids[0].width * patch.width)
     return (
         f"{rows} rows of positions do not say how the patches are laid out (as {layouts}?), and no config or preset "

@@ -1,20 +1,12 @@
 """Files: a path → names, tensors and the configs beside them; and back, whole or not at all.
 
 Reading runs no code: safetensors, plain arrays, and pickles by torch's weights-only reader, with no way around it.
-Writing goes to a temporary name in the same directory, is flushed to the disk and then renamed: whatever stops it,
-what was there before stays.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
 import re
-import secrets
 import struct
-import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,17 +15,22 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from vitrail.atomic import write_file
+from vitrail.checkpoint.archive import open_archive
+from vitrail.checkpoint.magic import LONGEST_SIGN, UNPACK, foreign
 from vitrail.checkpoint.npz import read_npz, write_npz
-from vitrail.checkpoint.safetensors import DAMAGED, MOST_TENSORS, read_safetensors, write_safetensors
+from vitrail.checkpoint.safetensors import DAMAGED, read_safetensors, write_safetensors
+from vitrail.checkpoint.torch_file import is_torch_archive, read_torch
+from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import VitrailError, require
 
-__all__ = ["Stored", "open_stored", "write_file", "write_json_file", "write_tensors"]
+__all__ = ["Stored", "open_stored", "write_tensors"]
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 CONFIGS = ("config.json", "open_clip_config.json")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-WRAPPERS = ("model", "state_dict", "model_state_dict", "teacher", "model_ema")
-"""Where training scripts keep the weights among their other state."""
+LONGEST_NAME = 500
+"""Letters; the longest names of known models have 100."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +49,14 @@ class Stored:
 
 def open_stored(path: Path) -> Stored:
     """Open a weights file, or a directory with weights and their config."""
+    try:
+        return _open(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise VitrailError(f"{path} cannot be read ({reason}); check its name, and whether you may read it") from None
+
+
+def _open(path: Path) -> Stored:
     require(path.exists(), f"{path} does not exist; give a weights file or a directory that holds one")
     if path.is_dir():
         return _open_directory(path)
@@ -117,10 +122,9 @@ def _with_configs(stored: Stored, directory: Path) -> Stored:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise VitrailError(f"{path} is not JSON ({error}); mend it or fetch it again") from None
+    size, remedy = path.stat().st_size, "mend it or fetch it again"
+    require(size <= LONGEST_JSON, f"{path} has {size:,} bytes, and at most {LONGEST_JSON:,} of JSON are read; {remedy}")
+    value = parse_json(path.read_bytes(), str(path), remedy)
     require(isinstance(value, dict), f"{path} is not a JSON object; fetch it again")
     return value
 
@@ -128,76 +132,40 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _open_file(path: Path) -> Stored:
     require(path.is_file(), f"{path} is not a file; give a weights file or a directory that holds one")
     with path.open("rb") as file:
-        start = file.read(9)
+        start = file.read(LONGEST_SIGN)
     metadata: dict[str, str] = {}
-    if start[:4] == b"PK\x03\x04":
+    if start[:4] in (b"PK\3\4", b"PK\5\6"):  # the second begins an archive of nothing
         kind, tensors = _open_zip(path)
-    elif start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] < 2**40:
+    elif start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] < 2**40:
         kind = "safetensors"
         tensors, metadata = read_safetensors(path)
     elif start[:1] == b"\x80":
-        kind, tensors = "pickle", _open_pickle(path, mapped=False)
+        kind, tensors = "pickle", read_torch(path)
     else:
-        raise VitrailError(f"{path} is neither safetensors, .npz nor a PyTorch file; {DAMAGED}")
+        raise VitrailError(foreign(path, start))
     for name in tensors:
         require(
-            not re.search(r"(^|/)\.\.(/|$)|^/|[\x00-\x1f\\]", name),
+            not re.search(r"(^|/)\.\.(/|$)|^/|[\x00-\x1f\x7f\\]", name),
             f"{path} has a tensor named {name[:60]!r}, which is a path and not a name; {DAMAGED}",
+        )
+        require(
+            len(name) <= LONGEST_NAME,
+            f"{path} has a tensor whose name is {len(name):,} letters long ({name[:60]!r} …); at most {LONGEST_NAME} "
+            "are read: rename it",
         )
     return Stored(path=path, format=kind, tensors=tensors, metadata=metadata)
 
 
 def _open_zip(path: Path) -> tuple[str, dict[str, Tensor]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            pickled = any(name.endswith("data.pkl") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise VitrailError(f"{path} is a zip that does not open ({error}); {DAMAGED}") from None
-    return ("pickle", _open_pickle(path, mapped=True)) if pickled else ("npz", read_npz(path))
-
-
-def _open_pickle(path: Path, *, mapped: bool) -> dict[str, Tensor]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of unusual pickles: they open, or the error says why not
-            value = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        reason = re.sub(r"\s+", " ", str(error)).partition("WeightsUnpickler error:")[2].strip() or "not only tensors"
-        raise VitrailError(
-            f"{path} holds more than weights ({reason[:100]}), and vitrail runs no code from files; "
-            "where you trust it, save its state_dict as safetensors"
-        ) from None
-    # what torch.load raises on bytes that are not a pickle is not documented: these are what it was seen to raise
-    except (
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-        OSError,
-    ) as error:
-        raise VitrailError(f"{path} does not open as a PyTorch file ({str(error)[:80]!r}); {DAMAGED}") from None
-    return _weights_in(path, value)
-
-
-def _weights_in(path: Path, value: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of the one inside a training script's state."""
-    for _ in range(3):
-        if not isinstance(value, Mapping):
-            break
-        tensors = {
-            name: item.detach() for name, item in value.items() if isinstance(name, str) and isinstance(item, Tensor)
-        }
-        inside = next((value[key] for key in WRAPPERS if isinstance(value.get(key), Mapping)), None)
-        if tensors and inside is None:
-            require(
-                len(tensors) <= MOST_TENSORS, f"{path} has {len(tensors):,} tensors; at most {MOST_TENSORS:,} are read"
-            )
-            return tensors
-        value = inside
-    raise VitrailError(f"{path} holds no tensors by name; save the model's state_dict")
+    with open_archive(path) as archive:
+        names = archive.namelist()
+    if is_torch_archive(names):
+        return "pickle", read_torch(path)
+    require(
+        any(name.endswith(".npy") for name in names),
+        f"{path} is a zip without weights (it holds {', '.join(names[:3])[:80] or 'nothing'}); {UNPACK}",
+    )
+    return "npz", read_npz(path)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,32 +190,3 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         f"{path} ends in {path.suffix or 'nothing'!r}, which names no format; use {', '.join(writers)}",
     )
     write_file(path, writers[path.suffix])
-
-
-def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
-    write_file(path, lambda file: file.write(text))
-
-
-def write_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Write under a temporary name beside `path`, flush to the disk, rename: a reader sees the old or the new."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise VitrailError(
-            f"{path} was not written ({error.strerror or error}); what was there before is untouched: make room or "
-            "choose another place"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from vitrail.checkpoint.file import Stored
-from vitrail.errors import VitrailError
+from vitrail.codec import parse_json
 
 __all__ = ["LABELS_KEY", "read_labels"]
 
@@ -16,10 +15,11 @@ LABELS_KEY = "vitrail_labels"
 def read_labels(stored: Stored, classes: int) -> tuple[str, ...]:
     """From vitrail's metadata, or from `id2label` in a config beside the weights; empty where nothing names them."""
     written = stored.metadata.get(LABELS_KEY)
-    try:
-        found: Any = json.loads(written) if written is not None else _named(stored, classes)
-    except ValueError as error:
-        raise VitrailError(f"{stored.path} has labels that are not JSON ({error}); write it again") from None
+    found: Any = (
+        parse_json(written, f"the label metadata of {stored.path}", "write it again")
+        if written is not None
+        else _named(stored, classes)
+    )
     whole = isinstance(found, list) and len(found) == classes and all(isinstance(label, str) for label in found)
     return tuple(found) if whole else ()
 

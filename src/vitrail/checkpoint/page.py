@@ -16,6 +16,8 @@ from vitrail.geometry import Size
 
 __all__ = ["to_html"]
 
+MOST_SHOWN = 12
+"""Images of which the page shows the cosine."""
 STYLE = """
 :root { color-scheme: light dark; --ground: #f7f6f3; --card: #ffffff; --ink: #1d2329; --soft: #5d6770; --line: #e2dfd8;
   --accent: #2a7f9e; --warn: #9a5b00; --warn-ground: #fdf3e1; }
@@ -84,6 +86,8 @@ def _headline(report: Report) -> str:
     old, new = report.source, report.target
     if old == new:
         return f"Image {old.image}, grid {old.grid}: nothing to do, every tensor is the same."
+    if (old.image, old.grid) == (new.image, new.grid):
+        return f"Image {old.image}, grid {old.grid}, as before."
     return f"From image {old.image}, grid {old.grid}, to image {new.image}, grid {new.grid}."
 
 
@@ -199,17 +203,19 @@ def _loss(loss: ProjectionLoss | None) -> str:
 def _drift(report: Report) -> str:
     if report.drift is None:
         return ""
+    count = len(report.drift.images)
+    title = f"Measured on {count} image{'s' * (count > 1)}"
+    order = f"The {MOST_SHOWN} lowest:" if count > MOST_SHOWN else "The lowest first:"
     rows = "".join(
         f'<tr><td><code>{escape(each.image)}</code></td><td class="number">{each.cosine:.4f}</td>'
         f'<td><div class="meter"><i style="width: {max(each.cosine, 0):.1%}"></i></div></td></tr>'
-        for each in sorted(report.drift.images, key=lambda each: each.cosine)[:12]
+        for each in sorted(report.drift.images, key=lambda each: each.cosine)[:MOST_SHOWN]
     )
     failed = "".join(f"<li>{escape(line)}</li>" for line in report.drift.failed)
     return (
-        f"<section><h2>Measured on {len(report.drift.images)} images</h2><p>Cosine of the old model's vector with the "
-        f"new one's, each at its own size: mean <b>{report.drift.mean:.4f}</b>, lowest "
-        f"<b>{report.drift.lowest:.4f}</b>. The lowest first.</p><table>{rows}</table>"
-        + (f"<p>Left out:</p><ul>{failed}</ul></section>" if failed else "</section>")
+        f"<section><h2>{title}</h2><p>Cosine of the old model's vector with the new one's, each at its own size: "
+        f"mean <b>{report.drift.mean:.4f}</b>, lowest <b>{report.drift.lowest:.4f}</b>. {order}</p>"
+        f"<table>{rows}</table>" + (f"<p>Left out:</p><ul>{failed}</ul></section>" if failed else "</section>")
     )
 
 

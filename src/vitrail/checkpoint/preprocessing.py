@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.rules import as_size
+from vitrail.rules import FiniteFloat, PositiveFloat, Range
+from vitrail.value import Value
 
 __all__ = ["HALF", "IMAGENET", "OPENAI_CLIP", "Interpolation", "Preprocessing", "Statistics"]
 
@@ -22,16 +23,17 @@ HALF: Statistics = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preprocessing:
+class Preprocessing(Value):
     """Resize, perhaps crop, scale to 0 … 1, subtract `mean`, divide by `std`."""
 
     image: Size
-    mean: tuple[float, ...] = HALF[0]
-    std: tuple[float, ...] = HALF[1]
+    mean: tuple[FiniteFloat, ...] = HALF[0]
+    std: tuple[PositiveFloat, ...] = HALF[1]
     interpolation: Interpolation = "bicubic"
     resize: Literal["crop", "squash"] = "crop"
     """crop: the shorter side to image / crop_share, then the middle; squash: both sides, then too."""
-    crop_share: float = 1.0
+    crop_share: Annotated[float, Range("[0.0625, 1]", "use 1 for no crop")] = 1.0
+    """The share of a side that the crop keeps; at least 1/16, so that the resized image stays small."""
     half_pixel: Literal["even", "down"] = "even"
     """Where the middle begins when the margin is odd: half of it rounds to even (torchvision, timm) or down
     (transformers)."""
@@ -39,12 +41,11 @@ class Preprocessing:
     """Where this was found: a file beside the weights, or what the family was trained with."""
 
     def __post_init__(self) -> None:
-        as_size(self, "image")
+        super().__post_init__()
         require(
-            len(self.mean) == len(self.std) and all(value > 0 for value in self.std),
-            f"mean {self.mean} and std {self.std} do not fit; give one of each per channel, std above 0",
+            len(self.mean) == len(self.std),
+            f"mean {self.mean} and std {self.std} do not fit; give one of each per channel",
         )
-        require(0 < self.crop_share <= 1, f"crop_share {self.crop_share} is outside 0 < share ≤ 1; use 1 for no crop")
 
     @property
     def whole(self) -> Size:

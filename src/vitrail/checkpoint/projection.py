@@ -19,7 +19,7 @@ from vitrail.checkpoint.resample import axis_matrix
 from vitrail.errors import require
 from vitrail.geometry import Size
 
-__all__ = ["Projection", "ProjectionLoss", "change_channels", "predicted_loss", "resize_projection"]
+__all__ = ["Projection", "ProjectionLoss", "change_channels", "predicted_loss", "projection_named", "resize_projection"]
 
 Projection = Literal["pinv", "natural", "interpolate"]
 
@@ -27,6 +27,14 @@ PIXEL_CORRELATION, BLUR, CHANNEL_CORRELATION = 0.96, 0.15, 0.85
 """The model of photographs: a Markov field with this correlation of neighbours (the classic model), blurred by
 (BLUR, 1 − 2·BLUR, BLUR) along each axis as lenses and resizing do, and this correlation of two colour channels.
 Fitted to four photographs at 224 and 336 pixels seen by DINOv2-S/14's trained filters: docs/adapting.md."""
+
+
+def projection_named(name: str) -> Projection:
+    """A way to resize the projection, by its name."""
+    require(
+        name in get_args(Projection), f"projection {name!r} is unknown; use one of {', '.join(get_args(Projection))}"
+    )
+    return name  # type: ignore[return-value]
 
 
 def resize_projection(weight: Tensor, new: Size, *, how: Projection = "pinv") -> Tensor:
@@ -37,11 +45,10 @@ def resize_projection(weight: Tensor, new: Size, *, how: Projection = "pinv") ->
     loses less when it shrinks.
     interpolate: the filters as pictures, times the areas' ratio so that a flat patch about keeps its token.
     """
-    require(how in get_args(Projection), f"projection {how!r} is unknown; use one of {', '.join(get_args(Projection))}")
     old = Size(*weight.shape[2:])
     if old == new:
         return weight
-    rows, columns = (_filter_matrix(*sides, how) for sides in zip(old, new, strict=True))
+    rows, columns = (_filter_matrix(*sides, projection_named(how)) for sides in zip(old, new, strict=True))
     return _along(weight.double(), rows, columns).to(weight.dtype)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
@@ -17,17 +16,21 @@ from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.file import Stored, open_stored
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.codec import from_plain
-from vitrail.config import Config, config_from_json
+from vitrail.codec import from_plain, parse_json
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 
-__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored"]
+__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
 
 CONFIG_KEY = "vitrail"
 """The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
 PREPROCESSING_KEY = "vitrail_preprocessing"
+MOST_PIXELS, MOST_TOKENS = 2**28, 2**20
+"""Of an image: far beyond what attention is used for, and what fixed positions still fit into memory for."""
+LEAST_PER_BLOCK = 6
+"""Tensors of a block without biases: two norms and four matrices."""
 
 
 def load(
@@ -49,7 +52,7 @@ def load(
 
 
 def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: int | None = None) -> Checkpoint:
-    dialect, family, prefix = _recognise(stored)
+    dialect, family, prefix = recognise(stored)
     if "architecture" in stored.config:
         require(
             dialect.name == "timm",
@@ -90,16 +93,11 @@ def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size
     written = stored.metadata.get(PREPROCESSING_KEY)
     if written is None:
         return dialect.preprocessing(stored, family, image)
-    try:
-        plain = json.loads(written)
-    except ValueError as error:
-        raise VitrailError(
-            f"{stored.path} has preprocessing metadata that is not JSON ({error}); write it again"
-        ) from None
+    plain = parse_json(written, f"the preprocessing metadata of {stored.path}", "write it again")
     return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
 
 
-def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
+def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
     for dialect in DIALECTS.values():
         for family in dialect.families:
             prefix = family.prefix_in(stored)
@@ -115,8 +113,22 @@ def _recognise(stored: Stored) -> tuple[Dialect, Family, str]:
 
 
 def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) -> None:
-    with torch.device("meta"):
-        expected = build(config).state_dict()
+    blocks, image, grid = _blocks(config), config.image, config.grid
+    require(
+        image.area <= MOST_PIXELS and grid.area <= MOST_TOKENS,
+        f"{stored.path} has a config for image {image}, a grid of {grid}; vitrail reads models of at most "
+        f"{MOST_PIXELS:,} pixels and {MOST_TOKENS:,} patches: mend the config",
+    )
+    require(
+        blocks * LEAST_PER_BLOCK <= len(tensors),
+        f"{stored.path} has {len(tensors):,} tensors and a config of {blocks:,} blocks; it is not whole",
+    )
+    try:
+        with torch.device("meta"):
+            expected = build(config).state_dict()
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch's, of sides that 64 bits do not hold
+        reason = str(error).splitlines()[0][:80]
+        raise VitrailError(f"{stored.path} has a config that nothing can be built from ({reason}); mend it") from None
     missing = sorted(expected.keys() - tensors.keys())
     require(not missing, f"{stored.path} lacks {', '.join(missing[:3])} ({len(missing)} in all); it is not whole")
     unknown = sorted(tensors.keys() - expected.keys())
@@ -127,3 +139,17 @@ def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) ->
             f"{stored.path}: {name} has shape {tuple(tensor.shape)} where the rest of the model needs "
             f"{tuple(expected[name].shape)}; the file is damaged or mixes two models",
         )
+        require(
+            tensor.is_floating_point() == expected[name].is_floating_point(),
+            f"{stored.path}: {name} is {tensor.dtype} where the model has {expected[name].dtype}; save it as float32",
+        )
+
+
+def _blocks(config: Config) -> int:
+    match config:
+        case ViTConfig():
+            return config.depth
+        case PyramidConfig():
+            return sum(stage.depth for stage in config.stages)
+        case MobileConfig():
+            return sum(stage.depth + stage.transformer_depth for stage in config.stages)

@@ -35,7 +35,7 @@ Status = Literal["kept", "resampled", "missing", "unused"]
 STATUSES: dict[Status, str] = {
     "kept": "the same tensor, untouched",
     "resampled": "made from the old tensor",
-    "missing": "the old model has none: made new",
+    "missing": "made new: the old model has none that fits",
     "unused": "the new model has no place for it: left out",
 }
 

@@ -55,7 +55,7 @@ ALIASES = {"hf": "huggingface", "bicubic": "huggingface", "scipy": "big_vision"}
 
 def method_of(name: str) -> Method:
     """A method by its name or a short one (hf)."""
-    found = ALIASES.get(name, name)
+    found = ALIASES.get(name, name) if isinstance(name, str) else None
     require(found in METHODS, f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
     return found  # type: ignore[return-value]
 
@@ -70,6 +70,7 @@ def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "tim
         f"a table of shape {tuple(table.shape)} is not on a grid of {old}, which has {old.area} rows; "
         "give the grid it was trained on",
     )
+    method = method_of(method)
     if old == new:
         return table
     if method in get_args(Convention):

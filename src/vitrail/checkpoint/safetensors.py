@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.errors import VitrailError, require
+from vitrail.codec import LONGEST_JSON, parse_json
+from vitrail.errors import require
 
 __all__ = ["MOST_TENSORS", "read_safetensors", "tensor_bytes", "write_safetensors"]
 
@@ -34,10 +35,10 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-LONGEST_HEADER = 100_000_000
-"""Bytes; the format's own limit."""
 MOST_TENSORS = 20_000
 """A 7-billion-parameter ViT has 1,200; more than this is not a ViT but an attack on the reader's time."""
+LONGEST_HEADER = LONGEST_JSON
+"""Bytes: 400 for every one of the most tensors. The format allows 100 MB, which take half a minute to parse."""
 DAMAGED = "the file is damaged or was not written whole; fetch it again"
 
 
@@ -56,11 +57,14 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         require(size > 8, f"{path} has {size} bytes, less than a safetensors header; {DAMAGED}")
         file.seek(0)
         (length,) = struct.unpack("<Q", file.read(8))
+        require(length <= size - 8, f"{path} claims a header of {length:,} bytes in a file of {size:,}; {DAMAGED}")
         require(
-            length <= min(size - 8, LONGEST_HEADER),
-            f"{path} claims a header of {length:,} bytes in a file of {size:,}; {DAMAGED}",
+            length <= LONGEST_HEADER,
+            f"{path} has a header of {length:,} bytes, and at most {LONGEST_HEADER:,} are read; save the model's "
+            "weights alone, with less metadata",
         )
-        header = _parse(path, file.read(length))
+        header = parse_json(file.read(length), f"the header of {path}", DAMAGED)
+        require(isinstance(header, dict), f"{path} has a header that is not a JSON object; {DAMAGED}")
         metadata = _metadata(path, header.pop("__metadata__", {}))
         entries = _entries(path, header, size - 8 - length)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private: nothing reaches the file
@@ -85,23 +89,6 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """A tensor's values in order, without a copy where they already lie so."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-
-
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise VitrailError(f"{path} names {twice!r} twice, so what it holds is open to doubt; {DAMAGED}")
-        return found
-
-    try:
-        header = json.loads(text, object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        raise VitrailError(f"{path} has a header that is not JSON; {DAMAGED}") from None
-    require(isinstance(header, dict), f"{path} has a header that is not a JSON object; {DAMAGED}")
-    return header
 
 
 def _metadata(path: Path, metadata: Any) -> dict[str, str]:

@@ -21,7 +21,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.resample import Method, resample_relative, resample_table
 from vitrail.checkpoint.simulate import known_table
-from vitrail.config import ViTConfig
+from vitrail.config import MobileConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
@@ -70,7 +70,10 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
     """The kind that a checkpoint has, with its trained weights."""
     config, tensors = checkpoint.config, checkpoint.tensors
     if not isinstance(config, ViTConfig):
-        raise VitrailError(f"a {type(config).__name__} has windows, not positions on a grid; give a ViT's weights")
+        has = "no positions" if isinstance(config, MobileConfig) else "positions within windows, which stay"
+        raise VitrailError(
+            f"a {type(config).__name__} has {has}: nothing to carry to another grid; give a ViT's weights"
+        )
     position, old = config.position, config.grid
     match position:
         case Learned():

@@ -11,9 +11,25 @@ from vitrail.checkpoint.resample import Method
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive, Convention, Hierarchical, Learned, Patches, RelativeBias
+from vitrail.parts import (
+    Adaptive,
+    AttentionPool,
+    ClsMeanPool,
+    ClsPool,
+    Convention,
+    Hierarchical,
+    Learned,
+    MaxPool,
+    MeanPool,
+    Mlp,
+    Patches,
+    Pool,
+    Position,
+    Prefix,
+    RelativeBias,
+)
 
-__all__ = ["change_preprocessing", "check_target", "find_target"]
+__all__ = ["change_preprocessing", "check_target", "find_target", "with_patch"]
 
 VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
 FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion", "last_width"))
@@ -21,20 +37,80 @@ FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion",
 
 
 def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | None = None) -> Config:
-    """The config with some fields changed; `patch` works for every model, and a named convention goes along."""
-    changes = dict(changes)
-    if "patch" in changes and isinstance(config, ViTConfig):
-        changes["embedding"] = _with_patch(config, Size.of(changes.pop("patch")))
-    if isinstance(config, ViTConfig) and "position" not in changes:
-        position = config.position
-        if isinstance(position, Learned) and method in get_args(Convention):
-            changes["position"] = replace(position, convention=method)
-        if isinstance(position, RelativeBias) and "prefix" in changes and changes["prefix"].count == 0:
-            changes["position"] = replace(position, prefix=False)
-    return config.but(**changes)
+    """The config with some fields changed; `patch` works for every model, and a named convention goes along.
+
+    A value may be given as the command line takes it: an image as "384x640", a prefix as "cls,registers=4", a pool as
+    "mean".
+    """
+    found = {name: _read_value(config, name, value) for name, value in changes.items()}
+    if isinstance(config, ViTConfig):
+        if "patch" in found:
+            require("embedding" not in found, "patch and embedding both say the patch; give one of them")
+            found["embedding"] = with_patch(config, found.pop("patch"))
+        pool, prefix = found.get("pool", config.pool), found.get("prefix", config.prefix)
+        require(
+            prefix.cls or not isinstance(pool, ClsPool | ClsMeanPool),
+            "the new prefix has no cls, which the model pools by; choose another pool as well, such as mean",
+        )
+        if "position" not in found:
+            found |= _position_of(config.position, prefix, method)
+    return config.but(**found)
 
 
-def _with_patch(config: ViTConfig, patch: Size) -> Any:
+def _position_of(position: Position, prefix: Prefix, method: Method | None) -> dict[str, Position]:
+    """What becomes of positions that are not named: they learn a convention, and lose the entries of a prefix."""
+    if isinstance(position, Learned) and method in get_args(Convention):
+        return {"position": replace(position, convention=method)}
+    if isinstance(position, RelativeBias) and prefix.count == 0:
+        return {"position": replace(position, prefix=False)}
+    return {}
+
+
+def _read_value(config: Config, name: str, value: Any) -> Any:
+    """Read what the command line writes in words; every other value is the config's to check."""
+    if isinstance(config, ViTConfig) and name == "pool":
+        return _read_pool(value, config)
+    if isinstance(config, ViTConfig) and name == "prefix":
+        return _read_prefix(value)
+    return Size.of(value) if name == "patch" else value
+
+
+def _read_prefix(value: Prefix | str) -> Prefix:
+    rule = "write cls, distillation and registers=4, joined by commas, or none"
+    if isinstance(value, Prefix):
+        return value
+    require(isinstance(value, str), f"prefix {value!r} is neither a Prefix nor text; {rule}")
+    fields: dict[str, Any] = {"cls": False}
+    for word in (word.strip() for word in value.split(",")):
+        name, _, count = word.partition("=")
+        if word in ("cls", "distillation"):
+            fields[name] = True
+        elif name == "registers" and count.isdecimal():
+            fields[name] = int(count)
+        else:
+            require(word == "none" == value.strip(), f"prefix {value!r} is not understood at {word!r}; {rule}")
+    return Prefix(**fields)
+
+
+def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
+    if isinstance(value, Pool):
+        return value
+    activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "gelu_tanh"
+    pools: dict[str, Pool] = {
+        "cls": ClsPool(),
+        "mean": MeanPool(),
+        "max": MaxPool(),
+        "cls_mean": ClsMeanPool(),
+        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width, activation=activation),
+    }
+    if not isinstance(value, str) or value not in pools:
+        kinds = ", ".join(type(pool).__name__ for pool in pools.values())
+        raise VitrailError(f"pool {value!r} is unknown; use one of {', '.join(pools)}, or a value of {kinds}")
+    return config.pool if isinstance(pools[value], type(config.pool)) else pools[value]
+
+
+def with_patch(config: ViTConfig, patch: Size) -> Any:
+    """The config's embedding with another patch: all else in proportion."""
     embedding = config.embedding
     if patch == embedding.patch:
         return embedding

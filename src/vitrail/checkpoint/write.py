@@ -9,22 +9,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
-import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from vitrail.atomic import flush, temporary_folder, write_json_file
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.describe import few, pixels_in_words
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
 from vitrail.checkpoint.dialects.registry import dialect_named
-from vitrail.checkpoint.dialects.table import read_rows, write_rows
+from vitrail.checkpoint.dialects.table import MASK_TOKEN, Row, always, read_rows, write_rows
 from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.file import Stored, write_json_file, write_tensors
-from vitrail.checkpoint.labels import LABELS_KEY
-from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
+from vitrail.checkpoint.file import Stored, write_tensors
+from vitrail.checkpoint.labels import LABELS_KEY, read_labels
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
 from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
@@ -43,10 +46,12 @@ class Encoded:
     config: Config
     tensors: dict[str, Tensor]
     written: Written
+    carried: tuple[str, ...]
+    """Tensors that the model does not use, written as they were."""
     dropped: tuple[str, ...]
     """Tensors of the source that this dialect has no place for."""
     notes: tuple[str, ...]
-    """What was changed to say it, and what its reader should know."""
+    """What was changed or left out, and what its reader should know."""
 
 
 def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -> Encoded:
@@ -63,12 +68,42 @@ def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -
     }
     if checkpoint.labels:
         metadata[LABELS_KEY] = json.dumps(checkpoint.labels)
-    if not path.suffix and (named.directory or encoded.written.config):
+    directory = not path.suffix and (named.directory or bool(encoded.written.config))
+    if directory:
         _write_directory(path, encoded, metadata)
     else:
         _check_file(path, named)
         write_tensors(path, encoded.tensors, metadata)
-    return encoded
+    beside = encoded.written if directory else Written()
+    stored = Stored(
+        path=path,
+        format="memory",
+        tensors=encoded.tensors,
+        metadata=metadata if directory or path.suffix == ".safetensors" else {},
+        config=beside.config,
+        processor=beside.processor,
+    )
+    return dataclasses.replace(encoded, notes=(*encoded.notes, *_unsaid_by(stored, checkpoint, encoded, named)))
+
+
+def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect: Dialect) -> Iterator[str]:
+    """What the files do not say, for one who loads them there."""
+    if dialect.tells_all:
+        return
+    family = dialect.family(encoded.family)
+    assert family is not None
+    if encoded.written.config and not stored.config:
+        folder = stored.path.with_suffix("")
+        yield f"without its config, which a single file has no room for; give {folder} to have both"
+    elif _pixels(checkpoint.preprocessing) != _pixels(dialect.preprocessing(stored, family, encoded.config.image)):
+        ours = pixels_in_words(checkpoint.preprocessing)
+        yield f"{dialect.name}'s reader would prepare pixels otherwise than the model expects: {ours}"
+    if checkpoint.labels and read_labels(stored, encoded.config.classes) != checkpoint.labels:
+        yield f"the names of its {len(checkpoint.labels)} classes have no place in {stored.path.name}"
+
+
+def _pixels(steps: Preprocessing) -> tuple[Any, ...]:
+    return steps.mean, steps.std, steps.interpolation, steps.resize, steps.whole
 
 
 def _check_file(path: Path, dialect: Dialect) -> None:
@@ -85,18 +120,20 @@ def _check_file(path: Path, dialect: Dialect) -> None:
 
 def _write_directory(path: Path, encoded: Encoded, metadata: dict[str, str]) -> None:
     """All files under a temporary name first, so that the directory appears whole or not at all."""
-    require(not path.exists(), f"{path} is there already, and a directory is not written over; choose another name")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    require(
+        not os.path.lexists(path), f"{path} is there already, and a directory is not written over; choose another name"
+    )
     try:
-        write_tensors(temporary / "model.safetensors", encoded.tensors, metadata)
-        write_json_file(temporary / "config.json", encoded.written.config)
-        if encoded.written.processor:
-            write_json_file(temporary / "preprocessor_config.json", encoded.written.processor)
-        os.rename(temporary, path)
+        with temporary_folder(path) as temporary:
+            prefix = "open_clip_" if encoded.dialect == "openclip" else ""  # the names that each library looks for
+            write_tensors(temporary / f"{prefix}model.safetensors", encoded.tensors, metadata)
+            write_json_file(temporary / f"{prefix}config.json", encoded.written.config)
+            if encoded.written.processor:
+                write_json_file(temporary / "preprocessor_config.json", encoded.written.processor)
+            temporary.rename(path)
+            flush(path.parent)
     except OSError as error:
         raise VitrailError(f"{path} was not written ({error.strerror or error}); choose another place") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:
@@ -108,64 +145,153 @@ def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:
         for family in families:
             found = _try(candidate, named, family)
             if isinstance(found, Encoded):
-                return dataclasses.replace(found, notes=(*done, *found.notes))
+                return _with_rest(found, checkpoint, named, family, done)
             reasons.append((*found[:1], f"{family.name}: {found[1]}"))
     _, reason = min(reasons, key=lambda each: each[0])
-    raise VitrailError(f"{dialect} cannot say this model ({reason}); write it as vitrail's own, or adapt it first")
+    raise VitrailError(f"{dialect} cannot hold this model ({reason}); write it as vitrail's own, or adapt it first")
+
+
+def _with_rest(
+    encoded: Encoded, checkpoint: Checkpoint, dialect: Dialect, family: Family, done: tuple[str, ...]
+) -> Encoded:
+    """Tensors that the model does not use: back to where they came from, and said where they have no place."""
+    rest = _rest(checkpoint)
+    if (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name):
+        carried, dropped = rest, []
+    else:
+        carried, dropped = {}, [name for name in rest if not _is_computed(name, checkpoint)]
+        mask = checkpoint.extra.get(MASK_TOKEN)  # of zeros where it is none that was trained
+        if mask is not None and mask.any() and not _has_place(MASK_TOKEN, checkpoint, family):
+            dropped.append(MASK_TOKEN[1:])
+    without = (f"without {few(dropped)}, which {dialect.name} has no place for",) if dropped else ()
+    return dataclasses.replace(
+        encoded,
+        tensors={**encoded.tensors, **carried},
+        carried=tuple(name for name in carried if not _is_computed(name, checkpoint)),
+        dropped=tuple(dropped),
+        notes=(*done, *encoded.notes, *without),
+    )
+
+
+def _rest(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Tensors under the dialect's own names that no row has."""
+    return {name: tensor for name, tensor in checkpoint.extra.items() if not name.startswith("+")}
+
+
+def _has_place(name: str, checkpoint: Checkpoint, family: Family) -> bool:
+    kept, config = {name: checkpoint.extra[name]}, checkpoint.config
+    return bool(write_rows(family.rows, {}, kept, "", sizes_of(config), config)[0])
+
+
+def _is_computed(name: str, checkpoint: Checkpoint) -> bool:
+    """Whether a tensor is what the config says anyway, such as a mask or the periods of a rotation."""
+    family = dialect_named(checkpoint.dialect).family(checkpoint.family)
+    known = family.constants(checkpoint.config) if family is not None else {}
+    constant, tensor = known.get(name.removeprefix(checkpoint.name_prefix)), checkpoint.extra[name]
+    return constant is not None and constant.shape == tensor.shape and torch.equal(constant.to(tensor), tensor)
 
 
 def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | tuple[int, str]:
     """The encoded checkpoint, or how far it was from fitting, and why."""
     config = checkpoint.config
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
+    rows = tuple(_at_home(row) for row in family.rows) if home else family.rows
     kept = {name: tensor for name, tensor in checkpoint.extra.items() if name.startswith("+")}
     stores_sines = any(row.ours == (FIXED_TABLE,) for row in family.rows)
     if stores_sines and isinstance(config, ViTConfig) and isinstance(config.position, SinCos2d):
         table = fixed_table(config, config.position)
         if FIXED_TABLE not in kept or kept[FIXED_TABLE].shape != table.shape:
             kept[FIXED_TABLE] = table
-    theirs, left = write_rows(family.rows, checkpoint.tensors, kept, "", sizes_of(config), config)
+    theirs, left = write_rows(rows, checkpoint.tensors, kept, "", sizes_of(config), config)
     if left:
-        return len(left), f"it has no place for {', '.join(left[:3])}{' …' if len(left) > 3 else ''}"
+        return len(left), f"it has no place for {few(left, 3)}"
     missing = [name for name in family.needs if name not in checkpoint.tensors and name not in kept]
     if missing:
-        return len(missing), f"it always has {', '.join(missing)}"
+        return len(missing), f"it always has {', '.join(missing)}, and this model does not"
     reason = family.refuse(config)
     if reason is not None:
         return 0, reason
-    written = family.write(checkpoint, theirs)
+    written = family.write(checkpoint if home else checkpoint.but(origin={}), theirs)
     prefix = written.prefix if written.prefix is not None else checkpoint.name_prefix if home else ""
-    tensors, _ = write_rows(family.rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
-    reason = None if dialect.tells_all else _difference(config, family, tensors, prefix, written)
-    if reason is not None:
-        return 0, reason
-    constants = {prefix + name: tensor for name, tensor in family.constants(config).items()}
-    rest = {name: tensor for name, tensor in checkpoint.extra.items() if not name.startswith("+")}
+    tensors, _ = write_rows(rows, checkpoint.tensors, kept, prefix, sizes_of(config), config)
+    notes = written.notes
+    if not dialect.tells_all:
+        found = _read_back(config, family, tensors, prefix, written)
+        if isinstance(found, str):
+            return 0, found
+        reason = _difference(config, found, family.loose)
+        if reason is not None:
+            return 0, reason
+        notes = (*notes, *_unsaid(config, found, dialect.name, family.loose if not notes else frozenset()))
+    tensors = {**{prefix + name: tensor for name, tensor in family.constants(config).items()}, **tensors}
+    mistaken = _mistaken_for(dialect, family, {**tensors, **(_rest(checkpoint) if home else {})}, written)
+    if mistaken == dialect.name:
+        return 0, "it would be read as another of its families"
+    if mistaken is not None:
+        notes = (*notes, f"nothing tells these names from {mistaken}'s, and vitrail reads them as such")
     return Encoded(
         dialect=dialect.name,
         family=family.name,
         config=config,
-        tensors={**constants, **(rest if home else {}), **tensors},
+        tensors=tensors,
         written=written,
-        dropped=() if home else tuple(rest),
-        notes=written.notes,
+        carried=(),
+        dropped=(),
+        notes=notes,
     )
 
 
-def _difference(
-    config: Config, family: Family, tensors: dict[str, Tensor], prefix: str, written: Written
-) -> str | None:
-    """What would be another model when read back, in words; None where nothing would."""
+def _at_home(row: Row) -> Row:
+    """What a file came with, it keeps, though the library itself has no place for it."""
+    return dataclasses.replace(row, when=always) if row.ours == (MASK_TOKEN,) else row
+
+
+def _mistaken_for(dialect: Dialect, family: Family, tensors: dict[str, Tensor], written: Written) -> str | None:
+    """The dialect that the files would be read as, if it is not this one or not this family of it."""
     stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
-    heads = config.num_heads if isinstance(config, ViTConfig) else None
+    found, kind, _ = recognise(stored)
+    return None if (found.name, kind.name) == (dialect.name, family.name) else found.name
+
+
+def _read_back(
+    config: Config, family: Family, tensors: dict[str, Tensor], prefix: str, written: Written
+) -> Config | str:
+    """The config that the dialect's reader would find, or why it would find none."""
+    stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
     try:
         again, _ = read_rows(family.rows, tensors, prefix, sizes_of(config))
-        found, _ = family.settle(again, family.known(stored, prefix), from_image=config.image, num_heads=heads)
+        known = family.known(stored, prefix)
+        image = config.image if known.image is None else None  # what a config says is held to it
+        heads = config.num_heads if isinstance(config, ViTConfig) and "num_heads" not in known.fields else None
+        found, _ = family.settle(again, known, from_image=image, num_heads=heads)
     except VitrailError as error:
-        return str(error)
+        return str(error).partition(";")[0]  # the remedy is for files, and this is none
+    return found
+
+
+def _difference(config: Config, found: Config, loose: frozenset[str]) -> str | None:
+    """What would be another model when read back, in words; None where nothing would."""
     ours, theirs = _essence(config), _essence(found)
-    different = [name for name in ours if name not in family.loose and theirs.get(name) != ours[name]]
-    return ", ".join(f"its {name} is {theirs.get(name)!r}, this model's {ours[name]!r}" for name in different) or None
+    different = [name for name in ours if name not in loose and theirs.get(name) != ours[name]]
+    return ", ".join(f"its {name} is {theirs.get(name)}, this model's {ours[name]}" for name in different) or None
+
+
+def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) -> Iterator[str]:
+    """What the weights do not show and their reader takes otherwise, though the model is the same on its own grid."""
+    if not isinstance(config, ViTConfig) or not isinstance(found, ViTConfig):
+        return
+    if type(config.pool) is not type(found.pool):
+        pools = type(config.pool).__name__, type(found.pool).__name__
+        yield f"the file does not say how tokens are pooled: this model takes {pools[0]}, {dialect}'s reader {pools[1]}"
+    if config.remainder != found.remainder:
+        yield f"the file does not say remainder {config.remainder!r}: {dialect}'s reader takes {found.remainder!r}"
+    ours, theirs = (getattr(each.position, "convention", None) for each in (config, found))
+    if ours != theirs:
+        yield f"on another grid {dialect}'s reader resamples positions as {theirs} does, and this model as {ours} does"
+    essences = _essence(config), _essence(found)
+    for name in sorted(loose):
+        if essences[0].get(name) != essences[1].get(name):
+            yield f"the file does not say {name} {essences[0][name]}: {dialect}'s reader takes {essences[1].get(name)}"
 
 
 def _essence(config: Config) -> dict[str, Any]:
@@ -176,7 +302,7 @@ def _essence(config: Config) -> dict[str, Any]:
     if not isinstance(config, ViTConfig):
         return fields
     fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
-    fields["mlp"] = (type(config.mlp).__name__, config.mlp.width)
+    fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}"
     fields["attention"] = type(config.attention).__name__
     fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.position, Learned):
@@ -184,7 +310,10 @@ def _essence(config: Config) -> dict[str, Any]:
         rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
         fields["position"] = f"a learned table with {rows} prefix rows"
     if isinstance(config.pool, AttentionPool):
-        fields["pool"] = ("AttentionPool", config.pool.num_heads, config.pool.mlp_width)
+        pool = config.pool
+        alike = pool.activation == fields["activation"]  # as in every library, so that it is known with the blocks'
+        activation = "the blocks' activation" if alike else pool.activation
+        fields["pool"] = f"AttentionPool of {pool.num_heads} heads, MLP width {pool.mlp_width}, {activation}"
     if config.classes == 0:
         fields.pop("head_bias")
         if config.final_norm == "tokens" and isinstance(config.pool, ClsPool | MeanPool):

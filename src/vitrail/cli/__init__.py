@@ -1,11 +1,13 @@
 """The command line: one file per command, loaded only when it is the one that runs.
 
 A command returns nothing or an exit code. A mistake of the user's, in an option or in the work, is one line on
-standard error and exit code 2; Ctrl-C is 130.
+standard error and exit code 2, and so is what the system says of names, rights and disks; Ctrl-C is 130.
 """
 
 from __future__ import annotations
 
+import errno
+import re
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +17,19 @@ from vitrail._version import __version__
 from vitrail.errors import VitrailError
 
 __all__ = ["COMMANDS", "app", "main"]
+
+LONGEST_LINE = 1000
+OUTSIDE = {
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+}
+"""What the system says of names, rights and disks is the user's to mend, wherever it is met."""
 
 app = App(
     name="vitrail",
@@ -63,11 +78,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `vitrail … | head` is not an error
         sys.stderr.close()
         code = 0
+    except OSError as error:
+        if error.errno not in OUTSIDE:
+            raise
+        code = _complain(f"{error.filename or 'the disk'}: {error.strerror}; mend that, or choose another path")
     except KeyboardInterrupt:
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _complain(line: str) -> int:
+    """One line, whatever names and values from files it quotes."""
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
+    if len(line) > LONGEST_LINE:
+        line = f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
     sys.stderr.write(f"vitrail: {line}\n")
     return 2

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from vitrail.cli.tables import show, table, write_json
-from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError, require
-from vitrail.parts import AttentionPool, ClsPool, MaxPool, MeanPool, Pool, Prefix
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.report import Report
@@ -40,6 +37,7 @@ def adapt(
     images: Path | None = None,
     report: Path | None = None,
     num_heads: int | None = None,
+    architecture: str | None = None,
     seed: int = 0,
     json: bool = False,
 ) -> None:
@@ -66,10 +64,10 @@ def adapt(
     classes
         Outputs of a new head, or 0 for none; the same count keeps the head.
     to
-        The dialect to write; the input's own unless given.
+        The dialect to write (default: the input's own).
     convention
         How positions are resampled: timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact, and
-        geometric for relative biases. By default what the weights were made for.
+        geometric for relative biases (default: the convention that the weights were made for).
     projection
         How the patch projection is resized: pinv, natural or interpolate.
     images
@@ -78,29 +76,33 @@ def adapt(
         Where to write the report as a page of HTML.
     num_heads
         Heads of the model, where nothing in or beside the file says it.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     seed
-        Of the values of new tokens.
+        Seed of the values of new tokens.
     json
         The report as JSON.
     """
+    from vitrail.atomic import write_file
     from vitrail.checkpoint.adapt import adapt as carry
+    from vitrail.checkpoint.describe import few
     from vitrail.checkpoint.drift import measure_drift
-    from vitrail.checkpoint.file import write_file
     from vitrail.checkpoint.page import to_html
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.report import to_json
-    from vitrail.checkpoint.resample import method_of
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
-    checkpoint = load(source, from_image=from_image, num_heads=num_heads)
-    changes = _changes(checkpoint.config, image, patch, prefix, pool, channels, classes)
-    method = method_of(convention) if convention is not None else None
-    adapted, found = carry(checkpoint, changes, method=method, projection=projection, seed=seed)  # type: ignore[arg-type]
+    checkpoint = load(source, from_image=from_image, num_heads=num_heads, architecture=architecture)
+    given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
+    changes = {name: value for name, value in given.items() if value is not None}
+    adapted, found = carry(checkpoint, changes, method=convention, projection=projection, seed=seed)
     if images is not None:
         found = replace(found, drift=measure_drift(checkpoint, adapted, image_files(images, limit=MOST_IMAGES)))
     encoded = save(adapted, out, dialect=to)
-    found = replace(found, notes=(*found.notes, *encoded.notes))
+    moved = found.source.grid != found.target.grid and encoded.carried
+    carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if moved else ()
+    found = replace(found, notes=(*found.notes, *carried, *encoded.notes))
     if report is not None:
         page = to_html(found, title=f"{source.name} → {out.name}").encode()
         write_file(report, lambda file: file.write(page))
@@ -117,77 +119,24 @@ def adapt(
         _show(found, f"{out}, in {encoded.dialect}'s names")
 
 
-def _changes(
-    config: Config,
-    image: str | None,
-    patch: str | None,
-    prefix: str | None,
-    pool: str | None,
-    channels: int | None,
-    classes: int | None,
-) -> dict[str, Any]:
-    given: dict[str, Any] = {"image": image, "patch": patch, "channels": channels, "classes": classes}
-    changes = {name: value for name, value in given.items() if value is not None}
-    if prefix is None and pool is None:
-        return changes
-    if not isinstance(config, ViTConfig):
-        raise VitrailError(
-            f"a {type(config).__name__} has no prefix and pools by the mean; leave out --prefix and --pool"
-        )
-    if prefix is not None:
-        changes["prefix"] = _prefix(prefix)
-        require(
-            changes["prefix"].cls or pool is not None or not isinstance(config.pool, ClsPool),
-            f"prefix {prefix!r} has no cls, which the model pools by; add --pool mean",
-        )
-    if pool is not None:
-        changes["pool"] = _pool(pool, config)
-    return changes
-
-
-def _prefix(text: str) -> Prefix:
-    fields: dict[str, Any] = {"cls": False}
-    for word in (word.strip() for word in text.split(",")):
-        name, _, count = word.partition("=")
-        if name in ("cls", "distillation") and not count:
-            fields[name] = True
-        elif name == "registers" and count.isdecimal():
-            fields[name] = int(count)
-        elif word != "none":
-            raise VitrailError(f"prefix {text!r} is not understood at {word!r}; write cls,registers=4 or none")
-    return Prefix(**fields)
-
-
-def _pool(name: str, config: ViTConfig) -> Pool:
-    pools: dict[str, Pool] = {
-        "cls": ClsPool(),
-        "mean": MeanPool(),
-        "max": MaxPool(),
-        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width),
-    }
-    require(name in pools, f"pool {name!r} is unknown; use one of {', '.join(pools)}")
-    same = isinstance(pools.get(name), type(config.pool))
-    return config.pool if same else pools[name]
-
-
 def _show(report: Report, written: str) -> None:
+    from rich.markup import escape
+
     from vitrail.checkpoint.report import STATUSES
 
     old, new = report.source, report.target
+    title = f"Image {old.image}, grid {old.grid}"
+    if (old.image, old.grid) != (new.image, new.grid):
+        title += f" → image {new.image}, grid {new.grid}"
     counts = [(status, f"{len(report.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
-    show(
-        table(f"Image {old.image}, grid {old.grid} → image {new.image}, grid {new.grid}", ("", "", ""), counts, "lrw"),
-        table(
-            "What changed",
-            ("tensor", "", "before", "after", ""),
-            [
-                (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
-                for change in report.changes
-                if change.status != "kept"
-            ],
-            "lllww",
-        ),
-    )
+    show(table(title, ("", "", ""), counts, "lrw"))
+    changed = [
+        (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
+        for change in report.changes
+        if change.status != "kept"
+    ]
+    if changed:
+        show(table("What changed", ("tensor", "", "before", "after", ""), changed, "lllww"))
     figures = [
         (f"{each.name}, {each.method}", f"{each.round_trip:.1%} lost there and back" + _agreement(each.agreement))
         for each in report.tables[:4]
@@ -210,8 +159,8 @@ def _show(report: Report, written: str) -> None:
     if figures:
         show(table("Figures", ("", ""), figures, "lw"))
     for note in (*report.notes, *(report.drift.failed if report.drift else ())):
-        show(f"[yellow]![/] {note}")
-    show(f"\nWritten: {written}")
+        show(f"[yellow]![/] {escape(note)}")
+    show(f"\nWritten: {escape(written)}")
 
 
 def _agreement(value: float | None) -> str:

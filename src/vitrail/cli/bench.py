@@ -14,7 +14,7 @@ from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
 from vitrail.errors import require
 
 if TYPE_CHECKING:
-    from vitrail.embed.profile import Profile
+    from vitrail.embed.engines.profile import Profile
 
 __all__ = ["bench"]
 
@@ -56,9 +56,9 @@ def bench(
 
     from vitrail.checkpoint.read import load
     from vitrail.config import ViTConfig
-    from vitrail.embed.engine import LeanEngine, build_engine
+    from vitrail.embed.engines.engine import LeanEngine, build_engine
+    from vitrail.embed.engines.profile import profile
     from vitrail.embed.pixels import prepare
-    from vitrail.embed.profile import profile
 
     if chart is not None:
         from vitrail.cli.chart_frame import new_figure

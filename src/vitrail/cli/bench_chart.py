@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitrail.cli.chart_frame import INK, finish, new_figure, shades
-from vitrail.embed.profile import SECTIONS, Profile
+from vitrail.embed.engines.profile import SECTIONS, Profile
 
 __all__ = ["draw"]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.chart_frame import INK, RED, finish, halo, new_figure, plain_log, shades
 from vitrail.cli.tables import bytes_text
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive
-from vitrail.plan.fit import need_bytes
+from vitrail.plan.by_image import memory_by_image
 from vitrail.plan.hardware import GIB, MIB, Card
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
@@ -44,7 +42,9 @@ COLOURS = {
 def memory_chart(config: Config, workload: Workload, target: Card | None, path: Path, *, name: str) -> None:
     """Bytes at the peak by component, stacked, for images of the same shape from small to twice the size."""
     figure, axes = new_figure(path)
-    sizes, plans = _by_image(config, workload, target)
+    samples = memory_by_image(config, workload, target, widest=6)
+    require(len(samples) > 1, f"image {config.image} leaves nothing to draw; give a larger one")
+    sizes, plans = [sample.image for sample in samples], [sample.memory for sample in samples]
     sides = [size.height for size in sizes]
     unit, unit_name = (GIB, "GiB") if plans[-1].peak_bytes >= GIB else (MIB, "MiB")
     stack = {part: [plan.bytes.get(part, 0) / unit for plan in plans] for part in COLOURS}
@@ -55,7 +55,7 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
 
     top = total[-1] * 1.04
     if target is not None:
-        needed = [need_bytes(config.but(image=size), workload, target) / unit for size in sizes]
+        needed = [sample.needed_bytes / unit for sample in samples]
         visible = target.visible_bytes / unit
         axes.plot(sides, needed, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate("likely on the card ", (sides[-1], needed[-1]), ha="right", va="bottom", color=INK, fontsize=8)
@@ -87,39 +87,6 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
 def _named(target: Card) -> str:
     known = target.name if target.tflops else "the card"
     return f"{known}, {target.visible_bytes / GIB:.1f} GiB visible"
-
-
-def _by_image(config: Config, workload: Workload, target: Card | None) -> tuple[list[Size], list[Any]]:
-    """Images of the config's shape, from the smallest that divides to twice its side or the card's end, with plans."""
-    cell = _cell(config)
-    rows, columns = (max(1, side // step) for side, step in zip(config.image, cell, strict=True))
-    shared = gcd(rows, columns)
-    unit = Size(cell.height * rows // shared, cell.width * columns // shared)
-    last = max(2 * shared, 4)
-    if target is not None:  # go on until the card is full, where that is in sight
-        while last < 6 * shared and need_bytes(_scaled(config, unit, last), workload, target) < target.visible_bytes:
-            last += max(1, shared // 2)
-    sizes, plans = [], []
-    for step in sorted({max(1, round(last * part / 32)) for part in range(1, 33)} | {shared}):
-        scaled = _scaled(config, unit, step)
-        sizes.append(scaled.image)
-        plans.append(memory(scaled, workload))
-    require(len(sizes) > 1, f"image {config.image} leaves nothing to draw; give a larger one")
-    return sizes, plans
-
-
-def _scaled(config: Config, unit: Size, step: int) -> Config:
-    return config.but(image=Size(unit.height * step, unit.width * step))
-
-
-def _cell(config: Config) -> Size:
-    """What an image's sides must be multiples of."""
-    if isinstance(config, PyramidConfig):
-        return Size(*(side * 2 ** (len(config.stages) - 1) for side in config.patch))
-    if isinstance(config, MobileConfig):
-        return Size(64, 64)
-    assert isinstance(config, ViTConfig)
-    return config.embedding.patches[-1] if isinstance(config.embedding, Adaptive) else config.patch
 
 
 def _mark(axes: Axes, config: Config, workload: Workload, unit: int) -> None:

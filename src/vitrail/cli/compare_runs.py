@@ -26,10 +26,10 @@ def compare_runs(run: Path, /, *more: Path, out: Path | None = None, json: Flag 
     json
         Exact values as JSON.
     """
-    from vitrail.checkpoint.file import write_file
-    from vitrail.train.compare import group_runs, read_run
-    from vitrail.train.draw import draw_comparison
-    from vitrail.train.report import compare_columns, compare_json, compare_markdown
+    from vitrail.atomic import write_file
+    from vitrail.train.experiments.compare import group_runs, read_run
+    from vitrail.train.experiments.draw import draw_comparison
+    from vitrail.train.experiments.report import compare_columns, compare_json, compare_markdown
 
     require(out is None or out.suffix == ".md", f"--out {out} is not a Markdown file; use a name ending in .md")
     paths = [run, *more]

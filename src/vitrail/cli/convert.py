@@ -8,7 +8,14 @@ __all__ = ["convert"]
 
 
 def convert(
-    source: str, target: str, /, *, to: str, from_image: str | None = None, num_heads: int | None = None
+    source: str,
+    target: str,
+    /,
+    *,
+    to: str,
+    from_image: str | None = None,
+    num_heads: int | None = None,
+    architecture: str | None = None,
 ) -> None:
     """Write weights in another library's names and format.
 
@@ -24,18 +31,19 @@ def convert(
         HEIGHTxWIDTH of the image that the positions were made for, where the file does not say.
     num_heads
         Attention heads, where the file does not say.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     """
-    from vitrail.checkpoint.describe import check
+    from vitrail.checkpoint.describe import check, few
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.write import save
 
-    checkpoint = load(source, from_image=from_image, num_heads=num_heads)
+    checkpoint = load(source, from_image=from_image, num_heads=num_heads, architecture=architecture)
     written = save(checkpoint, target, dialect=to)
-    bad = check(checkpoint).not_finite
-    lines = [f"{target}: {len(written.tensors)} tensors as {written.dialect}'s {written.family}"]
+    family = "" if written.dialect in ("vitrail", written.family) else f" ({written.family})"
+    lines = [f"{target}: {len(written.tensors)} tensors in {written.dialect}'s names{family}"]
     lines += [f"note: {note}" for note in written.notes]
-    if written.dropped:
-        lines.append(f"note: without {', '.join(written.dropped[:4])}, which {to} has no place for")
+    bad = check(checkpoint).not_finite
     if bad:
-        lines.append(f"note: {', '.join(bad[:4])} have values that are not finite")
+        lines.append(f"note: {few(bad)}: not all values are finite")
     sys.stdout.write("\n".join(lines) + "\n")

@@ -32,7 +32,7 @@ def data(
     source
         A folder that holds the files already: nothing is fetched, everything is checked.
     """
-    from vitrail.images.fetch import fetch
+    from vitrail.data.fetch import fetch
 
     counts = fetch(name, out, source=source)
     show(f"{name}: {counts['train']:,} images to train on, {counts['test']:,} to test; every file's SHA-256 is right")

@@ -80,9 +80,9 @@ def embed(
     """
     from vitrail.cli.embed_view import View
     from vitrail.embed.embed import embed as run
-    from vitrail.embed.options import Options
-    from vitrail.embed.run import LocalCrew
-    from vitrail.embed.worker import WorkerOptions
+    from vitrail.embed.job.options import Options
+    from vitrail.embed.job.run import LocalCrew
+    from vitrail.embed.job.worker import WorkerOptions
 
     options = Options(
         engine="int8" if engine == "int8" else "torch",
@@ -98,7 +98,7 @@ def embed(
     )
     crew = LocalCrew
     if engine == "ray" or address is not None:
-        from vitrail.embed.cluster import RayCluster
+        from vitrail.embed.job.cluster import RayCluster
 
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers

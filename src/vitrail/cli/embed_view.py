@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from vitrail.cli.tables import count_text
-from vitrail.embed.engine import Agreement
-from vitrail.embed.finish import failures
-from vitrail.embed.options import Options
-from vitrail.embed.parts import Tally
-from vitrail.embed.plan import Plan
-from vitrail.embed.run import Progress
+from vitrail.embed.engines.engine import Agreement
+from vitrail.embed.job.finish import failures
+from vitrail.embed.job.options import Options
+from vitrail.embed.job.part_files import Tally
+from vitrail.embed.job.plan import Plan
+from vitrail.embed.job.run import Progress
 
 __all__ = ["View"]
 

@@ -39,7 +39,7 @@ def evaluate(
         Exact values as JSON.
     """
     from vitrail.checkpoint.adapt import adapt
-    from vitrail.images.open import open_source
+    from vitrail.data.open import open_source
     from vitrail.train.evaluate import evaluate as measure
     from vitrail.train.job import read_job
     from vitrail.train.prepare import open_checkpoint

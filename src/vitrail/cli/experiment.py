@@ -49,7 +49,7 @@ def experiment(
     json
         The report as JSON.
     """
-    from vitrail.train.experiments import EXPERIMENTS, experiment_named
+    from vitrail.train.experiments.catalogue import EXPERIMENTS, experiment_named
 
     if name is None:
         if json:
@@ -65,10 +65,10 @@ def experiment(
     )
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     assert data is not None
-    from vitrail.checkpoint.file import write_file
-    from vitrail.train.draw import draw_experiment
-    from vitrail.train.experiment import Stopped, run_experiment
-    from vitrail.train.report import experiment_json, experiment_markdown, experiment_rows
+    from vitrail.atomic import write_file
+    from vitrail.train.experiments.draw import draw_experiment
+    from vitrail.train.experiments.report import experiment_json, experiment_markdown, experiment_rows
+    from vitrail.train.experiments.run import Stopped, run_experiment
 
     budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]
     few = [] if limit is None else ["--limit", str(limit)]

@@ -48,7 +48,7 @@ def export(
         The result as JSON.
     """
     from vitrail.checkpoint.read import load
-    from vitrail.embed import export as work
+    from vitrail.embed.engines import export as work
 
     checkpoint = load(weights)
     pixels, what = _pixels(checkpoint, images)

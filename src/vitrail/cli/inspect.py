@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vitrail.cli.tables import count_text, plain, show, table, write_json
+from vitrail.config import MobileConfig, ViTConfig
+from vitrail.parts import Mlp
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.describe import Description, Stage
 
 __all__ = ["inspect"]
 
@@ -31,7 +38,9 @@ def inspect(
     json
         Everything as JSON, the config included.
     """
-    from vitrail.checkpoint.describe import describe
+    from rich.markup import escape
+
+    from vitrail.checkpoint.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.read import load
     from vitrail.codec import to_plain
 
@@ -39,29 +48,57 @@ def inspect(
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return
-    steps = found.preprocessing
     checks = found.checks
-    unused = ", ".join(checks.unused[:4]) + (f" and {len(checks.unused) - 4} more" if len(checks.unused) > 4 else "")
-    resize = "squashed to it" if steps.resize == "squash" else f"shorter side, middle {steps.crop_share:.1%}"
+    family = "" if found.dialect in ("vitrail", found.family) else f" ({found.family})"
     rows = [
-        ("format", f"{found.format}, {found.dialect} names ({found.family})"),
-        ("variant", found.variant),
-        ("size", f"width {found.width}, depth {found.depth}, heads {found.num_heads}, classes {found.classes}"),
-        ("parameters", f"{found.parameters:,} ({', '.join(f'{n} {count_text(c)}' for n, c in found.dtypes.items())})"),
-        ("image", f"{found.image}, patch {found.patch}, grid {found.grid}"),
+        ("format", f"{found.format}, {found.dialect} names{family}"),
+        ("same shape as", found.variant),
+        *_size(found),
+        ("head", f"{found.classes:,} outputs" if found.classes else "none: the model gives its pooled vector"),
+        ("parameters", f"{found.parameters:,}; stored values: {_stored(found)}"),
         ("prefix", ", ".join(found.prefix) or "none"),
-        ("positions", f"{found.position}; on another grid: {found.convention}"),
+        ("positions", found.position),
+        ("  on another grid", found.convention),
         ("pooling", found.pool),
-        ("pixels", f"{steps.interpolation}, {resize}; mean {_numbers(steps.mean)}, std {_numbers(steps.std)}"),
-        ("  known from", steps.source),
+        ("pixels", pixels_in_words(found.preprocessing)),
+        ("  known from", found.preprocessing.source),
         ("config known from", found.evidence.config),
         ("grid known from", found.evidence.grid),
         ("assumed", ", ".join(found.evidence.assumed) or "nothing"),
-        ("unused tensors", unused or "none"),
-        ("not finite", f"[bold red]{', '.join(checks.not_finite[:4])}[/]" if checks.not_finite else "none"),
+        ("unused tensors", few(checks.unused) or "none"),
+        ("not finite", f"[bold red]{escape(few(checks.not_finite))}[/]" if checks.not_finite else "none"),
     ]
-    show(table(file, ("", ""), rows, "lw"))
+    show(table(escape(file), ("", ""), rows, "lw"))
 
 
-def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:.4g}" for value in values)
+def _size(found: Description) -> list[tuple[str, str]]:
+    config, channels = found.config, f"{found.channels} channel{'s' * (found.channels > 1)}"
+    if isinstance(config, ViTConfig):
+        activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "SwiGLU"
+        attention, embedding = type(config.attention).__name__, type(config.embedding).__name__
+        return [
+            ("size", f"width {found.width}, depth {found.depth}, heads {found.num_heads}"),
+            ("blocks", f"{attention}, MLP {config.mlp.width} wide ({activation}), norms with eps {config.norm_eps:g}"),
+            ("image", f"{found.image}, {channels}, {embedding} of {found.patch}, grid {found.grid}"),
+        ]
+    stages = [
+        (f"  stage {number}", f"grid {stage.grid}, width {stage.width}, {_stage(stage)}")
+        for number, stage in enumerate(found.stages, start=1)
+    ]
+    mobile = isinstance(config, MobileConfig)
+    patch = f"transformers cut their map into patches of {found.patch}" if mobile else f"patch {found.patch}"
+    return [("size", f"{len(stages)} stages"), *stages, ("image", f"{found.image}, {channels}, {patch}")]
+
+
+def _stage(stage: Stage) -> str:
+    if stage.transformer_width is not None:
+        residuals = f"{stage.depth} inverted residual{'s' * (stage.depth > 1)}"
+        transformer = f"width {stage.transformer_width}, depth {stage.transformer_depth}, heads {stage.num_heads}"
+        return f"{residuals}, then a transformer of {transformer}"
+    if stage.num_heads is None:
+        return f"{stage.depth} inverted residual{'s' * (stage.depth > 1)}"
+    return f"depth {stage.depth}, heads {stage.num_heads}"
+
+
+def _stored(found: Description) -> str:
+    return ", ".join(f"{name} {count_text(count)}" for name, count in found.dtypes.items())

@@ -44,8 +44,8 @@ def probe(
 
     from vitrail.checkpoint.adapt import adapt
     from vitrail.checkpoint.embedded import names_weights
-    from vitrail.images.open import open_source
-    from vitrail.images.source import Part
+    from vitrail.data.open import open_source
+    from vitrail.data.source import Part
     from vitrail.nn.build import build
     from vitrail.presets import preset
     from vitrail.train.batches import statistics

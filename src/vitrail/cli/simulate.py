@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
+TABLES = {"trained": "the file's own table", "power 1/f²": "a stand-in table, with power 1/f²"}
+
 
 def simulate(
     *,
@@ -31,6 +33,7 @@ def simulate(
     weights: Path | None = None,
     from_image: str | None = None,
     num_heads: int | None = None,
+    architecture: str | None = None,
     picture: Path | None = None,
     seed: int = 0,
     json: bool = False,
@@ -40,23 +43,26 @@ def simulate(
     Parameters
     ----------
     grid
-        The grid that the positions are on, ROWSxCOLUMNS; with weights, theirs; otherwise 14x14.
+        The grid that the positions are on, ROWSxCOLUMNS (default: the weights' grid, or 14x14).
     to
         The grid that they go to, ROWSxCOLUMNS.
     method
-        timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact; may be given again. All unless given.
+        timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact; may be given again (default: all).
     bands
         How many bands of frequency to tell apart.
     weights
-        Trained weights: their own positions are carried, instead of a table whose power falls as 1/f².
+        Trained weights: their own table of positions is carried, if they have one, instead of a stand-in whose power
+        falls as 1/f².
     from_image
         The image size that the weights were made for, where nothing in or beside the file says it.
     num_heads
         Heads of the weights' model, where nothing in or beside the file says it.
+    architecture
+        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     picture
         Where to draw: a name ending in .svg for errors by frequency, in .png for maps of one component.
     seed
-        Of the stand-ins for trained tables.
+        Seed of the stand-ins for trained tables.
     json
         Exact values as JSON.
     """
@@ -73,7 +79,7 @@ def simulate(
     new = Size.of(to)
     if weights is not None:
         require(grid is None, f"--grid {grid} and the weights' own grid cannot both hold; leave out --grid")
-        checkpoint = load(weights, from_image=from_image, num_heads=num_heads)
+        checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
         old, trained = checkpoint.config.grid, learned_table(checkpoint)
         kinds = [survival_of(checkpoint, new, method=method_of(method[0]) if method else None)]
     else:
@@ -92,7 +98,7 @@ def simulate(
 
 
 def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:
-    from vitrail.checkpoint.file import write_file
+    from vitrail.atomic import write_file
     from vitrail.checkpoint.transfer_picture import band_chart, component_maps
 
     data = band_chart(found).encode() if path.suffix == ".svg" else component_maps(found, table)
@@ -109,14 +115,14 @@ def _show(found: Sequence[Simulation], trained: Sequence[Survival], stand_ins: S
     ]
     show(
         table(
-            f"Positions from {first.old} to {first.new} ({first.table})",
+            f"Positions from {first.old} to {first.new} ({TABLES[first.table]})",
             ("method", "error", "there and back", *names),
             [*rows, energy],
             "lrr" + "r" * len(names),
             caption="relative to the exact table at the new centres; bands: shares of the old grid's finest frequency",
         )
     )
-    kinds = [(each, "trained") for each in trained] + [(each, "stand-in") for each in stand_ins]
+    kinds = [(each, "from the file") for each in trained] + [(each, "stand-in") for each in stand_ins]
     show(
         table(
             "Which kind survives",

@@ -26,7 +26,7 @@ NUMBERS = ("width", "depth", "num_heads", "classes", "batch", "accumulate")
 WORDS = ("model", "precision", "optimizer", "attention")
 WORKLOAD = ("batch", "accumulate", "precision", "optimizer", "attention")
 MOST = 20_000
-"""Questions a command answers one by one; beyond, `vitrail.plan.sweep` is the tool."""
+"""The most questions that one command answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,10 @@ def parse(tokens: Sequence[str]) -> dict[str, list[Any]]:
         found[key] = [_value(key, text.strip()) for text in values.split(",")]
     require(len(found) > 0, "sweep has no keys; write --sweep patch=8,16,32 image=224,384")
     count = prod(len(values) for values in found.values())
-    require(count <= MOST, f"sweep of {count:,} questions is above {MOST:,}; use vitrail.plan.sweep from Python")
+    require(
+        count <= MOST,
+        f"sweep of {count:,} questions is above {MOST:,}; give fewer values",
+    )
     return found
 
 

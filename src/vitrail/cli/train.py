@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.cli.options import Flag, Words
 from vitrail.errors import VitrailError, require
+
+if TYPE_CHECKING:
+    from vitrail.train.folder import RunFolder
 
 __all__ = ["train"]
 
@@ -83,6 +86,7 @@ def train(
         Write events for TensorBoard into the run's folder too.
     """
     from vitrail.train.distributed import find_device, world_of
+    from vitrail.train.folder import RunFolder
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to go on with one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
@@ -103,21 +107,24 @@ def train(
         )
         if value is not None
     }
-    with world_of(shard, find_device(device)) as world:
-        folder = out if out is not None else resume
-        assert folder is not None
+    folder = out if out is not None else resume
+    assert folder is not None
+    with (
+        world_of(shard, find_device(device)) as world,
+        RunFolder(folder, writes=world.rank == 0).alone(world) as place,
+    ):
         held = (folder / "recipe.json").is_file()
         world.wait()  # until all have looked: the first process will write it
         going_on = resume is not None or (world.restarts > 0 and held)
         if not going_on:
             require(not held, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
             require(data is not None, "no --data was given; shapes is a set that needs no files")
-        return _run(folder, data, model, recipe, changes, asked, world, going_on=going_on, save_every=save_every,
+        return _run(place, data, model, recipe, changes, asked, world, going_on=going_on, save_every=save_every,
                     evaluate_every=evaluate_every, tensorboard=tensorboard)  # fmt: skip
 
 
 def _run(
-    folder: Path,
+    place: RunFolder,
     data: list[str] | None,
     model: str | None,
     recipe: str | None,
@@ -131,9 +138,8 @@ def _run(
     tensorboard: bool,
 ) -> int | None:
     from vitrail.cli.train_view import View
-    from vitrail.images.open import open_source
+    from vitrail.data.open import open_source
     from vitrail.train.finish import finish
-    from vitrail.train.folder import RunFolder
     from vitrail.train.forecast import check_memory, forecast, free_bytes, workload_of
     from vitrail.train.job import difference, read_job, write_job
     from vitrail.train.loop import train as run
@@ -141,6 +147,7 @@ def _run(
     from vitrail.train.recipe import Distillation
     from vitrail.train.state import states
 
+    folder = place.path
     held = read_job(folder) if going_on else None
     chosen = read_recipe(recipe) if recipe is not None else held.recipe if held else read_recipe("plain")
     chosen = chosen.but(**changes) if asked["image"] is None else chosen.but(**changes, images=())
@@ -181,7 +188,6 @@ def _run(
         check_memory(job.config, workload, planned, free)
     if held is None and world.rank == 0:
         write_job(folder, job)
-    place = RunFolder(folder, writes=world.rank == 0)
     try:
         test = open_source(job.data.sources, "test", image=job.config.image)
     except VitrailError as error:

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from vitrail.checkpoint.embedded import weights_path
 from vitrail.checkpoint.read import load
-from vitrail.embed.engine import Agreement
-from vitrail.embed.finish import finish
-from vitrail.embed.options import Options
-from vitrail.embed.parts import Tally, require_arrow
-from vitrail.embed.plan import Plan, freeze, growth
-from vitrail.embed.recipe import read_agreement
-from vitrail.embed.run import Crew, LocalCrew, Progress, run_shards
-from vitrail.embed.worker import CALIBRATE, Worker, WorkerOptions
+from vitrail.embed.engines.engine import Agreement
+from vitrail.embed.job.engine_factory import read_agreement
+from vitrail.embed.job.finish import finish
+from vitrail.embed.job.options import Options
+from vitrail.embed.job.part_files import Tally, require_arrow
+from vitrail.embed.job.plan import Plan, freeze, growth
+from vitrail.embed.job.run import Crew, LocalCrew, Progress, run_shards
+from vitrail.embed.job.worker import CALIBRATE, Worker, WorkerOptions
 from vitrail.errors import VitrailError, require
+from vitrail.rules import positive
 
 __all__ = ["LEAST_COSINE", "Embedded", "embed"]
 
@@ -60,9 +61,7 @@ def embed(
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
     count = len(os.sched_getaffinity(0)) if workers is None else workers
-    require(
-        count > 0 and worker.batch > 0, f"{count} workers with batches of {worker.batch} do nothing; give 1 or more"
-    )
+    positive("workers", count)
     weights, fresh = weights_path(weights), not (out / "plan.json").exists()
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
     found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.embed.parts import is_done, part_path
-from vitrail.embed.plan import Plan
-from vitrail.embed.recipe import engine_of, preparer_of, vectors_of
+from vitrail.embed.job.engine_factory import engine_of, preparer_of, vectors_of
+from vitrail.embed.job.part_files import is_done, part_path
+from vitrail.embed.job.plan import Plan
 from vitrail.errors import VitrailError, require
 
 __all__ = ["Found", "Match", "embed_query", "nearest", "stored"]

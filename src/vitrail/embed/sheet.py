@@ -10,9 +10,9 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vitrail.checkpoint.file import write_file
-from vitrail.embed.inputs import Opener
-from vitrail.embed.plan import Plan, read_shard
+from vitrail.atomic import write_file
+from vitrail.embed.job.inputs import Opener
+from vitrail.embed.job.plan import Plan, read_shard
 from vitrail.embed.search import Match
 from vitrail.errors import require
 from vitrail.images.decode import ImageError, decode

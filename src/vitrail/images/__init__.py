@@ -1,1 +1,1 @@
-"""Bytes → pixels: decoding, and where images come from."""
+"""Bytes → pixels: the guarded decoder, folders of images, what they are like, and drawn pictures."""

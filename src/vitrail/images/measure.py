@@ -11,7 +11,6 @@ A token is more than a mean, so neither is lost: it is what a token's content, r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +20,13 @@ from PIL import Image
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import MAX_PIXELS, ImageError, Pixels, decode
+from vitrail.images.survey import Detail, Survey
 from vitrail.parts import Adaptive
 
 __all__ = [
     "ADAPTIVE",
     "PATCHES",
     "SIDES",
-    "Detail",
-    "Survey",
     "above_nyquist_share",
     "adaptive_token_count",
     "fill",
@@ -126,39 +124,6 @@ def adaptive_token_count(pixels: Pixels, spec: Adaptive) -> int:
 
 
 # ── a set of images ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class Detail:
-    """Medians over the images, at one patch size and the survey's model input."""
-
-    patch: Size
-    within_share: float
-    above_nyquist_share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survey:
-    """A set of images in numbers."""
-
-    images: int
-    failed: tuple[tuple[str, str], ...]
-    """Path and reason of every file that gave no picture."""
-    smallest: Size
-    median: Size
-    largest: Size
-    """By area."""
-    aspect_low: float
-    aspect_median: float
-    aspect_high: float
-    """Width over height: the 10th, 50th and 90th percentile."""
-    image: Size
-    """The model input at which detail was measured."""
-    details: tuple[Detail, ...]
-    lost_by_resizing: dict[int, float]
-    """Median share of variance lost on the way to a square input of each side."""
-    adaptive_tokens: int | None
-    """Mean tokens of adaptive patches at that input; None where its cells don't divide it."""
 
 
 def survey(

@@ -54,6 +54,17 @@ class MaxPooling(nn.Module):
         return patches.amax(dim=1)
 
 
+class ClsMeanPooling(nn.Module):
+    """The CLS token and the mean of the real patches, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cls, self.mean = ClsPooling(), MeanPooling()
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        return torch.cat([self.cls(x, layout), self.mean(x, layout)], dim=1)  # (B, 2·D)
+
+
 class AttentionPooling(nn.Module):
     """One learned query attends to all real tokens; then a residual MLP."""
 
@@ -87,5 +98,7 @@ def build_pool(spec: parts.Pool, width: int, *, distillation: bool, norm_eps: fl
             return MeanPooling()
         case parts.MaxPool():
             return MaxPooling()
+        case parts.ClsMeanPool():
+            return ClsMeanPooling()
         case parts.AttentionPool():
             return AttentionPooling(width, spec, norm_eps=norm_eps)

@@ -124,4 +124,4 @@ def _build_block(config: ViTConfig, index: int) -> Block:
 
 
 def _build_head(config: ViTConfig) -> nn.Linear | None:
-    return linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
+    return linear(config.vector_width, config.classes, bias=config.head_bias) if config.classes else None

@@ -2,7 +2,6 @@
 
 from vitrail.plan.ledger import Ledger, Row, ledger
 from vitrail.plan.memory import memory
-from vitrail.plan.sweep import Sweep, sweep
 from vitrail.plan.workload import Memory, Shard, Workload
 
-__all__ = ["Ledger", "Memory", "Row", "Shard", "Sweep", "Workload", "ledger", "memory", "sweep"]
+__all__ = ["Ledger", "Memory", "Row", "Shard", "Workload", "ledger", "memory"]

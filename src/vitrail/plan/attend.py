@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vitrail.plan.meter import Number
 from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
 from vitrail.plan.tape import Tape, Tensor, module
 
@@ -13,24 +12,39 @@ __all__ = ["Problem", "copy", "product", "sdpa", "softmax", "softmax_attention",
 
 @dataclass(frozen=True)
 class Problem:
-    """How much attention there is: `count` (images × heads) score matrices of queries × keys."""
+    """How much attention there is: for every image and head, a score matrix of queries × keys."""
 
-    count: Number
-    queries: Number
-    keys: Number
-    head_width: Number
-    single: bool = False
-    """Of one image: its heads are a batch of matrices as they lie, and need no copy."""
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_width: int
+
+    @property
+    def count(self) -> int:
+        """Score matrices."""
+        return self.batch * self.heads
+
+    @property
+    def single(self) -> bool:
+        """One image or one head: the heads are a batch of matrices as they lie, and a product copies nothing."""
+        return self.batch == 1 or self.heads == 1
+
+    @property
+    def merges(self) -> bool:
+        """One head or one query: a result that is stored heads first is the merged one too, without a copy."""
+        return self.heads == 1 or self.queries == 1
 
 
-def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
-    """(B, T, parts·D) → views (B, h, T, d); backward stacks their gradients and copies them into x's order."""
-    count, size = x.count, x.size
+def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
+    """(B, T, parts·D) → views (B, h, T, d); backward stacks their gradients and, but for a single token, copies them
+    into x's order."""
+    count, size, alone = x.count, x.size, x.count == parts * width
 
     def backward(grads: dict[int, Tensor]):
         stacked = t.new(count, size)
         grads.clear()
-        ordered = t.new(count, size)
+        ordered = stacked if alone else t.new(count, size)
         del stacked
         return (ordered,)
 
@@ -38,20 +52,31 @@ def unbind_heads(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
 
 
-def is_flash(t: Tape, mask: Tensor | None = None) -> bool:
-    """Flash takes half precision and no mask; what it doesn't take goes to the memory-efficient kernel."""
-    return t.kernel != "efficient" and t.compute == 2 and mask is None
+def is_flash(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
+    """Flash takes half precision, heads of up to 256 and no mask; the rest goes to the memory-efficient kernel."""
+    return t.kernel != "efficient" and t.compute == 2 and p.head_width <= 256 and mask is None
 
 
-def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None = None) -> Tensor:
-    """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads."""
-    flash, head_width = is_flash(t, mask), p.head_width
-    if flash and isinstance(head_width, int) and head_width % 8:
+def sdpa(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    mask: Tensor | None = None,
+    *,
+    shared: bool = False,
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads, and may be `shared` by
+    the images."""
+    flash, head_width = is_flash(t, p, mask), p.head_width
+    if flash and head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
-    if not flash and isinstance(head_width, int) and head_width % (16 // t.compute):
+    if not flash and head_width % (16 // t.compute):
         return _plain(t, path, q, k, v, p, mask)
     cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
-    m = None if cast is None else _mask(t, cast, p)
+    m = None if cast is None else _mask(t, cast, p, shared)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
     size = t.compute
     flops = 4 * p.count * p.queries * p.keys * p.head_width
@@ -78,12 +103,14 @@ def sdpa(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: 
 
 def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
     """Flash wants head widths in eights: queries, keys and values are padded, and the result cut."""
+    if p.heads == 1:
+        t.approximate(f"one head of width {p.head_width}, which flash pads: how its result is merged is not proven")
     whole = replace(p, head_width=-(-p.head_width // 8) * 8)
-    v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
-    q, k, v = (
+    v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)  # live until the kernel returns
+    wide_q, wide_k, wide_v = (
         pad(t, x, p.count * length * whole.head_width) for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
     )
-    return narrow(t, sdpa(t, path, q, k, v, whole), p.count * p.queries * p.head_width)
+    return narrow(t, sdpa(t, path, wide_q, wide_k, wide_v, whole), p.count * p.queries * p.head_width)
 
 
 def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None) -> Tensor:
@@ -96,12 +123,12 @@ def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask
     return copy(t, mixed)
 
 
-def _mask(t: Tape, mask: Tensor, p: Problem) -> Tensor:
-    """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over the heads."""
+def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
+    """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over images and heads."""
     m = mask if mask.size != 1 else t.new(mask.count, t.compute, "attention_maps")  # booleans become 0 and −∞
     if p.keys % 8:
         m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
-    return expand(t, m, p.count * p.queries * p.keys)
+    return expand(t, m, p.count * p.queries * p.keys, new_axis=shared)
 
 
 def copy(t: Tape, x: Tensor) -> Tensor:
@@ -114,10 +141,10 @@ def product(
     path: str,
     a: Tensor,
     b: Tensor,
-    batch: Number,
-    m: Number,
-    k: Number,
-    n: Number,
+    batch: int,
+    m: int,
+    k: int,
+    n: int,
     component: str | None = None,
     *,
     copies: tuple[bool, bool] = (True, True),
@@ -162,11 +189,11 @@ def softmax_attention(
     weights = dropout(t, path, softmax(t, path, scores), rate)
     copies = False, not p.single
     mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
-    return mixed if p.single else copied_back(t, mixed)
+    return mixed if p.single or p.queries == 1 else copied_back(t, mixed)
 
 
 @module
 def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
     ordered = in_order or p.single
-    copies = (not ordered, not ordered)
+    copies = not ordered and p.queries > 1, not ordered
     return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)

@@ -12,6 +12,7 @@ from vitrail.errors import require
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
+    ClsMeanPool,
     ClsPool,
     Hierarchical,
     Learned,
@@ -29,7 +30,6 @@ from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, unbind_heads
 from vitrail.plan.embeddings import adaptive_embed, conv_stem, pyramid_embed
 from vitrail.plan.encoder import Numbers, block, mlp, norm, shares_position, within
-from vitrail.plan.meter import Number
 from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
@@ -67,8 +67,8 @@ def vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
 
 
 def vector(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
-    x = features(t, c, n, image)
-    x = pool(t, c, n, x)
+    tokens = features(t, c, n, image)
+    x = pool(t, c, n, tokens)
     return norm(t, n, x, "norm") if c.final_norm == "pooled" else x
 
 
@@ -91,17 +91,13 @@ def runs(c: ViTConfig, n: Numbers) -> list[Run]:
     """Like blocks. The first drops no path and is the last to let go of a shared position; windows shift in every
     other one; a shared bias gets its first gradient in the last."""
     depth = n.depth
-    if not isinstance(depth, int):
-        return [([(0,), (1,), (2,)], depth)]
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     cuts = [0, first, max(first, last - (last - first) % period), depth]
-    found = []
-    for start, stop in pairwise(cuts):
-        groups = [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)]
-        found.append((groups, len(groups)))
-    return found
+    return [
+        [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
+    ]
 
 
 # ── front end ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +126,9 @@ def embedding(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
         case Stem() as spec:
             return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, n.channels, n.width)
         case Hierarchical() as spec:
-            return pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
+            x = pyramid_embed(t, spec, image, n.grid, n.batch, n.channels, n.width)
+            gaps = c.prefix.count > 0 and n.batch > 1 and not t.amp  # between images, where the prefix's gradient is
+            return ops.copied_back(t, x) if gaps else x
         case Adaptive() as spec:
             return adaptive_embed(t, spec, image, c.fit(c.image).fitted, n.grid, n.batch, n.channels, n.width)
 
@@ -193,6 +191,9 @@ def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
             return ops.narrow(t, x, n.batch * n.width * (1 + c.prefix.distillation))
         case MeanPool():
             return ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
+        case ClsMeanPool():
+            mean = ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
+            return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
     return attention_pool(t, c, c.pool, n, x)
@@ -205,8 +206,8 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Te
         t.approximate("a pool that reads tokens in the convolution's own order copies them, which is not modelled")
     q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
-    k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2)
-    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch * spec.num_heads, 1, n.tokens, d // spec.num_heads))
+    k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2, d)
+    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, n.tokens, d // spec.num_heads))
     x = _linear(t, "pool.out", copy(t, mixed) if copies else mixed, d, d)
     kind = Mlp(width=spec.mlp_width, activation=spec.activation)
     x = ops.add(t, x, mlp(t, kind, d, spec.mlp_width, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))
@@ -214,7 +215,7 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Te
 
 
 @module
-def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number) -> Tensor:
+def _linear(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tensor:
     return ops.linear(t, path, x, before, after)
 
 
@@ -233,4 +234,4 @@ def classify(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
 
 @module
 def head(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
-    return ops.linear(t, path, x, n.width, n.classes, c.head_bias)
+    return ops.linear(t, path, x, c.vector_width, n.classes, c.head_bias)

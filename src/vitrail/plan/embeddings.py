@@ -11,7 +11,6 @@ from vitrail.geometry import Size
 from vitrail.parts import Adaptive, Hierarchical, Stem
 from vitrail.plan import ops
 from vitrail.plan.attend import copy
-from vitrail.plan.meter import Number
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["adaptive_embed", "conv_stem", "halved", "patch_merge", "pyramid_embed"]
@@ -23,7 +22,7 @@ def halved(size: Size) -> Size:
 
 
 @module
-def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, channels: int, width: Number) -> Tensor:
+def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, channels: int, width: int) -> Tensor:
     for i, (before, after) in enumerate(pairwise((channels, *spec.widths))):
         pixels = halved(pixels)
         image = conv_norm_relu(t, f"embedding.layers.{i}", image, before, after, batch * pixels.area)

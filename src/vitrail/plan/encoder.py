@@ -26,13 +26,12 @@ from vitrail.parts import (
 )
 from vitrail.plan import ops
 from vitrail.plan.attend import Problem, copy, unbind_heads
-from vitrail.plan.meter import Number
 from vitrail.plan.mixes import full_mix, linear_mix, sparse_mix
 from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
 from vitrail.plan.tape import Tape, Tensor, module
 from vitrail.plan.windows import Windows, windowed_mix
 
-__all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "shares_position", "within"]
+__all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "self_attention", "shares_position", "within"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,32 +52,30 @@ class Encoder:
 
 @dataclass
 class Numbers:
-    """The sizes of a ViT: whole numbers, or arrays of them for a sweep."""
+    """The sizes of a ViT."""
 
-    batch: Number
-    channels: Number
-    patch: Number
+    batch: int
+    channels: int
+    patch: int
     """Pixels of a patch."""
-    pixels: Number
+    pixels: int
     """Pixels of the image."""
-    grid: Number
+    grid: int
     """Patches per image."""
-    cells: Number
+    cells: int
     """Places of the grid: patches, but for adaptive ones."""
-    tokens: Number
-    offsets: Number
+    tokens: int
+    offsets: int
     """Between patches of the grid: (2·rows − 1)·(2·columns − 1)."""
-    width: Number
-    depth: Number
-    num_heads: Number
-    mlp_width: Number
-    classes: Number
-    head_width_: int | None = None
-    """Where all of a sweep share it."""
+    width: int
+    depth: int
+    num_heads: int
+    mlp_width: int
+    classes: int
 
     @property
-    def head_width(self) -> Number:
-        return self.width // self.num_heads if self.head_width_ is None else self.head_width_
+    def head_width(self) -> int:
+        return self.width // self.num_heads
 
 
 @module
@@ -118,7 +115,10 @@ def _add(
 def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
     if rate == 0:
         return branch
-    return ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
+    drawn = t.new(n.batch, branch.size)  # before it is scaled
+    kept = ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
+    del drawn
+    return kept
 
 
 @module
@@ -137,6 +137,13 @@ def attention(
     return ops.dropout(t, path, x, c.dropout)
 
 
+def self_attention(t: Tape, n: Numbers) -> Problem:
+    """Every token is a query and a key."""
+    if n.head_width == 1:
+        t.approximate("heads of one value: which of them are copied is not proven")
+    return Problem(n.batch, n.num_heads, n.tokens, n.tokens, n.head_width)
+
+
 def mix(
     t: Tape,
     c: ViTConfig | Encoder,
@@ -148,8 +155,7 @@ def mix(
     bias: Tensor | None,
     shifted: bool,
 ) -> tuple[Tensor, bool]:
-    single = isinstance(n.batch, int) and n.batch == 1
-    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
+    p = self_attention(t, n)
     in_order = c.qk_norm
     match c.attention:
         case FullAttention():
@@ -158,7 +164,7 @@ def mix(
             return linear_mix(t, path, q, k, v, p, in_order)
         case WindowedAttention(window=window, shift=shift):
             windows = Windows.of(c.grid, window, shifted=shifted and shift)
-            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, n.batch, bias)
+            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias)
         case SparseAttention():
             return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
 
@@ -168,7 +174,7 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> 
     if c.qkv_bias == "no_key":
         q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
         bias = ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
-    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3)
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
     if c.qk_norm:
         q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")
     return [q, k, v]
@@ -180,7 +186,7 @@ def qk_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def mlp(t: Tape, spec: MlpKind, width: Number, hidden: Number, x: Tensor, path: str, rate: float) -> Tensor:
+def mlp(t: Tape, spec: MlpKind, width: int, hidden: int, x: Tensor, path: str, rate: float) -> Tensor:
     if isinstance(spec, SwiGLU):
         inner = x.count // width * hidden
         gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
 from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.images.survey import Survey
 from vitrail.plan.hardware import GIB, Card
-from vitrail.rules import positive
-
-if TYPE_CHECKING:
-    from vitrail.images.measure import Survey
+from vitrail.rules import PositiveInt, Range
+from vitrail.value import Value
 
 __all__ = ["APPLICATIONS", "CAPACITY", "MISFITS", "Application", "Misfit", "Question"]
 
@@ -93,27 +92,23 @@ CAPACITY = ((10_000, "S"), (100_000, "B"), (1_000_000, "L"), (None, "H"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(Value):
     """What is known of the work."""
 
     application: str = "classification"
     image: Size | None = None
-    object_pixels: int | None = None
+    object_pixels: PositiveInt | None = None
     """A typical object's side in the images as they are stored."""
     card: Card | None = None
-    data_size: int | None = None
-    images_per_second: float | None = None
+    data_size: PositiveInt | None = None
+    images_per_second: Annotated[float, Range("(0, inf)", "give images per second")] | None = None
     """Needed at inference, one image at a time."""
     survey: Survey | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = ", ".join(APPLICATIONS)
         require(self.application in APPLICATIONS, f"application {self.application!r} is unknown; use one of {known}")
-        for name in ("object_pixels", "data_size"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        rate = self.images_per_second
-        require(rate is None or rate > 0, f"images_per_second {rate} is not above 0; give images per second")
 
     @property
     def native(self) -> Size | None:

@@ -19,6 +19,8 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.parts import FullAttention, RelativeBias
 from vitrail.plan.workload import AttentionKernel, Memory, Workload
+from vitrail.rules import NonNegativeFloat, PositiveFloat, PositiveInt
+from vitrail.value import Value
 
 __all__ = [
     "ALLOWANCES",
@@ -49,15 +51,15 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(Value):
     """A GPU: the bytes a process can see, which is less than the nameplate, and its dense peak rates."""
 
     key: str
     name: str
-    visible_bytes: int
-    tflops: dict[Literal["fp32", "bf16", "fp16"], float]
+    visible_bytes: PositiveInt
+    tflops: dict[Literal["fp32", "bf16", "fp16"], PositiveFloat]
     """Dense, tensor cores with fp32 accumulation for the 16-bit formats; a format it lacks is missing."""
-    gigabytes_per_second: float = 0.0
+    gigabytes_per_second: NonNegativeFloat = 0.0
     flash: bool = True
     """Whether PyTorch's flash attention runs on it (Ampere and later)."""
     source: str = "given by the user"
@@ -71,7 +73,7 @@ def _card(
     bf16: float | None,
     fp16: float,
     fp32: float,
-    gigabytes_per_second: float,
+    gigabytes_per_second: NonNegativeFloat,
     *,
     sheet: str = "data sheet",
     flash: bool = True,

@@ -85,7 +85,7 @@ def _rows(one: Tape, batch: Tape) -> list[Row]:
         flops = one.flops[path]
         row = Row(path, one.params[path], flops, flops + one.backward_flops[path], batch.saved_bytes[path])
         rows[path] = row
-        for template, (_, others) in one.repeats.items():
+        for template, others in one.repeats.items():
             if path == template or path.startswith(f"{template}."):
                 for other in others:
                     like = other + path.removeprefix(template)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from vitrail.config import Config
-from vitrail.plan.meter import Number
 from vitrail.plan.step import SIZES, Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "estimate_notes", "held_bytes", "memory"]
+__all__ = ["COMPONENTS", "memory"]
 
 COMPONENTS = (
     "weights",
@@ -32,8 +31,8 @@ def memory(config: Config, workload: Workload) -> Memory:
     2011288200
     """
     step = run_step(config, workload)
-    held, temporary = held_bytes(workload, step.tape)
-    notes = estimate_notes(workload, step.tape)
+    held, temporary = _held_bytes(workload, step.tape)
+    notes = _estimate_notes(workload, step.tape)
     by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
     if workload.train:
         by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
@@ -50,7 +49,7 @@ def memory(config: Config, workload: Workload) -> Memory:
     )
 
 
-def estimate_notes(workload: Workload, tape: Tape) -> list[str]:
+def _estimate_notes(workload: Workload, tape: Tape) -> list[str]:
     """What of a plan is an estimate, and of what quality; empty where all is proven."""
     notes = list(tape.notes)
     if workload.train and workload.optimizer in _ESTIMATES:
@@ -64,7 +63,7 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, Number], Number]:
+def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
     """By component, what a device holds throughout a step; and the temporary bytes of the optimizer's own step."""
     size = SIZES[workload.precision]
     params = tape.total(tape.params)
@@ -83,7 +82,7 @@ _ESTIMATES = {
 }
 
 
-def _optimizer_bytes(optimizer: Optimizer, params: Number, tape: Tape, size: int) -> tuple[Number, Number]:
+def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -> tuple[int, int]:
     """(state, temporary); `adamw` is PyTorch's default, foreach, which takes every square root at once."""
     match optimizer:
         case "sgd":

@@ -18,7 +18,7 @@ def full_mix(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
 ) -> tuple[Tensor, bool]:
     if t.kernel == "eager":
-        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), True
+        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
     return fused_mix(t, path, q, k, v, p, bias, in_order)
 
 
@@ -33,8 +33,8 @@ def fused_mix(
     in_order: bool = False,
 ) -> tuple[Tensor, bool]:
     """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
-    cut = isinstance(p.head_width, int) and p.head_width % 8 != 0
-    return sdpa(t, path, q, k, v, p, bias), is_flash(t, bias) and (in_order or cut)
+    cut = p.head_width % 8 != 0
+    return sdpa(t, path, q, k, v, p, bias, shared=True), is_flash(t, p, bias) and (cut or (in_order and not p.merges))
 
 
 def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, in_order: bool) -> tuple[Tensor, bool]:
@@ -42,12 +42,14 @@ def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, 
     total = _sum_keys(t, k, p)
     size = p.head_width
 
-    copies = not in_order and not p.single
+    copies = not in_order and not p.single and p.queries > 1
     summed = product(t, path, k, v, p.count, size, p.keys, size, copies=(copies, not p.single))
     mixed = product(t, path, q, summed, p.count, p.queries, size, size, copies=(copies, False))
+    if not p.single and p.queries > 1:
+        mixed = ops.copied_back(t, mixed)
     del summed
     share = product(t, path, q, total, p.count, p.queries, size, 1, copies=(copies, False))
-    return ops.divide(t, path, mixed if p.single else ops.copied_back(t, mixed), share), True
+    return ops.divide(t, path, mixed, share), not p.merges
 
 
 def _feature_map(t: Tape, path: str, x: Tensor) -> Tensor:
@@ -69,13 +71,14 @@ def sparse_mix(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, grid: Size, prefix: int, in_order: bool
 ) -> tuple[Tensor, bool]:
     """Rows, columns and prefix in one softmax; every product copies its operands into its own order."""
-    if in_order:
-        t.approximate("sparse attention with qk_norm: some copies are not made, and counted all the same")
+    if in_order or p.heads == 1 or 1 in (grid.height, grid.width):
+        t.approximate("sparse attention with qk_norm, one head or one row: copies that are not made are counted")
     h, w, d, scores = grid.height, grid.width, p.head_width, p.count * grid.area
-    q_grid, k_grid, v_grid = (_patches(t, x, scores * d, prefix) for x in (q, k, v))
+    q_grid = _patches(t, q, scores * d, prefix)
+    k_grid, v_grid = (ops.copied_back(t, _patches(t, x, scores * d, prefix)) for x in (k, v))
     q_grid = ops.fresh(t, q_grid)
     along_row = product(t, path, q_grid, k_grid, p.count * h, w, d, w)
-    along_column = product(t, path, q_grid, k_grid, p.count * w, h, d, h)
+    along_column = ops.copied_back(t, product(t, path, q_grid, k_grid, p.count * w, h, d, h))
     of_prefix = _spread(t, k, p, h, prefix)
     to_prefix = product(t, path, q_grid, of_prefix, p.count * h, w, d, prefix, copies=(True, prefix > 0))
     twice = t.new(h * h, 1)
@@ -84,15 +87,19 @@ def sparse_mix(
     in_row, in_column, in_prefix = ops.split(t, weights, scores * w, scores * h, scores * prefix)
     mixed = ops.add(
         t,
-        product(t, path, in_row, v_grid, p.count * h, w, w, d, copies=(False, True)),
-        product(t, path, in_column, v_grid, p.count * w, h, h, d),
+        ops.copied_back(t, product(t, path, in_row, v_grid, p.count * h, w, w, d, copies=(False, True))),
+        ops.copied_back(t, product(t, path, in_column, v_grid, p.count * w, h, h, d)),
     )
     if not prefix:
         return mixed, True
     of_prefix = _spread(t, v, p, h, prefix)
-    mixed = ops.add(t, mixed, product(t, path, in_prefix, of_prefix, p.count * h, w, prefix, d, copies=(False, True)))
+    mixed = ops.add(
+        t,
+        mixed,
+        ops.copied_back(t, product(t, path, in_prefix, of_prefix, p.count * h, w, prefix, d, copies=(False, True))),
+    )
     queries = ops.narrow(t, q, p.count * prefix * d)
-    from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, d))
+    from_prefix = sdpa(t, path, queries, k, v, Problem(p.batch, p.heads, prefix, p.keys, d))
     return ops.cat(t, from_prefix, mixed), True
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.plan.meter import Number
+from vitrail.errors import require
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 # ── matrix products and norms ───────────────────────────────────────────────────────────────────────────────────
 
 
-def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool | Tensor = True) -> Tensor:
+def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True) -> Tensor:
     """x @ Wᵀ + b over the last `width` values; the bias may be a tensor that was made on the way."""
     rows = x.count // width
     b = t.weight(path, out, "bias") if bias is True else t.cast(bias, t.compute) if bias else None
@@ -45,15 +45,16 @@ def linear(t: Tape, path: str, x: Tensor, width: Number, out: Number, bias: bool
 
     def backward(grad: Tensor):
         t.tally(path, flops * (1 + wanted))
+        weights = None if biased else t.new(width * out, size)  # without a bias they come first
         before = t.new(rows * width, size) if wanted else None
-        weights = t.new(width * out, size)
+        weights = weights or t.new(width * out, size)
         t.forget_recomputed()
         return before, weights, t.new(out, size) if biased else None
 
     return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
 
 
-def gathered_linear(t: Tape, path: str, x: Tensor, width: Number, rows: Number, out: Number, flops: Number) -> Tensor:
+def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: int, flops: int) -> Tensor:
     """A linear layer over gathered rows, which need no gradient; its FLOPs are given."""
     b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
     a = t.cast(x, t.compute)
@@ -67,7 +68,7 @@ def gathered_linear(t: Tape, path: str, x: Tensor, width: Number, rows: Number, 
     return t.record(t.new(rows * out, size), (w, b), saved, backward)
 
 
-def conv(t: Tape, path: str, x: Tensor, weights: Number, width: Number, out: Number, bias: bool = True) -> Tensor:
+def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias: bool = True) -> Tensor:
     """A convolution with so many weights to `width` channels at `out` places (over the whole batch)."""
     b = t.weight(path, width, "bias") if bias else None
     w = t.weight(path, weights)
@@ -84,7 +85,7 @@ def conv(t: Tape, path: str, x: Tensor, weights: Number, width: Number, out: Num
     return t.record(t.new(width * out, size), (a, w, b), saved, backward)
 
 
-def layer_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
+def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     """Always in float32 under autocast; mean and deviation of every row are kept."""
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
@@ -99,8 +100,12 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
     return t.record(y, (a, w, b), saved, backward)
 
 
-def batch_norm(t: Tape, path: str, x: Tensor, width: Number) -> Tensor:
+def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     """Half-precision maps stay so under autocast, with statistics in float32."""
+    require(
+        not t.train or x.count > width,
+        f"{path} would train on one value per channel, which PyTorch refuses; use a batch of 2 or a larger image",
+    )
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     t.buffer(path, 2 * width, t.size)
     t.buffer(path, 1, 8)
@@ -153,30 +158,26 @@ def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) 
 
 
 def _reduced(
-    t: Tape, whole: list[Tensor | None], count: Number, size: int, old: Number, old_size: int, *, spread: bool
+    t: Tape, whole: list[Tensor | None], count: int, size: int, old: int, old_size: int, *, spread: bool
 ) -> Tensor | None:
     """The next gradient, summed over what its tensor was spread over (even if over one image), in its own type."""
     part = whole.pop(0)
     if part is None:
         return None
-    if spread or not same(count, old):
+    if spread or count != old:
         part = t.new(count, old_size)
     return part if size == old_size else t.new(count, size)
-
-
-def same(a: Number, b: Number) -> bool:
-    """Whether two counts are equal; of arrays, all of them."""
-    equal = a == b
-    return equal if isinstance(equal, bool) else bool(equal.all())
 
 
 def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: bool = False) -> Tensor:
     """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
+    needs = x.node is not None, y.node is not None
 
     def backward(grad: Tensor):
-        first = _reduced(t, [grad], *like[0], count, size, spread=False)
-        return first, _reduced(t, [grad], *like[1], count, size, spread=spread)
+        whole = [grad if need else None for need in needs]
+        first = _reduced(t, whole, *like[0], count, size, spread=False)
+        return first, _reduced(t, whole, *like[1], count, size, spread=spread)
 
     return t.record(t.new(count, size, component), (x, y), None, backward)
 
@@ -221,21 +222,21 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
     return t.record(t.new(sum(counts), size), parts, None, backward)
 
 
-def expand(t: Tape, x: Tensor, count: Number) -> Tensor:
-    """The same for every image: a view, whose gradient is summed."""
+def expand(t: Tape, x: Tensor, count: int, *, new_axis: bool = False) -> Tensor:
+    """The same for every image: a view, whose gradient is summed, over a new axis even if that has one place."""
     own, size = x.count, x.size
-    if same(own, count):
+    if own == count and not new_axis:
         return x
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
-def narrow(t: Tape, x: Tensor, count: Number) -> Tensor:
+def narrow(t: Tape, x: Tensor, count: int) -> Tensor:
     """Some of the elements: a view, whose gradient is zeros with those filled in."""
     whole, size = x.count, x.size
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(whole, size),))
 
 
-def split(t: Tape, x: Tensor, *counts: Number) -> list[Tensor]:
+def split(t: Tape, x: Tensor, *counts: int) -> list[Tensor]:
     """Views that together are x; their gradients are put together again."""
     whole, size = x.count, x.size
 
@@ -260,19 +261,19 @@ def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     return split(t, x, *[x.count // parts] * parts)
 
 
-def pad(t: Tape, x: Tensor, count: Number, component: str | None = None) -> Tensor:
+def pad(t: Tape, x: Tensor, count: int, component: str | None = None) -> Tensor:
     """A larger copy; its gradient is a copy too."""
     own, size = x.count, x.size
     return t.record(t.new(count, size, component), (x,), None, lambda grad: (t.new(own, size),))
 
 
-def repeat(t: Tape, x: Tensor, times: Number) -> Tensor:
+def repeat(t: Tape, x: Tensor, times: int) -> Tensor:
     """Every element so many times over; gradients are summed."""
     own, size = x.count, x.size
     return t.record(t.new(own * times, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
-def index(t: Tape, x: Tensor, count: Number) -> Tensor:
+def index(t: Tape, x: Tensor, count: int) -> Tensor:
     """Elements picked by a table of indices; backward adds them up in zeros, out of place."""
     own, size = x.count, x.size
 
@@ -285,13 +286,13 @@ def index(t: Tape, x: Tensor, count: Number) -> Tensor:
     return t.record(t.new(count, size), (x,), None, backward)
 
 
-def mean(t: Tape, x: Tensor, count: Number) -> Tensor:
+def mean(t: Tape, x: Tensor, count: int) -> Tensor:
     """The mean over some axes, leaving `count` values."""
     own, size = x.count, x.size
     return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
-def amax(t: Tape, path: str, x: Tensor, count: Number) -> Tensor:
+def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
     """The maximum over some axes: backward finds it again, counts ties and shares the gradient among them."""
     own, size = x.count, x.size
     y = t.new(count, size)

@@ -9,9 +9,8 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, product, softmax, unbind_heads
-from vitrail.plan.encoder import Numbers, drop_path, norm
-from vitrail.plan.meter import Number
+from vitrail.plan.attend import Problem, copy, is_flash, product, softmax, unbind_heads
+from vitrail.plan.encoder import Numbers, norm, self_attention
 from vitrail.plan.mixes import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
@@ -38,11 +37,9 @@ def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]
     return c, c.embedding, c.position
 
 
-def _blocks(depth: Number) -> list[Run]:
+def _blocks(depth: int) -> list[Run]:
     """The first apart: the caller holds its input to the end."""
-    if not isinstance(depth, int):
-        return [([(0,)], 1), ([(1,), (2,), (3,)], depth - 1)]
-    return [([(0,)], 1), ([(i,) for i in range(1, depth)], depth - 1)]
+    return [[(0,)], [(i,) for i in range(1, depth)]]
 
 
 # ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +103,9 @@ def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: f
     def scaled(branch: Tensor, name: str) -> Tensor:
         if c.layer_scale is not None:
             branch = ops.multiply(t, path, branch, t.parameter(f"{path}.{name}", n.width, "gamma"), spread=True)
-        return drop_path(t, path, n, branch, rate) if t.train else branch
+        if not t.train or rate == 0:
+            return branch
+        return ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
 
     x = ops.add(t, x, scaled(_timm_attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attn"), "ls1"))
     return ops.add(t, x, scaled(_timm_mlp(t, c, n, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp"), "ls2"))
@@ -114,26 +113,34 @@ def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: f
 
 @module
 def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
-    single = isinstance(n.batch, int) and n.batch == 1
-    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
-    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3)
+    p = self_attention(t, n)
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3, n.width)
     if c.qk_norm:
         q, k = _head_norm(t, n, q, f"{path}.q_norm"), _head_norm(t, n, k, f"{path}.k_norm")
     if t.kernel == "eager":
         q = ops.fresh(t, q)
-        copies = not c.qk_norm and not single
+        copies = not c.qk_norm and not p.single
         attn = product(
-            t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=(copies, copies)
+            t,
+            path,
+            q,
+            k,
+            p.count,
+            p.queries,
+            p.head_width,
+            p.keys,
+            "attention_maps",
+            copies=(copies and p.queries > 1, copies),
         )
         attn = softmax(t, path, attn)
         attn = ops.dropout(t, path, attn, c.attention_dropout)
-        x = product(t, path, attn, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not single))
-        x = x if single else ops.copied_back(t, x)
-        x = copy(t, x)
+        x = product(t, path, attn, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
+        x = x if p.single or p.queries == 1 else ops.copied_back(t, x)
+        copies = not p.merges
     else:
         x, copies = fused_mix(t, path, q, k, v, p, None, c.qk_norm)
-        if copies:
-            x = copy(t, x)
+    if copies:
+        x = copy(t, x)
     x = _linear(t, f"{path}.proj", x, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
@@ -144,7 +151,7 @@ def _head_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
 
 
 @module
-def _linear(t: Tape, path: str, x: Tensor, before: Number, after: Number, bias: bool = True) -> Tensor:
+def _linear(t: Tape, path: str, x: Tensor, before: int, after: int, bias: bool = True) -> Tensor:
     return ops.linear(t, path, x, before, after, bias)
 
 
@@ -233,12 +240,12 @@ def _hf_layer(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor
 
 @module
 def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
-    single = isinstance(n.batch, int) and n.batch == 1
-    p = Problem(n.batch * n.num_heads, n.tokens, n.tokens, n.head_width, single)
-    biased = c.qkv_bias == "all"
-    q = _linear(t, f"{path}.q_proj", x, n.width, n.width, biased)
-    k = _linear(t, f"{path}.k_proj", x, n.width, n.width, biased)
-    v = _linear(t, f"{path}.v_proj", x, n.width, n.width, biased)
+    p = self_attention(t, n)
+    eager, padded = t.kernel == "eager", is_flash(t, p) and p.head_width % 8 > 0
+    copies = (eager or padded) and not p.merges  # these give gradients heads first, eager those of keys transposed
+    q = _hf_heads(t, c, n, x, f"{path}.q_proj", copies)
+    k = _hf_heads(t, c, n, x, f"{path}.k_proj", p.batch > 1 and p.keys > 1 if eager else copies)
+    v = _hf_heads(t, c, n, x, f"{path}.v_proj", copies)
     if t.kernel == "eager":
         mixed, weights = _hf_eager(t, c, path, q, k, v, p)
     else:
@@ -249,6 +256,11 @@ def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tu
     return mixed, weights
 
 
+def _hf_heads(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, copies: bool) -> Tensor:
+    x = _linear(t, path, x, n.width, n.width, c.qkv_bias == "all")
+    return ops.copied_back(t, x) if copies else x
+
+
 def _hf_eager(t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> tuple[Tensor, Tensor]:
     copies = (not p.single, not p.single)
     weights = ops.fresh(
@@ -257,7 +269,8 @@ def _hf_eager(t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor,
     weights = t.cast(softmax(t, path, weights, precise=True), q.size, "attention_maps")
     weights = ops.dropout(t, path, weights, c.attention_dropout)
     mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
-    return copy(t, mixed if p.single else ops.copied_back(t, mixed)), weights
+    mixed = mixed if p.single else ops.copied_back(t, mixed)
+    return mixed if p.merges else copy(t, mixed), weights
 
 
 @module

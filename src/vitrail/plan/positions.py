@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.plan import ops
-from vitrail.plan.meter import Number
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Rotation", "axial_rotation", "mixed_rotation", "relative_bias"]
@@ -31,14 +30,12 @@ class Rotation:
         return ops.add(t, turned(x, self.cos), turned(partner, self.sin))
 
 
-def axial_rotation(t: Tape, tokens: Number, head_width: Number, size: int, halves: bool) -> Rotation:
+def axial_rotation(t: Tape, tokens: int, head_width: int, size: int, halves: bool) -> Rotation:
     """Fixed angles: computed once for all blocks."""
     return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size), halves)
 
 
-def mixed_rotation(
-    t: Tape, path: str, patches: Number, tokens: Number, heads: Number, head_width: Number, size: int
-) -> Rotation:
+def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, head_width: int, size: int) -> Rotation:
     """Learned directions, so that the angles are computed, and saved, in every block."""
     pairs = head_width // 2
     place = t.new(2 * patches, 4)
@@ -51,17 +48,28 @@ def mixed_rotation(
     return _rotation_of(t, path, angles, heads * tokens * pairs, size)
 
 
-def _rotation_of(t: Tape, path: str, angles: Tensor, padded: Number, size: int) -> Rotation:
+def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> Rotation:
     angles = ops.pad(t, angles, padded)
     angles = ops.repeat(t, angles, 2)
-    return Rotation(
-        t.cast(ops.activate(t, path, angles), size), t.cast(ops.activate(t, path, angles), size), halves=False
-    )
+    cos, sin = t.cast(_wave(t, path, angles, 2), size), t.cast(_wave(t, path, angles, 1), size)
+    return Rotation(cos, sin, halves=False)
 
 
-def relative_bias(
-    t: Tape, path: str, offsets: Number, patches: Number, heads: Number, entries: int, prefix: int
-) -> Tensor:
+def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
+    """A cosine or a sine: backward makes the other one, for a cosine its negative too, then the gradient."""
+    count, size = angles.count, angles.size
+    saved = t.save(path, angles)
+
+    def backward(grad: Tensor):
+        made = t.new(count, size)
+        for _ in range(steps):
+            made = t.new(count, size)
+        return (made,)
+
+    return t.record(t.new(count, size), (angles,), saved, backward)
+
+
+def relative_bias(t: Tape, path: str, offsets: int, patches: int, heads: int, entries: int, prefix: int) -> Tensor:
     """A bias per head and offset, laid out for every pair of patches, and framed by the prefix's entries."""
     table = t.parameter(path, (offsets + entries) * heads, "table")
     t.buffer(path, patches * patches, 8)
@@ -72,7 +80,7 @@ def relative_bias(
     return _frame_with_prefix(t, bias, of_prefix if entries else t.new(3 * heads, t.size), heads, patches, prefix)
 
 
-def _frame_with_prefix(t: Tape, bias: Tensor, entries: Tensor, heads: Number, patches: Number, prefix: int) -> Tensor:
+def _frame_with_prefix(t: Tape, bias: Tensor, entries: Tensor, heads: int, patches: int, prefix: int) -> Tensor:
     from_prefix, to_prefix, among = ops.split(t, entries, heads, heads, heads)
     left = ops.cat(t, ops.expand(t, among, heads * prefix * prefix), ops.expand(t, to_prefix, heads * patches * prefix))
     right = ops.cat(t, ops.expand(t, from_prefix, heads * prefix * patches), bias)

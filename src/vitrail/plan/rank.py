@@ -30,7 +30,7 @@ from vitrail.plan.workload import Workload
 from vitrail.presets import preset
 
 if TYPE_CHECKING:
-    from vitrail.images.measure import Survey
+    from vitrail.images.survey import Survey
 
 __all__ = ["MODELS", "Candidate", "input_size", "largest_model", "rank", "tokens_per_object", "training"]
 

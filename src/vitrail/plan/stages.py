@@ -118,10 +118,9 @@ def _pairs(depth: int, *, apart: bool) -> list[Run]:
     """Blocks two by two, since every other one shifts; the first stands apart if it alone drops no path."""
     first = 1 if apart else 0
     groups = [tuple(range(i, min(i + 2, depth))) for i in range(first, depth, 2)]
-    runs: list[Run] = [([(0,)], 1)] if apart else []
     whole = [group for group in groups if len(group) == 2]
     rest = [group for group in groups if len(group) == 1]
-    return runs + [(part, len(part)) for part in (whole, rest) if part]
+    return [[(0,)] if apart else [], whole, rest]
 
 
 # ── mobile ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +223,7 @@ def map_transformer(t: Tape, c: MobileConfig, n: Sizes, spec: MobileStage, path:
         _unfold(t, _into(t, path, conv_norm(t, f"{path}.local", x, spec.width, spec.width, places, 9), spec, places))
     ]
     depth = spec.transformer_depth
-    tokens = t.repeat(f"{path}.blocks", one, start.pop(), [([(i,) for i in range(depth)], depth)])
+    tokens = t.repeat(f"{path}.blocks", one, start.pop(), [[(i,) for i in range(depth)]])
     folded = _unfold(t, _norm(t, f"{path}.norm", tokens, width))
     branch = conv_norm(t, f"{path}.back", folded, width, spec.width, places)
     del folded

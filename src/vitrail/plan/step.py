@@ -10,7 +10,7 @@ from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.parts import FullAttention
 from vitrail.plan import cost, peers, stages
 from vitrail.plan.encoder import Numbers
-from vitrail.plan.meter import Meter, Number
+from vitrail.plan.meter import Meter
 from vitrail.plan.ops import cross_entropy
 from vitrail.plan.stages import Sizes
 from vitrail.plan.tape import Tape, Tensor
@@ -27,14 +27,14 @@ class Step:
     """What a step left behind: the tape, and the peak of each phase without what the device holds throughout."""
 
     tape: Tape
-    phase_peaks: dict[str, Number]
-    phase_bytes: dict[str, dict[str, Number]]
+    phase_peaks: dict[str, int]
+    phase_bytes: dict[str, dict[str, int]]
     """By component, at each phase's peak."""
-    after: dict[str, Number]
+    after: dict[str, int]
     """By component, when backward has ended."""
 
     @property
-    def largest_unit(self) -> Number:
+    def largest_unit(self) -> int:
         """Parameters of the largest block, or of what is outside of blocks: what a sharded model gathers at a time."""
         units: dict[str, int] = {}
         for path, count in self.tape.params.items():
@@ -44,9 +44,9 @@ class Step:
         return max(units.values())
 
 
-def run_step(config: Config, workload: Workload, meter: Meter | None = None, numbers: Numbers | None = None) -> Step:
-    """Walk through one step. `numbers` replaces the config's sizes, for a sweep."""
-    meter = meter or Meter()
+def run_step(config: Config, workload: Workload) -> Step:
+    """Walk through one step."""
+    meter = Meter()
     train = workload.train
     tape = Tape(
         meter,
@@ -58,10 +58,9 @@ def run_step(config: Config, workload: Workload, meter: Meter | None = None, num
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
     )
-    model, own = _model(config, workload)
-    n = numbers or own
-    peaks: dict[str, Number] = {}
-    at_peak: dict[str, dict[str, Number]] = {}
+    model, n = _model(config, workload)
+    peaks: dict[str, int] = {}
+    at_peak: dict[str, dict[str, int]] = {}
 
     def end(phase: str) -> None:
         peaks[phase], at_peak[phase] = meter.peak, meter.at_peak

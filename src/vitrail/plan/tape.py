@@ -1,8 +1,7 @@
 """A model run on tensors that have a size and no content: what it allocates, saves and frees, and when.
 
 `vitrail.plan.cost` spells every module as `vitrail.nn` does, with the operations of `vitrail.plan.ops`. Python's own
-reference counts free the storages, as they do in PyTorch, so that lifetimes need no rules of their own. Sizes are
-whole numbers, or NumPy arrays of them: then one run answers for all configs of one structure.
+reference counts free the storages, as they do in PyTorch, so that lifetimes need no rules of their own.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from vitrail.plan.meter import Meter, Number, Storage
+from vitrail.plan.meter import Meter, Storage
 
 __all__ = ["Tape", "Tensor", "module"]
 
 
-Run = tuple[list[tuple[int, ...]], Number]
-"""Groups of block numbers, and how many there are: in a sweep an array, where the groups are examples."""
+Run = list[tuple[int, ...]]
+"""Groups of block numbers; all groups of a run are alike."""
 
 
 def module(function: Callable) -> Callable:
@@ -37,7 +36,7 @@ class Tensor:
 
     __slots__ = ("count", "node", "size", "slot", "storage")
 
-    def __init__(self, storage: Storage | None, count: Number, size: int, node: Any = None, slot: int = 0) -> None:
+    def __init__(self, storage: Storage | None, count: int, size: int, node: Any = None, slot: int = 0) -> None:
         self.storage, self.count, self.size, self.node, self.slot = storage, count, size, node, slot
 
 
@@ -98,29 +97,29 @@ class Tape:
         """Bytes of an element that a matrix product reads or writes."""
         self.paths: dict[str, None] = {}
         """Modules, in the order in which they are first used."""
-        self.params: dict[str, Number] = defaultdict(int)
+        self.params: dict[str, int] = defaultdict(int)
         self.tensors: dict[str, int] = defaultdict(int)
         """Parameters as PyTorch counts them: tensors."""
-        self.flops: dict[str, Number] = defaultdict(int)
-        self.backward_flops: dict[str, Number] = defaultdict(int)
-        self.saved_bytes: dict[str, Number] = defaultdict(int)
-        self.grad_bytes: dict[str, Number] = defaultdict(int)
-        self.buffer_bytes: dict[str, Number] = defaultdict(int)
-        self.repeats: dict[str, tuple[Number, list[str]]] = {}
-        """Paths that stand for so many more like them, and those paths."""
+        self.flops: dict[str, int] = defaultdict(int)
+        self.backward_flops: dict[str, int] = defaultdict(int)
+        self.saved_bytes: dict[str, int] = defaultdict(int)
+        self.grad_bytes: dict[str, int] = defaultdict(int)
+        self.buffer_bytes: dict[str, int] = defaultdict(int)
+        self.repeats: dict[str, list[str]] = {}
+        """Paths that stand for others like them, and those others."""
         self.notes: list[str] = []
         self._component = "activations"
         self._running_back = False
         self._nodes: list[Node | Callable[[], None]] = []
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._casts: dict[tuple[str, str], Tensor] = {}
-        self._past_casts: list[tuple[dict[tuple[str, str], Tensor], Number]] = []
+        self._past_casts: list[tuple[dict[tuple[str, str], Tensor], int]] = []
         self._frame: _Frame | None = None
         self._unpacked: list | None = None
 
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def parameter(self, path: str, count: Number, name: str = "weight") -> Tensor:
+    def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
         """A learned tensor of the module at `path`."""
         leaf = self._leaves.get((path, name))
         if leaf is None:
@@ -130,7 +129,7 @@ class Tape:
             self.tensors[path] += 1
         return Tensor(None, count, self.size, leaf if self.train else None)
 
-    def weight(self, path: str, count: Number, name: str = "weight") -> Tensor:
+    def weight(self, path: str, count: int, name: str = "weight") -> Tensor:
         """A learned tensor as a matrix product takes it: under autocast a copy, kept until autocast ends."""
         parameter = self.parameter(path, count, name)
         if not self.amp:
@@ -140,7 +139,7 @@ class Tape:
             cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
         return cast
 
-    def buffer(self, path: str, count: Number, size: int) -> Tensor:
+    def buffer(self, path: str, count: int, size: int) -> Tensor:
         """A fixed tensor that the model owns."""
         if path not in self.buffer_bytes or self._frame is None or self._frame.recomputed is None:
             self.buffer_bytes[path] += count * size
@@ -148,7 +147,7 @@ class Tape:
 
     # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def new(self, count: Number, size: int, component: str | None = None) -> Tensor:
+    def new(self, count: int, size: int, component: str | None = None) -> Tensor:
         return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
 
     def save(self, path: str, *tensors: Tensor) -> Any:
@@ -189,20 +188,20 @@ class Tape:
         count, old = x.count, x.size
         return self.record(self.new(count, size, component), (x,), None, lambda grad: (self.new(count, old),))
 
-    def tally(self, path: str, flops: Number) -> None:
+    def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
         self.paths[path] = None
         (self.backward_flops if self._running_back else self.flops)[path] += flops
 
-    def total(self, rows: dict[str, Number]) -> Number:
+    def total(self, rows: dict[str, int]) -> int:
         """A sum over all modules, those included that others stand for."""
-        total: Number = 0
+        total = 0
         for path, value in rows.items():
-            times: Number = 1
-            for template, (more, _) in self.repeats.items():
+            times = 1
+            for template, others in self.repeats.items():
                 if path.startswith(template) and path[len(template) : len(template) + 1] in ("", "."):
-                    times = times + more
-            total = total + value * times
+                    times += len(others)
+            total += value * times
         return total
 
     def approximate(self, why: str) -> None:
@@ -218,20 +217,18 @@ class Tape:
         Every group of a run changes the live bytes alike, forward and backward, so that peaks are in its first or its
         last: those between are skipped, and accounted for.
         """
-        for run in runs:
-            groups, count = run
+        for groups in runs:
             done, last, marks = 0, len(groups) - 1, []
             while done <= last:
                 before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
                 for number in groups[done]:
                     x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
-                times: Number = 0
+                times = 0
                 if x.size == size and done < last - 1:
-                    times = count - done - 2
+                    times = last - done - 1
                     self.meter.extrapolate(before, times)
                     for i, number in enumerate(groups[done]):
-                        others = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
-                        self.repeats[f"{name}.{number}"] = times, others
+                        self.repeats[f"{name}.{number}"] = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
                     self._nodes.append(lambda times=times, marks=marks: self.meter.extrapolate(marks[0], times))
                     done = last - 1
                 self._past_casts.append((self._casts, times))

@@ -33,17 +33,26 @@ class Windows:
 
     @property
     def padded(self) -> bool:
-        return self.across.height * self.window.height != self.grid.height or self.wider
+        return self.higher or self.wider
+
+    @property
+    def higher(self) -> bool:
+        return self.across.height * self.window.height != self.grid.height
 
     @property
     def wider(self) -> bool:
         """The padding makes rows longer, so that cutting it off leaves gaps."""
         return self.across.width * self.window.width != self.grid.width
 
+    @property
+    def thin(self) -> bool:
+        """Windows as wide as the grid, or of one row or column: some of their axes are one as they lie."""
+        return self.across.width == 1 or 1 in self.window
+
     def in_place(self, prefix: int) -> bool:
-        """Whole rows of the grid are windows as they lie, without a copy; with a prefix, only the whole grid is."""
-        rows = self.across.width == 1 and not self.padded and not self.shifted
-        return rows and (self.across.height == 1 or prefix == 0)
+        """Windows that follow each other as tokens do need no copy; with a prefix, only the whole grid does not."""
+        runs = (self.across.width == 1 or self.window.height == 1) and not self.padded and not self.shifted
+        return runs and (self.across.area == 1 or prefix == 0)
 
     @property
     def patches(self) -> int:
@@ -60,13 +69,12 @@ def windowed_mix(
     p: Problem,
     windows: Windows,
     prefix: int,
-    batch: int,
     bias: Tensor | None,
 ) -> tuple[Tensor, bool]:
     in_place = windows.in_place(prefix)
-    if windows.across.width == 1 and not in_place:
-        t.approximate("windows as wide as the grid that shift, are padded or have a prefix: copies not proven")
-    heads, count, size = p.count // batch, windows.across.area, windows.window.area
+    if windows.thin and not in_place:
+        t.approximate("windows of whole rows, one row or one column: which of them are copied is not proven")
+    count, size = windows.across.area, windows.window.area
     keys = size + prefix
     q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
     allowed = t.new(count * size * size, 1, "attention_maps") if windows.padded or windows.shifted else None
@@ -77,19 +85,19 @@ def windowed_mix(
         if scores is not None:
             scores = ops.pad(t, scores, scores.count // size * keys, "attention_maps")
     if scores is not None:
-        own = heads if bias is not None else 1
-        scores = ops.expand(t, scores, batch * count * own * size * keys)
-        if allowed is not None and batch > 1:  # windows have masks of their own: one for each must be made
+        own = p.heads if bias is not None else 1
+        scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None)
+        if allowed is not None and p.batch > 1:  # windows have masks of their own: one for each must be made
             scores = copy(t, scores)
-    problem = Problem(p.count * count, size, keys, p.head_width)
+    problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
     if not in_place:
         mixed = _join(t, mixed, p, windows)
     if not prefix:
-        return mixed, not in_place
+        return mixed, not in_place and not p.merges
     queries = ops.narrow(t, q, p.count * prefix * p.head_width)
-    from_prefix = sdpa(t, path, queries, k, v, Problem(p.count, prefix, p.keys, p.head_width))
-    return ops.cat(t, from_prefix, mixed), True
+    from_prefix = sdpa(t, path, queries, k, v, Problem(p.batch, p.heads, prefix, p.keys, p.head_width))
+    return ops.cat(t, from_prefix, mixed), not p.merges
 
 
 def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int) -> Tensor:
@@ -129,6 +137,8 @@ def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
     x = copy(t, ops.copied_back(t, mixed))
     if windows.shifted:
         x = ops.fresh(t, x)
-    if windows.padded:
+    if windows.higher:
+        x = ops.narrow(t, x, x.count // windows.across.height // windows.window.height * windows.grid.height)
+    if windows.wider:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
     return copy(t, x) if windows.wider else x

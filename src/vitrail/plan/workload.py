@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vitrail.errors import VitrailError, require
-from vitrail.rules import positive
+from vitrail.errors import VitrailError, shown
+from vitrail.rules import PositiveInt
+from vitrail.value import Value, one_of
 
 __all__ = ["AttentionKernel", "Library", "Memory", "Optimizer", "Precision", "Shard", "Workload"]
 
@@ -14,62 +16,47 @@ Precision = Literal["fp32", "amp-bf16", "amp-fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adamw", "adamw-fused", "adafactor", "adamw-8bit"]
 AttentionKernel = Literal["eager", "flash", "efficient"]
 Library = Literal["vitrail", "timm", "huggingface"]
+ShardKind = Literal["ddp", "zero1", "zero2", "fsdp"]
 
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(Value):
     """State spread over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2)."""
 
-    kind: Literal["ddp", "zero1", "zero2", "fsdp"]
-    devices: int
-
-    def __post_init__(self) -> None:
-        kinds = ("ddp", "zero1", "zero2", "fsdp")
-        require(self.kind in kinds, f"shard {self.kind!r} is unknown; use one of {', '.join(kinds)}, like fsdp:8")
-        positive("devices", self.devices)
+    kind: ShardKind
+    devices: PositiveInt
 
     @classmethod
-    def of(cls, text: str) -> Shard:
-        """Read `fsdp:8`."""
-        kind, colon, devices = text.partition(":")
-        if not colon or not devices.isdigit():
-            raise VitrailError(f"shard {text!r} is not KIND:DEVICES; write fsdp:8, zero2:4 or ddp:2")
-        return cls(kind, int(devices))  # type: ignore[arg-type]
+    def of(cls, value: Shard | str) -> Shard:
+        """Read `fsdp:8` or a Shard."""
+        if isinstance(value, Shard):
+            return value
+        found = re.fullmatch(r"([^:]*):(\d{1,9})", value) if isinstance(value, str) else None
+        if found is None:
+            raise VitrailError(f"shard {shown(value)} is not KIND:DEVICES; write fsdp:8, zero2:4 or ddp:2")
+        return cls(one_of("shard", found[1], get_args(ShardKind)), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.devices}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(Value):
     """One step: a batch through the model, forward only or with backward and an optimizer."""
 
-    batch: int = 1
+    batch: PositiveInt = 1
     """Images per device and forward pass: with `accumulate`, the effective batch is their product."""
     train: bool = False
     precision: Precision = "fp32"
     optimizer: Optimizer = "adamw"
     attention: AttentionKernel = "flash"
     checkpointing: bool = False
-    accumulate: int = 1
+    accumulate: PositiveInt = 1
     shard: Shard | None = None
     library: Library = "vitrail"
     """Whose implementation of the config is planned."""
-    adaptive_tokens: int | None = None
+    adaptive_tokens: PositiveInt | None = None
     """Patch tokens per image, for adaptive patches, where the config alone cannot say."""
-
-    def __post_init__(self) -> None:
-        positive("batch", self.batch)
-        positive("accumulate", self.accumulate)
-        if self.adaptive_tokens is not None:
-            positive("adaptive_tokens", self.adaptive_tokens)
-        for name, options in (
-            ("precision", Precision),
-            ("optimizer", Optimizer),
-            ("attention", AttentionKernel),
-            ("library", Library),
-        ):
-            value = getattr(self, name)
-            require(
-                value in get_args(options), f"{name} {value!r} is unknown; use one of {', '.join(get_args(options))}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

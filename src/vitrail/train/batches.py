@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.data.source import Source
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import ImageError
-from vitrail.images.source import Source
 from vitrail.train.augment import CROP_DRAWS, DRAWS, MOVE_DRAWS, centre, crop_box, flip_and_shift, rand_augment, resize
 from vitrail.train.mix import draw_mixing, mix, soft_labels
 from vitrail.train.random import generator, order, uniform

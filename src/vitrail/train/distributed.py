@@ -21,18 +21,20 @@ from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
 from vitrail.nn.block import Block
+from vitrail.rules import NonNegativeInt, PositiveInt
+from vitrail.value import Value
 
 __all__ = ["ALONE", "World", "find_device", "read_shards", "save_shards", "world_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Value):
     """The processes of a run and this one's place among them."""
 
-    rank: int = 0
-    size: int = 1
+    rank: NonNegativeInt = 0
+    size: PositiveInt = 1
     shard: Literal["ddp", "fsdp"] = "ddp"
-    restarts: int = 0
+    restarts: NonNegativeInt = 0
     """How often torchrun has started the processes again."""
     device: str = "cpu"
     """This process's own: of several cards, the one of its place on the machine."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitrail.data.source import Source
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.source import Source
 from vitrail.train.batches import in_order, normalise
 from vitrail.train.objective import Model
 

@@ -5,16 +5,22 @@ metrics.jsonl                          an object a step
 status.json                            where it stands
 states/                                the two newest states
 model.safetensors, curves.png          at the end
+.lock                                  while a training is under way: which process it is
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vitrail.errors import VitrailError
+from vitrail.lock import lock
+from vitrail.train.distributed import World
 
 __all__ = ["RunFolder", "read_metrics"]
 
@@ -26,7 +32,61 @@ class RunFolder:
         self.path, self.writes = path, writes
         self.states, self.model, self.curves = path / "states", path / "model.safetensors", path / "curves.png"
         self.metrics, self.status_file = path / "metrics.jsonl", path / "status.json"
+        self.lock_file = path / ".lock"
         self.held: dict[str, Any] = {}
+        self.entered, self.descriptor = False, None
+
+    @contextmanager
+    def alone(self, world: World) -> Iterator[Self]:
+        """Keep other trainings out of the folder; refused, in every process of a run, while another is under way.
+
+        The first process of a run holds the lock, and the lock ends with it. Inside another `alone` this does nothing.
+        """
+        if self.entered:
+            yield self
+            return
+        made = not os.path.exists(self.path)
+        refusal = self._lock() if self.writes else None
+        if world.first(1 if refusal else None) is not None:
+            raise VitrailError(refusal or f"{self.path} was refused to the first process of this run; see its message")
+        self.entered = True
+        try:
+            yield self
+        finally:
+            self.entered = False
+            if self.descriptor is not None:
+                self.lock_file.unlink(missing_ok=True)
+                os.close(self.descriptor)
+                self.descriptor = None
+            if made and self.writes:
+                with suppress(OSError):  # a run that ended before it wrote anything leaves no folder
+                    self.path.rmdir()
+
+    def _lock(self) -> str | None:
+        """Take the lock, or say why it cannot be had."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"{self.path} cannot be a run's folder ({error.strerror or error}); choose another"
+        try:
+            self.descriptor = lock(self.lock_file, os.O_RDWR | os.O_CREAT)
+        except OSError:
+            return None  # a disk without locks: `guarded` says so
+        if self.descriptor is None:
+            return f"{self.path} is being trained by {self._holder()}; wait until it ends, or choose another folder"
+        os.truncate(self.descriptor, 0)
+        os.write(self.descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+        return None
+
+    def _holder(self) -> str:
+        with suppress(OSError):
+            return " ".join(self.lock_file.read_text(errors="replace").split())[:80] or "another process"
+        return "another process"
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a lock keeps other trainings out; not on a disk that has none."""
+        return self.descriptor is not None or not self.writes
 
     def rewind(self, step: int) -> None:
         """Forget what was told of steps after `step`: they will be done again."""

@@ -7,31 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint.file import write_file
-from vitrail.codec import from_plain, to_plain
+from vitrail.atomic import write_file
+from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError
+from vitrail.rules import FiniteFloat, NonNegativeFloat, NonNegativeInt
 from vitrail.train.recipe import Recipe, recipe_from_text
+from vitrail.value import Value
 
 __all__ = ["DataFacts", "Job", "difference", "read_job", "write_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataFacts:
+class DataFacts(Value):
     """The data as they were when the run began."""
 
     sources: tuple[str, ...]
-    images: int
+    images: NonNegativeInt
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[FiniteFloat, ...]
+    std: tuple[NonNegativeFloat, ...]
     start: str | None = None
     """The checkpoint whose weights the run began with; None for fresh ones."""
     teacher: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Value):
     config: Config
     recipe: Recipe
     data: DataFacts
@@ -40,8 +42,8 @@ class Job:
 def write_job(folder: Path, job: Job) -> None:
     for name, text in (
         ("config.json", job.config.to_json()),
-        ("recipe.json", job.recipe.to_json()),
         ("data.json", json.dumps(to_plain(job.data), indent=2)),
+        ("recipe.json", job.recipe.to_json()),  # last: where it is, the folder holds a run
     ):
         content = f"{text}\n".encode()
         write_file(folder / name, lambda file, content=content: file.write(content))
@@ -49,10 +51,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 def read_job(folder: Path) -> Job:
     config, recipe, data = (_text(folder / name) for name in ("config.json", "recipe.json", "data.json"))
-    try:
-        facts = json.loads(data)
-    except ValueError as error:
-        raise VitrailError(f"{folder / 'data.json'} is not JSON ({error}); restore it, or start again") from None
+    facts = parse_json(data, str(folder / "data.json"), "restore it, or start again")
     return Job(
         config=config_from_json(config), recipe=recipe_from_text(recipe), data=from_plain(facts, DataFacts, "data")
     )

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
-from vitrail.images.source import Source
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
 from vitrail.nn.compile import compiled
@@ -76,7 +76,6 @@ def train(
     _check(job, source)
     trained, objective = _begin(job, start, teacher, world)
     device = torch.device(world.device)
-    first = _resume(folder, trained, world, watch)
     batches = Batches(
         source,
         recipe,
@@ -89,14 +88,17 @@ def train(
     )
     forward = compiled(objective) if recipe.compile else objective
     damaged: set[str] = set()
-    last = (read_metrics(folder.path) or [{}])[-1]
-    loss: float = last.get("loss", math.nan)
-    accuracy: float | None = last.get("test_accuracy")
-    folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
-    watch({"step": first, "steps": recipe.steps})
-    began = before = told = time.monotonic()
 
-    with Stop() as stop:
+    with folder.alone(world), Stop() as stop:
+        if not folder.guarded:
+            watch({"note": f"the disk of {folder.path} has no locks: nothing keeps a second training out of it"})
+        first = _resume(folder, trained, world, watch)
+        last = (read_metrics(folder.path) or [{}])[-1]
+        loss: float = last.get("loss", math.nan)
+        accuracy: float | None = last.get("test_accuracy")
+        folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
+        watch({"step": first, "steps": recipe.steps})
+        began = before = told = time.monotonic()
         for step, parts in ahead(batches, first, recipe.steps):
             for group in trained.groups():
                 group["lr"] = recipe.lr_at(step)

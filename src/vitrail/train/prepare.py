@@ -11,10 +11,10 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.embedded import names_weights
 from vitrail.checkpoint.read import load
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
+from vitrail.data.open import open_source
+from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.open import open_source
-from vitrail.images.source import Source
 from vitrail.parts import Patches
 from vitrail.presets import preset
 from vitrail.train.batches import statistics

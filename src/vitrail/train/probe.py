@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.data.source import Source
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.source import Source
 from vitrail.train.batches import in_order, normalise
 from vitrail.train.objective import Model
 

@@ -5,24 +5,24 @@ A recipe is JSON or TOML; `to_json` and `recipe_from_text` are each other's inve
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import math
 import tomllib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from vitrail.codec import from_plain, to_plain
+from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.rules import at_least_zero, positive, rate
+from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, Rate
+from vitrail.value import Value
 
 __all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "recipe_from_text", "recipe_named"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation:
+class Distillation(Value):
     """What the student takes from a teacher, and how much of the loss that is.
 
     logits: the softened distribution (arXiv 1503.02531); token: the teacher's decision, by the head of a distillation
@@ -30,54 +30,50 @@ class Distillation:
     """
 
     what: Literal["logits", "token", "features"] = "logits"
-    weight: float = 0.5
-    temperature: float = 3.0
-
-    def __post_init__(self) -> None:
-        require(0 < self.weight <= 1, f"weight {self.weight} is outside 0 < weight ≤ 1; 0.5 is half of the loss")
-        require(self.temperature > 0, f"temperature {self.temperature} is not above 0; use 1 to 5")
+    weight: Annotated[float, Range("(0, 1]", "0.5 is half of the loss")] = 0.5
+    temperature: Annotated[float, Range("(0, inf)", "use 1 to 5")] = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Value):
     """AdamW or Muon with warm-up and cosine decay over augmented images."""
 
-    steps: int = 1000
-    batch: int = 64
+    steps: PositiveInt = 1000
+    batch: PositiveInt = 64
     """Images per update, over all processes and micro-batches."""
-    accumulate: int = 1
+    accumulate: PositiveInt = 1
     """Micro-batches per update and process: the same update with less memory."""
-    seed: int = 0
+    seed: Annotated[int, Range("[0, inf)", "give 0 or more")] = 0
     mimetic: bool = False
     """Begin with attention as training would leave it (arXiv 2305.09828): few images then teach more."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: the encoder's matrices by orthogonalised momentum (`vitrail.train.muon`), the rest by AdamW."""
-    lr: float = 1e-3
-    min_lr: float = 1e-5
-    warmup: float = 0.05
+    lr: Annotated[float, Range("(0, inf)", "0.001 is usual")] = 1e-3
+    min_lr: NonNegativeFloat = 1e-5
+    warmup: Rate = 0.05
     """Part of the steps in which the learning rate climbs to `lr`."""
-    weight_decay: float = 0.05
+    weight_decay: Rate = 0.05
     """Of matrices; vectors and tables of positions and tokens are left alone."""
-    beta1: float = 0.9
-    beta2: float = 0.999
-    clip: float | None = 1.0
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    clip: Annotated[float, Range("(0, inf)", "1 is usual, None leaves it out")] | None = 1.0
     """The largest norm of all gradients together."""
-    ema: float | None = None
+    ema: Annotated[float, Range("(0, 1)", "0.999 is usual, None leaves it out")] | None = None
     """Decay of the weights' running mean, which then is the result; batch norms keep their own running statistics."""
 
-    label_smoothing: float = 0.0
-    mixup: float = 0.0
+    label_smoothing: Rate = 0.0
+    mixup: NonNegativeFloat = 0.0
     """The beta distribution's parameter; 0 for none. With cutmix too, each pair of images draws one of the two."""
-    cutmix: float = 0.0
-    crop: float = 1.0
+    cutmix: NonNegativeFloat = 0.0
+    crop: Annotated[float, Range("(0, 1]", "use 1 for no crop")] = 1.0
     """The smallest part of an image's area that a random crop keeps; 1 for no crop."""
     flip: bool = False
-    shift: int = 0
+    shift: NonNegativeInt = 0
     """Pixels by which an image may move up, down, left and right; its edge goes on behind it."""
-    augment: int = 0
+    augment: Annotated[int, Range("[0, 8]", "2 is usual, 0 is none")] = 0
     """RandAugment operations per image."""
-    magnitude: float = 0.3
+    magnitude: Annotated[float, Range("[0, 1]", "0.3 is usual")] = 0.3
     """Their strength, 0 to 1."""
 
     images: tuple[Size, ...] = ()
@@ -91,26 +87,8 @@ class Recipe:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulate"):
-            positive(name, getattr(self, name))
-        for name in ("seed", "augment", "shift"):
-            at_least_zero(name, getattr(self, name))
-        for name in ("label_smoothing", "warmup", "weight_decay", "beta1", "beta2"):
-            rate(name, getattr(self, name))
-        for name in ("images", "patches"):
-            object.__setattr__(self, name, tuple(Size.of(size) for size in getattr(self, name)))
-        require(
-            self.lr > 0 and math.isfinite(self.lr) and 0 <= self.min_lr <= self.lr,
-            f"lr {self.lr} with min_lr {self.min_lr}: give 0 ≤ min_lr ≤ lr, with lr above 0",
-        )
-        require(self.augment <= 8, f"augment {self.augment} is more than 8 operations an image; 2 is usual")
-        require(0 < self.crop <= 1, f"crop {self.crop} is outside 0 < crop ≤ 1; use 1 for no crop")
-        require(0 <= self.magnitude <= 1, f"magnitude {self.magnitude} is outside 0–1; 0.3 is usual")
-        for name in ("mixup", "cutmix"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name} {value} is below 0; use 0 for none")
-        require(self.ema is None or 0 < self.ema < 1, f"ema {self.ema} is outside 0 < decay < 1; 0.999 is usual")
-        require(self.clip is None or self.clip > 0, f"clip {self.clip} is not above 0; leave it out for none")
+        super().__post_init__()
+        require(self.min_lr <= self.lr, f"min_lr {self.min_lr} is above lr {self.lr}; give at most lr")
         require(
             self.batch % (2 * self.accumulate) == 0 or not (self.mixup or self.cutmix),
             f"batch {self.batch} in {self.accumulate} micro-batches leaves an image without a partner to mix with; "
@@ -136,14 +114,13 @@ class Recipe:
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=2)
 
-    def but(self, **changes: Any) -> Recipe:
-        return dataclasses.replace(self, **changes)
-
 
 def recipe_from_text(text: str) -> Recipe:
     """Read JSON or TOML."""
+    if text.lstrip().startswith("{"):
+        return from_plain(parse_json(text, "recipe", "write one with to_json()"), Recipe, "recipe")
     try:
-        held = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+        held = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise VitrailError(f"recipe is neither JSON nor TOML ({error}); write one with to_json()") from None
     return from_plain(held, Recipe, "recipe")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from vitrail.atomic import flush
 from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
 from vitrail.errors import VitrailError, require
 
@@ -106,23 +106,15 @@ def _finish(temporary: Path, final: Path, step: int) -> None:
     manifest = temporary / MANIFEST
     manifest.write_text(json.dumps({"step": step, "sha256": sums}, indent=2))
     for path in (manifest, temporary):
-        _flush(path)
+        flush(path)
     if final.exists():
         shutil.rmtree(final)
     temporary.rename(final)
-    _flush(final.parent)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush(final.parent)
 
 
 def _flushed_sum(path: Path) -> str:
-    _flush(path)
+    flush(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.dialects.conditions import gated, plain
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
-from vitrail.checkpoint.dialects.table import JOINED, SPLIT, Row, both
+from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, SPLIT, TOKEN, Row, both
 from vitrail.checkpoint.dialects.timm_names import BLOCK, FRONT
 from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
@@ -31,10 +31,12 @@ PLAIN_MLP = (
     *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=plain),
     *both("blocks.{i}.mlp.fc2", "{p}blocks.{i}.mlp.fc2", when=plain),
 )
+MASK = Row((MASK_TOKEN,), ("{p}mask_token",), TOKEN)
 DINO_ROWS = (*FRONT, *BLOCK, *both("norm", "{p}norm"))
 DINOV2_ROWS = (
     *FRONT,
     Row(("prefix.registers",), ("{p}register_tokens",)),
+    MASK,
     *WITHOUT_MLP,
     *PLAIN_MLP,
     *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.w12", when=gated),
@@ -45,6 +47,7 @@ DINOV2_ROWS = (
 DINOV3_ROWS = (
     *FRONT,
     Row(("prefix.registers",), ("{p}storage_tokens",)),
+    MASK,
     *(row for row in WITHOUT_MLP if row.ours[0] != "blocks.{i}.attention.qkv.bias"),
     Row(
         ("blocks.{i}.attention.q_bias", "+blocks.{i}.attention.k_bias", "blocks.{i}.attention.v_bias"),
@@ -128,7 +131,7 @@ DINOV2 = _dialect(
             and _has("pos_embed")(stored, prefix)
         ),
         known=_known_dinov2,
-        spare=r"mask_token|dino_head\..*|ibot_head\..*",
+        spare=r"dino_head\..*|ibot_head\..*",
         needs=("prefix.cls", "position.table", "norm.weight", "blocks.0.scale1"),
         constants=_mask_token,
     )
@@ -140,7 +143,7 @@ DINOV3 = _dialect(
         anchor=ANCHOR,
         signs=_has("storage_tokens", "rope_embed.periods"),
         known=_known(Rotary(coordinates="normalised", temperature=100.0), 1e-5),
-        spare=r"mask_token|rope_embed\.periods|blocks\.\d+\.attn\.qkv\.bias_mask|local_cls_norm\..*",
+        spare=r"rope_embed\.periods|blocks\.\d+\.attn\.qkv\.bias_mask|local_cls_norm\..*",
         needs=("prefix.cls", "prefix.registers", "norm.weight", "blocks.0.scale1"),
         constants=_dinov3_constants,
     )

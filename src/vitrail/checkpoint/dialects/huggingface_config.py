@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -158,12 +158,12 @@ def _vit(checkpoint: Checkpoint) -> ViTConfig:
     return checkpoint.config
 
 
-def labels(classes: int, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of classes: those that came with the model where they still fit."""
+def labels(classes: int, origin: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Names of classes: those that came with the model where they still fit, then those that are known."""
     kept = origin.get("id2label")
     if not classes or (isinstance(kept, Mapping) and len(kept) == classes):
         return {}
-    names = {index: f"LABEL_{index}" for index in range(classes)}
+    names = dict(enumerate(known or [f"LABEL_{index}" for index in range(classes)]))
     return {"id2label": names, "label2id": {name: index for index, name in names.items()}}
 
 
@@ -173,8 +173,12 @@ def describe(
     *,
     plain: tuple[str, str],
     headed: tuple[str, str] | None = None,
+    nested: bool = False,
 ) -> Callable[[Checkpoint, Mapping[str, Tensor]], Written]:
-    """`plain` and `headed` are the class, and what stands before its names, without and with a head."""
+    """`plain` and `headed` are the class, and what precedes its names, without and with a head.
+
+    A `nested` config has the vision tower's part inside, as models of image and text do.
+    """
 
     def written(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         config = checkpoint.config
@@ -183,13 +187,15 @@ def describe(
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
         came_as = Said(origin).first("architectures")
-        whole = isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
+        whole = nested or isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None
-        found = {**found, **fields(config), **(labels(config.classes, origin) if headed else {})}
+        masked = model_type == "beit" and "embeddings.mask_token" in tensors
+        found = {**found, **fields(config), **({"use_mask_token": True} if masked else {})}
         if whole:
-            found = {"vision_config": {**origin["vision_config"], **found}}
-        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found}
+            found = {"vision_config": {**origin.get("vision_config", {}), **found}}
+        names = labels(config.classes, origin, checkpoint.labels) if headed else {}
+        stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
         return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
 
     return written

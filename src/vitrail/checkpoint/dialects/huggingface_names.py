@@ -11,18 +11,24 @@ from vitrail.checkpoint.dialects.conditions import (
     pooled_norm,
     token_norm,
 )
-from vitrail.checkpoint.dialects.table import CLS, JOINED, PIXELS_LAST, Q_AND_KV, TABLE, Row, both
+from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
 from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = [
     "BEIT_ROWS",
+    "CLIP_CLASSIFIER_ROWS",
     "CLIP_ROWS",
+    "DEIT_CLASSIFIER_ROWS",
     "DEIT_ROWS",
+    "DINOV2_CLASSIFIER_ROWS",
+    "DINOV2_REGISTER_CLASSIFIER_ROWS",
     "DINOV2_REGISTER_ROWS",
     "DINOV2_ROWS",
     "DINOV3_ROWS",
     "MAE_ROWS",
+    "SIGLIP2_CLASSIFIER_ROWS",
     "SIGLIP2_ROWS",
+    "SIGLIP_CLASSIFIER_ROWS",
     "SIGLIP_ROWS",
     "VIT_ROWS",
 ]
@@ -42,6 +48,7 @@ def _two_biases(theirs: str, query: str = "query", value: str = "value") -> tupl
 
 
 LAYER = "{p}encoder.layer.{i}"
+MASK = Row((MASK_TOKEN,), ("{p}embeddings.mask_token",))
 FRONT = (
     *both("embedding", "{p}embeddings.patch_embeddings.projection"),
     Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
@@ -56,6 +63,7 @@ VIT_BLOCK = (
 )
 VIT_ROWS = (
     *FRONT,
+    MASK,
     *VIT_BLOCK,
     *_qkv(f"{LAYER}.attention.attention"),
     *both("norm", "{p}layernorm"),
@@ -63,6 +71,7 @@ VIT_ROWS = (
 )
 DEIT_ROWS = (
     *FRONT,
+    MASK,
     Row(("prefix.distillation",), ("{p}embeddings.distillation_token",)),
     *VIT_BLOCK,
     *_qkv(f"{LAYER}.attention.attention"),
@@ -70,9 +79,18 @@ DEIT_ROWS = (
     *both("head", "cls_classifier"),
     *both("distillation_head", "distillation_classifier"),
 )
+DEIT_CLASSIFIER_ROWS = (
+    *FRONT,
+    Row(("prefix.registers",), ("{p}embeddings.distillation_token",)),  # a token that no head reads is a register
+    *VIT_BLOCK,
+    *_qkv(f"{LAYER}.attention.attention"),
+    *both("norm", "{p}layernorm"),
+    *both("head", "classifier"),
+)
 MAE_ROWS = (*VIT_ROWS, Row((FIXED_TABLE,), ("{p}embeddings.position_embeddings",), TABLE, is_sincos))
 BEIT_ROWS = (
     *FRONT[:3],
+    MASK,
     Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE, is_learned),
     *VIT_BLOCK,
     _qkv(f"{LAYER}.attention.attention")[0],
@@ -94,6 +112,7 @@ BEIT_ROWS = (
 )
 DINOV2_ROWS = (
     *FRONT,
+    Row((MASK_TOKEN,), ("{p}embeddings.mask_token",), TOKEN),
     *both("blocks.{i}.norm1", f"{LAYER}.norm1"),
     *_qkv(f"{LAYER}.attention.attention"),
     *both("blocks.{i}.attention.out", f"{LAYER}.attention.output.dense"),
@@ -107,10 +126,13 @@ DINOV2_ROWS = (
     *both("norm", "{p}layernorm"),
 )
 DINOV2_REGISTER_ROWS = (*DINOV2_ROWS, Row(("prefix.registers",), ("{p}embeddings.register_tokens",)))
+DINOV2_CLASSIFIER_ROWS = (*DINOV2_ROWS, *both("head", "classifier"))
+DINOV2_REGISTER_CLASSIFIER_ROWS = (*DINOV2_REGISTER_ROWS, *both("head", "classifier"))
 DINOV3_ROWS = (
     *both("embedding", "{p}embeddings.patch_embeddings"),
     Row(("prefix.cls",), ("{p}embeddings.cls_token",)),
     Row(("prefix.registers",), ("{p}embeddings.register_tokens",)),
+    MASK,
     *both("blocks.{i}.norm1", "{p}layer.{i}.norm1"),
     _qkv("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
     *_two_biases("{p}layer.{i}.attention", "q_proj", "v_proj"),
@@ -140,6 +162,10 @@ CLIP_ROWS = (
     *TOWER_BLOCK,
     Row(("head.weight",), ("visual_projection.weight",)),
 )
+CLIP_CLASSIFIER_ROWS = (
+    *(row for row in CLIP_ROWS[:-1] if not row.ours[0].startswith("norm.")),  # its head reads tokens before the norm
+    *both("head", "classifier"),
+)
 SIGLIP_ROWS = (
     *both("embedding", "{p}embeddings.patch_embedding"),
     *TOWER_BLOCK,
@@ -151,8 +177,14 @@ SIGLIP_ROWS = (
     *both("pool.mlp.fc1", "{p}head.mlp.fc1"),
     *both("pool.mlp.fc2", "{p}head.mlp.fc2"),
 )
-SIGLIP2_ROWS = (
+FLAT_EMBEDDING = (
     Row(("embedding.weight",), ("{p}embeddings.patch_embedding.weight",), PIXELS_LAST),
     Row(("embedding.bias",), ("{p}embeddings.patch_embedding.bias",)),
-    *SIGLIP_ROWS[2:],
 )
+SIGLIP2_ROWS = (*FLAT_EMBEDDING, *SIGLIP_ROWS[2:])
+SIGLIP_CLASSIFIER_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    *TOWER_BLOCK,
+    *both("head", "classifier"),
+)
+SIGLIP2_CLASSIFIER_ROWS = (*FLAT_EMBEDDING, *TOWER_BLOCK, *both("head", "classifier"))

@@ -110,15 +110,24 @@ def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing
     )
 
 
-def _square(config: Config) -> str | None:
-    return (
-        None if config.image.height == config.image.width else f"it takes square grids, and image {config.image} is not"
-    )
+def _refuse(config: Config) -> str | None:
+    if config.image.height != config.image.width or config.patch.height != config.patch.width:
+        return f"it takes square images and patches, and here they are {config.image} and {config.patch}"
+    return None if config.channels == 3 else f"it takes 3 channels, and this model {config.channels}"
 
 
 def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
-    came_so = checkpoint.dialect == "openclip"
-    return Written(prefix=None if came_so else "visual.", config=checkpoint.origin if came_so else {})
+    """open_clip_config.json, where the file came with one: image, patch and outputs may have changed since."""
+    if checkpoint.dialect != "openclip":
+        return Written(prefix="visual.")
+    config, origin = checkpoint.config, checkpoint.origin
+    if "model_cfg" not in origin:
+        return Written(config=origin)
+    model = origin["model_cfg"]
+    changed = {"image_size": config.image.height, "patch_size": config.patch.height}
+    embedded = {"embed_dim": config.classes} if config.classes else {}
+    vision = {**model.get("vision_cfg", {}), **changed}
+    return Written(config={**origin, "model_cfg": {**model, **embedded, "vision_cfg": vision}})
 
 
 OPENCLIP = Dialect(
@@ -132,7 +141,7 @@ OPENCLIP = Dialect(
             anchor="conv1.weight",
             signs=lambda stored, prefix: f"{prefix}transformer.resblocks.0.attn.in_proj_weight" in stored.tensors,
             known=_known,
-            refuse=_square,
+            refuse=_refuse,
             needs=("prefix.cls", "position.table", "norm.weight"),
             statistics=OPENAI_CLIP,
             write=_describe,

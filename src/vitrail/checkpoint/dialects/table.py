@@ -3,7 +3,7 @@
 A name may hold `{p}`, what the file puts before the model's names, `{i}` or `{s}`, a block's or a stage's number, and
 `{n}`, any rest of a name.
 Where the tensors differ too, the row names the transform between them. A name on our side that begins with "+" is of
-a tensor that the architecture has no use for: it is kept aside, and comes back when the same dialect is written.
+a tensor that the architecture has no use for: it is kept aside, and comes back where a dialect has a place for it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ __all__ = [
     "HEADS_OUT",
     "HWIO",
     "JOINED",
+    "MASK_TOKEN",
     "PIXELS_LAST",
     "Q_AND_KV",
     "SAME",
     "SPLIT",
     "TABLE",
+    "TOKEN",
     "Row",
     "Sizes",
     "Transform",
+    "always",
     "both",
+    "never",
     "read_rows",
     "write_rows",
 ]
@@ -72,6 +76,8 @@ def _each(read: Callable[[Tensor, Sizes], Tensor], write: Callable[[Tensor, Size
 SAME = _each(lambda x, _: x, lambda x, _: x)
 TABLE = _each(lambda x, _: x[0], lambda x, _: x[None])
 """A position table behind a batch axis."""
+TOKEN = _each(lambda x, _: x[None], lambda x, _: x[0])
+"""A token without a batch axis."""
 CLS = _each(lambda x, _: x[None, None], lambda x, _: x[0, 0])
 """A CLS token without batch and token axes."""
 DENSE = _each(lambda x, _: x.T, lambda x, _: x.T)
@@ -108,8 +114,17 @@ HEADS_OUT = _each(lambda x, _: x.flatten(0, 1).T, lambda x, sizes: x.T.unflatten
 """The output projection as (heads, values, out)."""
 
 
+MASK_TOKEN = "+mask_token"
+"""(1, 1, D): what masked patches were replaced by in pretraining."""
+
+
 def always(config: Config) -> bool:
     return True
+
+
+def never(config: Config) -> bool:
+    """For names that are read, and written only where they came from."""
+    return False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
-from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, fields_of
+from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
 from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.evidence import Known
@@ -20,7 +20,7 @@ from vitrail.checkpoint.said import Said
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit
-from vitrail.parts import Learned, Mlp, Patches
+from vitrail.parts import Learned, Mlp, Patches, SwiGLU
 
 __all__ = ["TIMM"]
 
@@ -143,10 +143,15 @@ def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         return Written(config=origin)
     arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
     if origin:
-        return Written(config={**origin, "num_classes": config.classes, "model_args": arguments})
+        arguments |= {"in_chans": config.channels, "num_classes": config.classes}
+        if checkpoint.family == "vit":
+            arguments |= _pooling(config)
+        pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
+        changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
+        return Written(config={**origin, **changed})
     name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     if name is None:
-        return Written(notes=_arguments(config))
+        return Written(notes=_arguments(config, tensors))
     written = {
         "architecture": name,
         "num_classes": config.classes,
@@ -154,10 +159,13 @@ def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         "model_args": arguments,
         "pretrained_cfg": _pretrained(checkpoint),
     }
-    wanted = ", ".join(
-        f"{key}={tuple(value) if isinstance(value, list) else value}" for key, value in arguments.items()
-    )
+    wanted = _call({**arguments, "num_classes": config.classes})
     return Written(config=written, notes=(f"in timm it is create_model({name!r}, {wanted})",))
+
+
+def _call(arguments: Mapping[str, Any]) -> str:
+    """Arguments as Python writes them."""
+    return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v}" for key, v in arguments.items())
 
 
 def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -195,23 +203,59 @@ def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
     }
     if config.channels != 3:
         found["in_chans"] = config.channels
-    if family == "vit" and isinstance(config.position, Learned) and config.prefix.count:
+    if family == "vit" and isinstance(config.position, Learned):
         found |= {
             "class_token": config.prefix.cls,
             "reg_tokens": config.prefix.registers,
-            "no_embed_class": config.position.prefix == "none",
+            "no_embed_class": config.position.prefix == "none" and config.prefix.count > 0,
         }
     return found
 
 
-def _arguments(config: ViTConfig) -> tuple[str, ...]:
-    """What to ask timm for, where the file itself cannot say it."""
-    wanted = [f"img_size={tuple(config.image)}"]
-    if isinstance(config.mlp, Mlp) and config.mlp.activation != "gelu":
-        wanted.append(f"act_layer={config.mlp.activation!r}")
-    if config.norm_eps != (1e-5 if config.embedding_norm else 1e-6):
-        wanted.append(f"norm_layer=partial(timm.layers.LayerNorm, eps={config.norm_eps:g})")
-    return (f"give timm's create_model {', '.join(wanted)}",)
+def _pooling(config: ViTConfig) -> dict[str, Any]:
+    """VisionTransformer's own words for what is read, and where the last norm stands."""
+    pool = next((name for name, pool in POOLS.items() if pool == config.pool), "map")
+    return {"global_pool": pool, "fc_norm": config.final_norm == "pooled", "final_norm": config.final_norm != "none"}
+
+
+def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """What timm's class takes, where none of its architectures has this shape."""
+    gated, prefix = isinstance(config.mlp, SwiGLU), config.prefix
+    wanted: dict[str, Any] = {
+        "img_size": tuple(config.image),
+        "patch_size": tuple(config.patch),
+        **({"in_chans": config.channels} if config.channels != 3 else {}),
+        **{"num_classes": config.classes, "embed_dim": config.width, "depth": config.depth},
+        **{"num_heads": config.num_heads, "mlp_ratio": config.mlp.width * (1 + gated) / config.width},
+    }
+    if not gated and config.mlp.activation != "gelu":  # type: ignore[union-attr]
+        wanted["act_layer"] = repr(config.mlp.activation)  # type: ignore[union-attr]
+    if config.norm_eps != 1e-6:
+        wanted["norm_layer"] = f"partial(timm.layers.LayerNorm, eps={config.norm_eps:g})"
+    other = next((kind for name, kind in OTHER_CLASSES.items() if name in tensors), None)
+    if other is not None:
+        return (f"timm has no architecture of this shape: build its {other}, with {_call(wanted)}",)
+    pooling = _pooling(config)
+    usual = {
+        **{"class_token": True, "reg_tokens": 0, "no_embed_class": False, "qkv_bias": True, "qk_norm": False},
+        **{"init_values": None, "pre_norm": False, "final_norm": True, "fc_norm": None, "global_pool": "'token'"},
+    }
+    wanted |= {
+        **{"class_token": prefix.cls, "reg_tokens": prefix.registers, "qkv_bias": config.qkv_bias == "all"},
+        "no_embed_class": isinstance(config.position, Learned)
+        and config.position.prefix == "none"
+        and prefix.count > 0,
+        **{"qk_norm": config.qk_norm, "init_values": config.layer_scale, "pre_norm": config.embedding_norm},
+        **{"final_norm": config.final_norm != "none", "global_pool": repr(pooling["global_pool"])},
+        **({} if pooling["global_pool"] == "token" else {"fc_norm": pooling["fc_norm"]}),
+        **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
+    }
+    told = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
+    return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
+
+
+OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1": "Beit or Eva"}
+"""By a tensor that timm's VisionTransformer does not have."""
 
 
 def _refuse(config: Config) -> str | None:
@@ -277,7 +321,7 @@ TIMM = Dialect(
             anchor="patch_embed.proj.weight",
             signs=_has("blocks.0.attn.relative_position_bias_table", "rel_pos_bias.relative_position_bias_table"),
             known=_known,
-            spare=r"mask_token|.*relative_position_index|lm_head\..*|norm\..*",
+            spare=r".*relative_position_index|lm_head\..*|norm\..*",
             needs=("prefix.cls", "norm.weight"),
             statistics=HALF,
             write=_describe,
@@ -291,7 +335,7 @@ TIMM = Dialect(
                 stored, prefix, ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "blocks.0.mlp.fc1_g.weight")
             ),
             known=_known,
-            spare=r"mask_token|rope\.periods",
+            spare=r"rope\.periods",
             needs=("blocks.0.scale1", "norm.weight"),
             statistics=IMAGENET,
             write=_describe,
@@ -326,7 +370,7 @@ TIMM = Dialect(
             anchor="patch_embed.proj.weight",
             signs=_has("blocks.0.attn.qkv.weight"),
             known=_known,
-            spare=r"mask_token|pre_logits\..*|decoder.*",
+            spare=r"pre_logits\..*|decoder.*",
             write=_describe,
             loose=ARGUMENTS,
             refuse=_refuse,

@@ -14,7 +14,7 @@ from vitrail.checkpoint.said import Said
 from vitrail.errors import VitrailError, require
 from vitrail.parts import Activation, ClsPool, Learned, MaxPool, MeanPool, Pool, Position, RelativeBias, Rotary
 
-__all__ = ["NO_EFFECT", "fields_of"]
+__all__ = ["NO_EFFECT", "POOLS", "fields_of"]
 
 NO_EFFECT = frozenset(
     {

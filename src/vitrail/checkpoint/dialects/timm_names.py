@@ -11,7 +11,7 @@ from vitrail.checkpoint.dialects.conditions import (
     pooled_norm,
     token_norm,
 )
-from vitrail.checkpoint.dialects.table import JOINED, TABLE, Row, both
+from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, TABLE, Row, both, never
 from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = ["BEIT_ROWS", "BLOCK", "DISTILLED_ROWS", "EVA_ROWS", "FRONT", "VIT_ROWS"]
@@ -48,8 +48,11 @@ TWO_BIASES = (
     Row(("blocks.{i}.attention.q_bias",), ("{p}blocks.{i}.attn.q_bias",)),
     Row(("blocks.{i}.attention.v_bias",), ("{p}blocks.{i}.attn.v_bias",)),
 )
+MASK = Row((MASK_TOKEN,), ("{p}mask_token",), when=never)
+"""In files of others under timm's names. timm has no place for it, and takes a file that has one for DINOv2's."""
 VIT_ROWS = (
     *FRONT,
+    MASK,
     FIXED,
     REGISTERS,
     *both("embedding_norm", "{p}norm_pre"),
@@ -78,6 +81,7 @@ DISTILLED_ROWS = (
 BEIT_BLOCK = tuple(row for row in BLOCK if row.ours[0] != "blocks.{i}.attention.qkv.bias")
 BEIT_ROWS = (
     *FRONT[:3],
+    MASK,
     Row(("position.table",), ("{p}pos_embed",), TABLE, is_learned),
     Row(("position.table",), ("{p}rel_pos_bias.relative_position_bias_table",), when=is_shared_bias),
     *BEIT_BLOCK,
@@ -89,6 +93,7 @@ BEIT_ROWS = (
 )
 EVA_ROWS = (
     *FRONT[:3],  # its positions are rotary
+    MASK,
     REGISTERS,
     *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
     *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=plain),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
-from vitrail.checkpoint.dialects.table import TABLE, Row, both
+from vitrail.checkpoint.dialects.table import TABLE, Row, both, never
 from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
@@ -25,8 +25,8 @@ ROWS = (
     *both("blocks.{i}.norm2", f"{LAYER}.ln_2"),
     *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.0"),
     *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.3"),
-    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.linear_1", when=lambda config: False),  # files of its first releases
-    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.linear_2", when=lambda config: False),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.linear_1", when=never),  # files of its first releases
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.linear_2", when=never),
     *both("norm", "{p}encoder.ln"),
     *both("head", "{p}heads.head"),
 )
@@ -49,8 +49,12 @@ def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing
     )
 
 
-def _square(config: Config) -> str | None:
-    return None if config.image.height == config.image.width else f"it takes square images, and {config.image} is not"
+def _refuse(config: Config) -> str | None:
+    if config.image.height != config.image.width:
+        return f"it takes square images, and {config.image} is not"
+    if config.patch.height != config.patch.width:
+        return f"it takes square patches, and {config.patch} is not"
+    return None if config.channels == 3 else f"it takes 3 channels, and this model {config.channels}"
 
 
 TORCHVISION = Dialect(
@@ -63,7 +67,7 @@ TORCHVISION = Dialect(
             rows=ROWS,
             anchor="conv_proj.weight",
             known=_known,
-            refuse=_square,
+            refuse=_refuse,
             needs=(
                 "prefix.cls",
                 "position.table",

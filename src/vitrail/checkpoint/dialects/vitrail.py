@@ -12,7 +12,8 @@ from vitrail.parts import Learned
 
 __all__ = ["VITRAIL"]
 
-ROWS = (Row(("{n}",), ("{p}{n}",)),)
+ROWS = (Row(("{n}",), ("{p}{n}",)), Row(("+{n}",), ("{p}+{n}",)))
+"""The state dict as it is, and what other dialects keep aside, so that it goes back to them."""
 
 
 def _known(stored: Stored, prefix: str) -> Known:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.checkpoint.file import write_file
+from vitrail.atomic import write_file
 from vitrail.errors import VitrailError, require
 
 if TYPE_CHECKING:

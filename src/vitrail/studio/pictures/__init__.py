@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from vitrail.images.decode import Pixels, decode
-from vitrail.images.window import draw_window
+from vitrail.images.default_picture import draw_window
 
 __all__ = ["PICTURES", "Picture"]
 

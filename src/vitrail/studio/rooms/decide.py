@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from vitrail.geometry import Size
-from vitrail.images.measure import Survey, survey
+from vitrail.images.measure import survey
+from vitrail.images.survey import Survey
 from vitrail.plan.advise import advise
 from vitrail.plan.guidance import Question as Asking
 from vitrail.plan.rank import Candidate, input_size, rank

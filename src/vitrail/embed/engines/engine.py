@@ -1,0 +1,230 @@
+"""Engines: uint8 images → vectors, behind one small interface.
+
+Shapes: B images, H×W pixels, C channels, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.config import ViTConfig
+from vitrail.embed.engines.int8 import IntegerPatches, quantise, watched
+from vitrail.embed.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
+from vitrail.embed.engines.merge import MergingEncoder, check_mergeable
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.attention import within
+from vitrail.nn.compile import compiled
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
+from vitrail.nn.vit import ViT
+
+__all__ = ["Agreement", "Engine", "EngineName", "Features", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
+
+EngineName = Literal["torch", "int8"]
+ROWS = 800
+"""Tokens that go through the encoder at a time: what lies between two layers then stays in the cache."""
+
+
+class Features(NamedTuple):
+    vectors: Tensor
+    """(B, D)."""
+    tokens: Tensor
+    """(B, T, D), the encoder's after the final norm."""
+    layout: Layout
+    """Where they lie."""
+
+
+class Engine(Protocol):
+    """What runs a model. Images are uint8 (B, H, W, C), as `prepare` gives them."""
+
+    name: str
+    width: int
+    """D, the length of a vector."""
+
+    def vectors(self, images: Tensor) -> Tensor:
+        """uint8 (B, H, W, C) → float32 (B, D), the pooled vectors, not normalised to unit length."""
+        ...
+
+    def features(self, images: Tensor) -> Features:
+        """uint8 (B, H, W, C) → the vectors and the tokens they are pooled from."""
+        ...
+
+
+def build_engine(
+    checkpoint: Checkpoint,
+    name: EngineName = "torch",
+    *,
+    threads: int | None = None,
+    calibration: Tensor | Mapping[str, Tensor] | None = None,
+    compile: bool = False,  # noqa: A002 — torch's word
+    merge: int = 0,
+) -> Engine:
+    """The engine of that name for these weights. `threads`: of torch in this process; as they are unless given.
+
+    `calibration`: uint8 (B, H, W, C), some of the user's images, from which int8 learns its ranges; or these.
+    `compile`: by torch.compile, at the first batch. `merge`: tokens that every block merges away.
+    """
+    require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
+    require(merge >= 0, f"merge {merge} is below 0; give the tokens that every block merges, or 0 for none")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    plain = isinstance(checkpoint.config, ViTConfig)
+    kind = type(checkpoint.config).__name__
+    require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
+    require(plain or not merge, f"{kind} has no sequence to merge tokens of; use merge 0")
+    engine = LeanEngine(checkpoint, merge=merge) if plain else PlainEngine(checkpoint)
+    if name == "int8":
+        assert isinstance(engine, LeanEngine)
+        require(
+            calibration is not None and len(calibration) > 0,
+            "int8 needs images to learn its ranges from; give some of your own as calibration",
+        )
+        assert calibration is not None
+        engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
+    if compile:
+        require(
+            name == "torch" and not merge, "compile is for the torch engine and all tokens; leave out int8 and merge"
+        )
+        engine._vectors = compiled(engine._vectors)  # type: ignore[method-assign]
+    return engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Cosines of one engine's vectors with another's, over some images."""
+
+    images: int
+    mean: float
+    lowest: float
+
+
+class _Vectors(Protocol):
+    def vectors(self, images: Tensor, /) -> Tensor: ...
+
+
+def agreement(engine: _Vectors, reference: _Vectors, images: Tensor) -> Agreement:
+    """How near an engine comes to a reference on uint8 (B, H, W, C)."""
+    ours, theirs = (each.vectors(images).double() for each in (engine, reference))
+    cosines = F.cosine_similarity(ours, theirs, dim=1)
+    return Agreement(images=len(images), mean=cosines.mean().item(), lowest=cosines.min().item())
+
+
+class PlainEngine:
+    """The model as it is: for pyramids and mobile networks, and to hold the others to."""
+
+    name = "torch"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.model = checkpoint.model(dtype=torch.float32)
+        self.preprocessing = checkpoint.preprocessing
+        blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
+        self.width = self.vectors(blank).shape[1]
+
+    @torch.inference_mode()
+    def vectors(self, images: Tensor) -> Tensor:
+        return self._vectors(images)
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return one_vector(self.model.vector(normalised(images, self.preprocessing)))
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Features:
+        model = self.model
+        require(isinstance(model, ViT), f"{type(model).__name__} has no tokens of one grid; ask for vectors only")
+        assert isinstance(model, ViT)
+        tokens, layout = model.features(normalised(images, self.preprocessing))
+        return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
+
+
+class LeanEngine:
+    """A ViT of any config, without the work that pooling does not need, some rows at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
+        model = checkpoint.model(dtype=torch.float32)
+        assert isinstance(model, ViT)
+        self.name, self.width = "torch", model.config.vector_width
+        self.model, self.preprocessing = model, checkpoint.preprocessing
+        steps = checkpoint.preprocessing
+        plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)
+        self.front = model.from_bytes(steps.mean, steps.std) if plain and model.config.remainder == "error" else None
+        self.lean = lean_blocks(model, keep=kept_tokens(model))
+        self.last = self.lean[-1] if self.lean[-1].keep is None else lean_blocks(model, keep=None)[-1]
+        whole = [*self.lean[:-1], self.last]
+        if merge:
+            check_mergeable(model)
+        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge)] if merge else self.lean
+        self.whole: Sequence[Stage] = [MergingEncoder(whole, merge)] if merge else whole
+
+    @torch.inference_mode()
+    def vectors(self, images: Tensor) -> Tensor:
+        return torch.cat([self._vectors(part) for part in self.parts(images)])
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Features:
+        parts = [self.encode(*self.embed(part), self.whole) for part in self.parts(images)]
+        tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
+        return Features(one_vector(self.model.pooled(tokens, layout)), tokens, layout)
+
+    @torch.inference_mode()
+    def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
+        """What the layers are given by these uint8 images (B, H, W, C): all that int8 has to know of them."""
+        parts = self.parts(calibration)  # adaptive patches differ in number from one to the next
+        return watched(self._every_block(), lambda: [(self.vectors(part), self.features(part)) for part in parts])
+
+    @torch.inference_mode()
+    def to_int8(self, ranges: Mapping[str, Tensor]) -> None:
+        """Give the blocks 8-bit layers, for these ranges of what they are given."""
+        quantise(self._every_block(), ranges)
+        if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
+            self.front.embedding = IntegerPatches(self.front.embedding)
+        self.name = "int8"
+
+    def _every_block(self) -> list[LeanBlock]:
+        return self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
+        """uint8 (B, H, W, C) → the sequence that the first block reads."""
+        if self.front is not None:
+            x, layout = self.front.embed(images)
+        else:
+            x, layout = self.model.embed(normalised(images, self.preprocessing))
+        return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
+
+    def encode(self, x: Tensor, layout: Layout, blocks: Sequence[Stage]) -> tuple[Tensor, Layout]:
+        position = within(self.model.position, layout, x)
+        for block in blocks:
+            x = block(x, layout, position)
+        return x, layout
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """Tokens, all or those that are kept, → (B, D)."""
+        return one_vector(self.model.pooled(self.model.normed(x), layout))
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return self.pooled(*self.encode(*self.embed(images), self.blocks))
+
+    def parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The images that go through the encoder together."""
+        config = self.model.config
+        tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
+        return images.split(max(1, ROWS // tokens))
+
+
+def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """uint8 (B, H, W, C) → float (B, C, H, W) as the model was trained on."""
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+    return (images.permute(0, 3, 1, 2) / 255 - mean) / std
+
+
+def one_vector(vector: Tensor) -> Tensor:
+    """A distilled model has two, (B, 2, D): their mean, as its heads' answers are averaged."""
+    return vector.mean(dim=1) if vector.ndim == 3 else vector

@@ -1,0 +1,162 @@
+"""Where the time of an image goes: decode, patches, attention, MLP; and the share of what the machine can do.
+
+Shapes: B images, N patches, T tokens, D width, m mlp_width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitrail import parts
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.embed.engines.engine import LeanEngine
+from vitrail.embed.pixels import prepare
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.attention import within
+
+__all__ = ["SECTIONS", "Profile", "Row", "gemm_flops_per_second", "profile"]
+
+SECTIONS: tuple[str, ...] = ("decode", "patches", "attention", "mlp", "rest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One part of the work at one batch size."""
+
+    batch: int
+    section: str
+    seconds_per_image: float
+    share: float
+    """Of the whole, decode included."""
+    flops_per_image: int
+    """Two per multiply-add; 0 for what is no product."""
+    peak_share: float
+    """Of the machine's float32 GEMM peak, in the same run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    engine: str
+    threads: int
+    gemm_flops_per_second: float
+    rows: tuple[Row, ...]
+
+
+def profile(
+    checkpoint: Checkpoint,
+    engine: LeanEngine,
+    files: Sequence[Path | bytes],
+    *,
+    batches: Sequence[int] = (1, 8, 64),
+    seconds: float = 2.0,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Profile:
+    """Time every part at every batch size, about `seconds` each; files are decoded over and over."""
+    require(len(files) > 0, "there are no images to time with; give some")
+    require(all(batch > 0 for batch in batches), f"batches {tuple(batches)} are not all above 0; give some like 1 8 64")
+    channels: Literal[1, 3] = 1 if checkpoint.config.channels == 1 else 3
+    watch("the machine's peak")
+    peak = gemm_flops_per_second()
+    watch("decode")
+    pixels = [prepare(file, checkpoint.preprocessing, channels=channels).pixels for file in files]
+    decode = _repeat(
+        lambda: {"decode": _clock(lambda: prepare_all(files, checkpoint, channels)) / len(files)}, seconds
+    )["decode"]
+    flops, rows = _flops(engine), list[Row]()
+    for batch in batches:
+        watch(f"batch {batch}")
+        images = torch.stack([torch.from_numpy(pixels[index % len(pixels)]) for index in range(batch)])
+        forward = _repeat(lambda images=images: _timed(engine, images), seconds)
+        spent = {"decode": decode} | {section: time / batch for section, time in forward.items()}
+        whole = sum(spent.values())
+        for section in SECTIONS:
+            work, time = flops.get(section, 0), spent[section]
+            rows.append(
+                Row(
+                    batch=batch,
+                    section=section,
+                    seconds_per_image=time,
+                    share=time / whole,
+                    flops_per_image=work,
+                    peak_share=work / time / peak,
+                )
+            )
+    return Profile(engine=engine.name, threads=torch.get_num_threads(), gemm_flops_per_second=peak, rows=tuple(rows))
+
+
+def prepare_all(files: Sequence[Path | bytes], checkpoint: Checkpoint, channels: Literal[1, 3]) -> None:
+    for file in files:
+        prepare(file, checkpoint.preprocessing, channels=channels)
+
+
+def gemm_flops_per_second(size: int = 1024) -> float:
+    """The best of some large float32 products: the peak that shares are of."""
+    a, b = torch.randn(2, size, size)
+    return 2 * size**3 / min(_clock(lambda: a @ b) for _ in range(9))
+
+
+def _clock(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def _repeat(once: Callable[[], dict[str, float]], seconds: float) -> dict[str, float]:
+    """Medians over at least three goes, after one that warms up."""
+    once()
+    found, until = list[dict[str, float]](), perf_counter() + seconds
+    while len(found) < 3 or perf_counter() < until:
+        found.append(once())
+    return {name: median(each[name] for each in found) for name in found[0]}
+
+
+@torch.inference_mode()
+def _timed(engine: LeanEngine, images: Tensor) -> dict[str, float]:
+    """Seconds of one forward, by section: the engine's own steps with a clock between them."""
+    spent = dict.fromkeys(SECTIONS[1:], 0.0)
+    last = perf_counter()
+
+    def passed(section: str) -> None:
+        nonlocal last
+        now = perf_counter()
+        spent[section] += now - last
+        last = now
+
+    for part in engine.parts(images):
+        x, layout = engine.embed(part)
+        position = within(engine.model.position, layout, x)
+        passed("patches")
+        for block in engine.lean:
+            h = block.norm1(x)
+            mixed = block.attend(block.project(h, h[:, : block.keep]), layout, position)
+            x = x[:, : block.keep] + block.out(mixed)
+            passed("attention")
+            x = block.with_mlp(x)
+            passed("mlp")
+        engine.pooled(x, layout)
+        passed("rest")
+    return spent
+
+
+def _flops(engine: LeanEngine) -> dict[str, int]:
+    """Per image, of the products that the engine does: the last block's are fewer where it keeps some tokens only."""
+    config, size = engine.model.config, engine.preprocessing.image
+    grid: Size = config.fit(size).grid
+    tokens, width = config.prefix.count + grid.area, config.width
+    matrices = 3 if isinstance(config.mlp, parts.SwiGLU) else 2
+    attention = mlp = 0
+    for block in engine.lean:
+        kept = tokens if block.keep is None else block.keep
+        attention += 2 * width * width * (2 * tokens + 2 * kept) + 4 * tokens * kept * width
+        mlp += 2 * kept * matrices * width * config.mlp.width
+    patches = 2 * grid.area * config.channels * config.patch.area * width
+    return {"patches": patches, "attention": attention, "mlp": mlp}

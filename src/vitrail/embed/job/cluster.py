@@ -1,0 +1,100 @@
+"""The same shards by actors on a Ray cluster, whose machines all see the input, the weights and the output.
+
+An actor is one worker of `vitrail.embed.job.worker`, watched where it runs. An actor that dies is replaced, and its
+shard is given to the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from vitrail.embed.job.part_files import Tally
+from vitrail.embed.job.run import Finished
+from vitrail.embed.job.worker import DEATHS, Worker, WorkerOptions
+from vitrail.errors import VitrailError, require
+
+__all__ = ["RayCluster", "RayCrew"]
+
+
+class RayCluster:
+    """A connection to the cluster at an address; without one, to a cluster that is started on this machine."""
+
+    def __init__(self, address: str | None = None, *, cpus: int | None = None) -> None:
+        try:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what runs here is nobody else's business
+            import ray
+        except ImportError:
+            raise VitrailError("--engine ray needs Ray, which is not installed; pip install 'vitrail[ray]'") from None
+        started: dict[str, Any] = {} if address else {"num_cpus": cpus, "include_dashboard": False}
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise VitrailError(f"no Ray cluster answers at {address or 'this machine'} ({reason}); start one") from None
+        self.cpus = int(ray.cluster_resources().get("CPU", 1))
+
+    def crew(self, folder: Path, options: WorkerOptions, size: int) -> RayCrew:
+        return RayCrew(folder.absolute(), options, size)
+
+
+class RayCrew:
+    """An actor a member."""
+
+    underway: int = 0  # actors do shards out of sight: progress comes by the shard
+
+    def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
+        import ray
+
+        self.ray, self.size = ray, size
+        self.folder, self.options = folder, options
+        self.actor = ray.remote(num_cpus=1, max_restarts=0)(Hand)
+        self.hands: list[Any] = [None] * size
+        self.doing: dict[Any, tuple[int, int]] = {}
+        self.deaths: Counter[int] = Counter()
+
+    def give(self, member: int, shard: int) -> None:
+        if self.hands[member] is None:
+            self.hands[member] = self.actor.remote(self.folder, self.options)
+        self.doing[self.hands[member].do.remote(shard)] = member, shard
+
+    def wait(self, seconds: float) -> list[Finished]:
+        ready, _ = self.ray.wait(list(self.doing), timeout=seconds)
+        return [finished for each in ready if (finished := self._take(each)) is not None]
+
+    def _take(self, promise: Any) -> Finished | None:
+        member, shard = self.doing.pop(promise)
+        try:
+            answer = self.ray.get(promise)
+        except self.ray.exceptions.RayActorError as error:
+            self.deaths[shard] += 1
+            reason = " ".join(str(error).split())[:100]
+            require(
+                self.deaths[shard] < DEATHS,
+                f"an actor died {DEATHS} times in shard {shard} ({reason}); run the same command again",
+            )
+            self.hands[member] = None
+            self.give(member, shard)
+            return None
+        if isinstance(answer, Tally):
+            return Finished(member, answer)
+        raise VitrailError(answer)
+
+    def stop(self) -> None:
+        self.ray.shutdown()
+
+
+class Hand:
+    """What an actor runs: a worker, and errors as lines, for they cross machines better than exceptions."""
+
+    def __init__(self, folder: Path, options: WorkerOptions) -> None:
+        self.worker = Worker(folder, options)
+
+    def do(self, shard: int) -> Tally | str:
+        try:
+            return self.worker.do(shard)
+        except VitrailError as error:
+            return str(error)

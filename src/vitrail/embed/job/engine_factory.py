@@ -1,0 +1,156 @@
+"""From a plan to what computes its vectors, the same in every process and on every machine.
+
+Int8 learns its ranges from a sample of the plan's own images. What it, merging and adaptive patches do to the vectors
+is measured against float32 on another sample: once, in a worker, and kept in the folder as
+calibration.safetensors and agreement.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitrail.atomic import write_file, write_json_file
+from vitrail.checkpoint.adaptive import with_adaptive_patches
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.embedded import weights_path
+from vitrail.checkpoint.read import load
+from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
+from vitrail.config import ViTConfig
+from vitrail.embed.engines.adaptive import AdaptiveEngine
+from vitrail.embed.engines.engine import Agreement, Engine, LeanEngine, agreement, build_engine
+from vitrail.embed.engines.pack import PackedEngine, prepare_native
+from vitrail.embed.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
+from vitrail.embed.job.inputs import Opener
+from vitrail.embed.job.options import Options
+from vitrail.embed.job.plan import Plan, input_at, weights_sha256
+from vitrail.embed.job.worker import COMPUTING
+from vitrail.embed.pixels import Prepared, prepare
+from vitrail.errors import require
+from vitrail.images.decode import ImageError
+
+__all__ = ["calibrate", "engine_of", "preparer_of", "read_agreement", "vectors_of"]
+
+CALIBRATION, AGREEMENT = "calibration.safetensors", "agreement.json"
+SAMPLE = 32
+"""Images to learn from, and as many others to compare on."""
+
+
+def engine_of(
+    folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None
+) -> Engine | PackedEngine:
+    """The plan's engine on the plan's weights, which must be those of the plan still."""
+    path = weights_path(weights or plan.weights)
+    require(
+        weights_sha256(path) == plan.weights_sha256,
+        f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
+    )
+    options = plan.options
+    ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
+    checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
+    engine = _engine(checkpoint, options, threads=threads, ranges=ranges)
+    if options.native or options.adaptive is not None:
+        return _packed(engine, options)
+    if options.scales != (1.0,):
+        assert isinstance(plan.config, ViTConfig)
+        return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
+    return engine
+
+
+def _engine(
+    checkpoint: Checkpoint, options: Options, *, threads: int | None, ranges: Mapping[str, Tensor] | None = None
+) -> Engine:
+    """What the options ask for, one image size at a time."""
+    if options.adaptive is not None:
+        checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
+    return build_engine(
+        checkpoint,
+        options.engine,
+        threads=threads,
+        calibration=ranges,
+        compile=options.compile,
+        merge=options.merge,
+    )
+
+
+def _packed(engine: Engine, options: Options) -> PackedEngine:
+    assert isinstance(engine, LeanEngine)
+    return PackedEngine(engine) if options.adaptive is None else AdaptiveEngine(engine)
+
+
+def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
+    """What turns an input into the pixels that the plan's engine takes."""
+    options, steps, config = plan.options, plan.preprocessing, plan.config
+    channels: Literal[1, 3] = 1 if config.channels == 1 else 3
+    if options.native:
+        assert isinstance(config, ViTConfig)
+        patch, budget = config.patch, options.token_budget or config.grid.area
+        return lambda source: prepare_native(source, steps, patch, budget, exact=options.exact, channels=channels)
+    if options.scales != (1.0,):
+        assert isinstance(config, ViTConfig)
+        steps = prepared_for(steps, config.patch, options.scales)
+    return partial(decode, preprocessing=steps, exact=options.exact, channels=channels)
+
+
+def vectors_of(engine: Engine | PackedEngine, images: Sequence[Prepared]) -> Tensor:
+    """Packed if their shapes differ, stacked if they do not."""
+    pixels = [torch.from_numpy(image.pixels) for image in images]
+    return engine.vectors(pixels) if isinstance(engine, PackedEngine) else engine.vectors(torch.stack(pixels))
+
+
+# ── int8 and how near it comes ──────────────────────────────────────────────────────────────────────────────────
+
+
+def calibrate(
+    folder: Path,
+    plan: Plan,
+    *,
+    lost: Mapping[int, str],
+    decode: Callable[..., Prepared],
+    watch: Callable[[int, int], None],
+    threads: int | None,
+) -> None:
+    """Choose the images that int8 learns from, learn, and compare with float32 on others."""
+    many = min(2 * SAMPLE, plan.images)
+    numbers = [index * plan.images // many for index in range(many)]
+    alone = replace(plan, options=Options(exact=plan.options.exact))  # the model's own image, one size
+    open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Tensor]()
+    for number in numbers:
+        watch(number, 0)
+        with suppress(ImageError):  # its row will say why
+            if number not in lost:
+                images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
+    watch(COMPUTING, 0)
+    require(
+        len(images) > 0, f"none of {many} images that were tried to learn from can be read; use float32 and all tokens"
+    )
+    learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
+    checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
+    ranges = None
+    if plan.options.engine == "int8":
+        exact = _engine(checkpoint, replace(plan.options, engine="torch"), threads=threads)
+        assert isinstance(exact, LeanEngine)
+        ranges = exact.ranges(learnt)
+        write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
+    ours = _engine(checkpoint, plan.options, threads=threads, ranges=ranges)
+    ours = ours if plan.options.adaptive is None else _packed(ours, plan.options)
+    found = agreement(ours, build_engine(checkpoint, "torch", threads=threads), judged)
+    write_json_file(folder / AGREEMENT, asdict(found))
+
+
+def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
+    """None if it has not been measured, or int8's ranges are gone: they are learnt together."""
+    if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
+        return None
+    try:
+        return Agreement(**json.loads((folder / AGREEMENT).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,90 @@
+"""What the vectors depend on beside the weights and the images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from vitrail.checkpoint.adaptive import adaptive_config
+from vitrail.config import Config, ViTConfig
+from vitrail.embed.engines.scales import scaled_sizes
+from vitrail.errors import require
+from vitrail.nn.compile import require_compiler
+from vitrail.parts import Adaptive
+from vitrail.rules import PositiveInt, Range
+from vitrail.value import Value
+
+__all__ = ["Options"]
+
+APART = (
+    *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
+    *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
+    ("--merge", "--tokens"),
+    *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
+)
+"""One of each pair at a time: both change what a sequence is, or one is not made for the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Value):
+    """A part of the plan: every worker follows them, and another run with others is refused."""
+
+    engine: Literal["torch", "int8"] = "torch"
+    precision: Literal["float32", "float16"] = "float32"
+    """Of the stored numbers."""
+    exact: bool = False
+    """Decode and resize as Pillow does, to the bit."""
+    native: bool = False
+    """Images keep their aspect ratio."""
+    token_budget: PositiveInt | None = None
+    """Of a native image: at most so many patches."""
+    scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
+    merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
+    """Tokens that every block merges away."""
+    adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
+    """Where an image has less detail than this, patches are twice as large."""
+    tokens: Literal["npy", "safetensors"] | None = None
+    """Keep every token's features too."""
+    compile: bool = False
+    """By torch.compile, whose kernels round otherwise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
+        asked = {
+            "--native": self.native,
+            "--adaptive": self.adaptive is not None,
+            "--scales": self.scales != (1.0,),
+            "--merge": self.merge > 0,
+            "--tokens": self.tokens is not None,
+            "--compile": self.compile,
+            "--engine int8": self.engine == "int8",
+        }
+        for one, other in APART:
+            require(not (asked[one] and asked[other]), f"{one} does not go together with {other}; use one of them")
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the vectors are not float32's, so that how near they come is to be measured."""
+        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None
+
+    def check(self, config: Config) -> None:
+        """Refuse what this model cannot do before a plan is made of it."""
+        plain = isinstance(config, ViTConfig)
+        special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
+        require(
+            plain or not special,
+            f"{type(config).__name__} has no one sequence of tokens; leave out --native, --merge, --tokens, --scales "
+            "and int8",
+        )
+        require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
+        if self.compile:
+            require_compiler()
+        if self.adaptive is not None:
+            adaptive_config(config, self.adaptive)
+        if isinstance(config, ViTConfig):
+            require(
+                not (self.tokens and isinstance(config.embedding, Adaptive)),
+                "adaptive patches differ from image to image and lie on no one grid; leave out --tokens",
+            )
+            scaled_sizes(config.image, config.patch, self.scales)

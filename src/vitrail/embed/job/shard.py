@@ -1,0 +1,94 @@
+"""One shard, from its inputs to its file: what every scheduler calls, and all that any of them calls.
+
+It depends on nothing but the plan, so doing it twice, here or elsewhere, gives the same file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitrail.embed.engines.engine import Engine
+from vitrail.embed.engines.pack import PackedEngine
+from vitrail.embed.job.engine_factory import preparer_of, vectors_of
+from vitrail.embed.job.inputs import Input, Opener
+from vitrail.embed.job.part_files import Rows, Tally, write_part
+from vitrail.embed.job.plan import Plan, read_shard
+from vitrail.embed.job.worker import COMPUTING
+from vitrail.embed.pixels import Prepared, prepare
+from vitrail.images.decode import ImageError
+
+__all__ = ["process_shard"]
+
+
+def process_shard(
+    folder: Path,
+    plan: Plan,
+    shard: int,
+    engine: Engine | PackedEngine,
+    *,
+    batch: int = 4,
+    lost: Mapping[int, str] | None = None,
+    decode: Callable[..., Prepared] = prepare,
+    watch: Callable[[int, int], None] = lambda row, done: None,
+) -> Tally:
+    """Decode, compute, write. A row that cannot be had says why, and the rest goes on.
+
+    lost: rows that must not be tried, each with its reason. `watch` is told the row that is being decoded, or
+    COMPUTING, and how many are behind.
+    """
+    inputs = read_shard(folder, plan, shard)
+    rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
+    rows.errors.update(lost or {})
+    open_input, prepare_one, waiting = Opener(), preparer_of(plan, decode), dict[int, Prepared]()
+
+    def compute() -> None:
+        images = list(waiting.values())
+        if plan.options.tokens is None:
+            rows.vectors[list(waiting)] = vectors_of(engine, images).numpy()
+        else:
+            assert not isinstance(engine, PackedEngine)
+            found = engine.features(torch.from_numpy(np.stack([image.pixels for image in images])))
+            rows.vectors[list(waiting)] = found.vectors.numpy()
+            rows.tokens.update(zip(waiting, found.tokens.numpy(), strict=True))
+        waiting.clear()
+
+    for row, item in enumerate(inputs):
+        if row in rows.errors:
+            continue
+        watch(row, row - len(waiting))
+        try:
+            image = prepare_one(open_input(item))
+        except ImageError as error:
+            rows.errors[row] = _without_name(str(error), item)
+            continue
+        rows.sizes[row] = image.original
+        waiting[row] = image
+        if len(waiting) == batch:
+            watch(COMPUTING, row)
+            compute()
+    watch(COMPUTING, len(inputs) - len(waiting))
+    if waiting:
+        compute()
+    _refuse_infinite(rows, plan)
+    return write_part(folder, plan, shard, rows)
+
+
+def _without_name(message: str, item: Input) -> str:
+    """The row has its id already; and Parquet's text is UTF-8, which a path need not be."""
+    for name in (item.id, os.fsdecode(item.file), "image"):
+        message = message.removeprefix(f"{name}: ")
+    return message.encode(errors="backslashreplace").decode()
+
+
+def _refuse_infinite(rows: Rows, plan: Plan) -> None:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(rows.vectors.astype(plan.options.precision)).all(axis=1)
+    rows.vectors[~finite] = 0
+    for row in np.flatnonzero(~finite):
+        rows.errors[int(row)] = f"the vector has numbers that {plan.options.precision} cannot hold; try float32"
+        rows.tokens.pop(int(row), None)

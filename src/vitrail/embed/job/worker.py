@@ -1,0 +1,188 @@
+"""A process that does shards, watched from outside: whatever a decoder does to it costs one image.
+
+The worker says which row it is decoding. If it crashes there, or is silent for `patience` seconds, that row is given
+up with the reason, and a new process does the shard without it. A worker that was killed may not have deserved it
+(the system was short of memory, somebody's kill -9): the shard is done again, and only a second time is the row given
+up. A worker ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from vitrail.embed.job.part_files import Tally
+from vitrail.errors import VitrailError
+from vitrail.rules import PositiveFloat, PositiveInt
+from vitrail.value import Value
+
+__all__ = ["CALIBRATE", "COMPUTING", "DEATHS", "StoppedError", "Worker", "WorkerOptions"]
+
+DEATHS = 3
+"""Of one shard, outside of any image, before the run gives up."""
+ROW, SINCE, DONE = 0, 1, 2
+COMPUTING = -1
+"""On the board, while no row is being decoded."""
+TIDYING = 5.0
+"""Seconds that a process may take to end by itself."""
+HUNG = "hung"
+KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
+"""Ends that come from outside."""
+CALIBRATE = -1
+"""In place of a shard: see `vitrail.embed.job.engine_factory`."""
+SPAWN = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+
+
+class StoppedError(Exception):
+    """The worker was told to stop in the middle of a shard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Value):
+    batch: PositiveInt = 4
+    threads: PositiveInt = 1
+    patience: PositiveFloat = 120.0
+    """Seconds that one image may take to decode."""
+    decode: Callable[..., Any] | None = None
+    """Another decoder than vitrail's own."""
+
+
+class Worker:
+    """Does one shard at a time, through as many processes as that takes."""
+
+    def __init__(self, folder: Path, options: WorkerOptions) -> None:
+        self.folder, self.options = folder, options
+        self.board = SPAWN.RawArray(
+            "q", [COMPUTING, 0, 0]
+        )  # the row being decoded, since when, and how many are behind
+        self.process: BaseProcess | None = None
+        self.line: Connection
+        self.working = self.stopping = False
+
+    @property
+    def done(self) -> int:
+        """Rows of the shard under way that are behind."""
+        return self.board[DONE]
+
+    def do(self, shard: int) -> Tally:
+        """A `VitrailError` says what keeps the shard from being written."""
+        lost: dict[int, str] = {}
+        deaths: Counter[int] = Counter()
+        while True:
+            self.working = True
+            result = self._attempt(shard, lost)
+            self.working = False
+            if isinstance(result, Tally):
+                self.board[DONE] = 0
+                return result
+            row = self.board[ROW]
+            if self.stopping:
+                raise StoppedError
+            deaths[row] += 1
+            if row >= 0 and (result not in KILLED or deaths[row] > 1):
+                how = f"hung for {self.options.patience:g} s" if result == HUNG else f"crashed ({result})"
+                lost[row] = f"the decoder {how}; replace or remove it"
+            elif deaths[row] >= DEATHS:
+                raise VitrailError(
+                    f"a worker died {DEATHS} times in shard {shard}, in no image ({result}); "
+                    "if memory is short, use fewer --workers, then run the same command again"
+                )
+
+    def stop(self) -> None:
+        """Let an idle process end by itself, and one at work now: parts get their names whole, so none is harmed."""
+        self.stopping = True
+        if self.process is not None and self.working:
+            self.process.kill()
+        elif self.process is not None:
+            self.line.close()
+
+    def join(self) -> None:
+        """Until a stopped process has ended."""
+        if self.process is not None:
+            self.process.join(timeout=TIDYING)
+            self.process.kill()
+            self.process.join()
+
+    def _attempt(self, shard: int, lost: Mapping[int, str]) -> Tally | str:
+        """The shard's tally, or how the process ended."""
+        self.board[ROW], self.board[DONE] = COMPUTING, 0
+        process = self.process if self.process is not None and self.process.is_alive() else self._start()
+        try:
+            self.line.send((shard, lost))
+            while not wait([self.line, process.sentinel], timeout=0.2):
+                if self.board[ROW] >= 0 and time.monotonic_ns() - self.board[SINCE] > self.options.patience * 1e9:
+                    process.kill()
+                    process.join()
+                    return HUNG
+            answer = self.line.recv()
+        except (EOFError, OSError):
+            process.join()
+            return _ending(process.exitcode or 0)
+        if isinstance(answer, Tally):
+            return answer
+        raise VitrailError(answer)
+
+    def _start(self) -> BaseProcess:
+        self.line, theirs = SPAWN.Pipe()
+        arguments = (self.folder, self.options, theirs, self.board)
+        self.process = SPAWN.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
+        self.process.start()
+        theirs.close()
+        return self.process
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+# ── inside the process ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
+    """Answer each (shard, lost rows) with a tally, or with the line of an error that is the user's to mend."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everyone; the parent decides
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # --compile in this process: a pool would outlive its end
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from vitrail.embed.job.engine_factory import calibrate, engine_of
+    from vitrail.embed.job.plan import read_plan
+    from vitrail.embed.job.shard import process_shard
+    from vitrail.embed.pixels import prepare
+
+    def watch(row: int, done: int) -> None:
+        board[SINCE], board[ROW], board[DONE] = time.monotonic_ns(), row, done
+
+    decode, batch, threads = options.decode or prepare, options.batch, options.threads
+    engine = None
+    while True:
+        try:
+            shard, lost = line.recv()
+        except EOFError:
+            return
+        answer = Tally()
+        try:
+            plan = read_plan(folder)
+            if shard == CALIBRATE:
+                calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads)
+            else:
+                engine = engine or engine_of(folder, plan, threads=threads)
+                answer = process_shard(folder, plan, shard, engine, batch=batch, lost=lost, decode=decode, watch=watch)
+        except VitrailError as error:
+            answer = str(error)
+        line.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

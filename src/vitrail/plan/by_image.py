@@ -1,0 +1,71 @@
+"""Memory against image size: the same step on smaller and larger images of the same shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from vitrail.config import Config, MobileConfig, PyramidConfig
+from vitrail.geometry import Size
+from vitrail.parts import Adaptive
+from vitrail.plan.fit import LIKELY, on_card
+from vitrail.plan.hardware import Card, flash_scratch_bytes, needed_bytes
+from vitrail.plan.memory import memory
+from vitrail.plan.workload import Memory, Workload
+
+__all__ = ["Sample", "memory_by_image"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One image size and what a step on it takes."""
+
+    image: Size
+    memory: Memory
+    needed_bytes: int
+    """What a card would likely take."""
+
+
+def memory_by_image(
+    config: Config, workload: Workload, target: Card | None = None, *, points: int = 32, widest: int = 2
+) -> list[Sample]:
+    """Plan about `points` images of the config's shape, from the smallest to twice its side.
+
+    With a card, go on until it is full, up to `widest` times the side.
+
+    >>> from vitrail.config import ViTConfig
+    >>> samples = memory_by_image(ViTConfig(), Workload(), points=4)
+    >>> [str(sample.image) for sample in samples]
+    ['112x112', '224x224', '336x336', '448x448']
+    """
+    work = workload if target is None else on_card(workload, target)
+    unit = _unit(config)
+    rows, columns = (max(1, side // step) for side, step in zip(_whole(config), unit, strict=True))
+    here = gcd(rows, columns)
+    smallest = Size(unit.height * rows // here, unit.width * columns // here)
+
+    def sample(step: int) -> Sample:
+        scaled = config.but(image=Size(smallest.height * step, smallest.width * step))
+        found = memory(scaled, work)
+        needed = needed_bytes(found, LIKELY, flash_scratch_bytes(scaled, work))
+        return Sample(image=scaled.image, memory=found, needed_bytes=needed)
+
+    last = max(2 * here, 4)
+    while target is not None and last < widest * here and sample(last).needed_bytes < target.visible_bytes:
+        last += max(1, here // 2)
+    steps = sorted({max(1, round(last * part / points)) for part in range(1, points + 1)} | {here})
+    return [sample(step) for step in steps]
+
+
+def _whole(config: Config) -> Size:
+    """The image as the model cuts it, without a remainder."""
+    return config.image if isinstance(config, PyramidConfig | MobileConfig) else config.fit(config.image).fitted
+
+
+def _unit(config: Config) -> Size:
+    """What an image's sides must be multiples of."""
+    if isinstance(config, PyramidConfig):
+        return config.patches[-1]
+    if isinstance(config, MobileConfig):
+        return Size(64, 64)
+    return config.embedding.patches[-1] if isinstance(config.embedding, Adaptive) else config.patch

@@ -1,0 +1,215 @@
+"""A controlled experiment: every arm with every seed is an ordinary run, kept, resumed and measured like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.atomic import write_file
+from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.read import load
+from vitrail.data.open import open_source
+from vitrail.data.source import Part, Source
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.nn.adaptive import tokens_saved
+from vitrail.nn.build import build
+from vitrail.parts import Adaptive
+from vitrail.plan.ledger import ledger
+from vitrail.plan.workload import Workload
+from vitrail.train.batches import in_order, normalise, statistics
+from vitrail.train.distributed import ALONE
+from vitrail.train.evaluate import evaluate
+from vitrail.train.experiments.catalogue import RECIPE, Arm, Experiment
+from vitrail.train.experiments.compare import Run, Spread, read_run, spread
+from vitrail.train.experiments.structure import structure_of
+from vitrail.train.finish import finish
+from vitrail.train.folder import RunFolder
+from vitrail.train.job import DataFacts, Job, difference, read_job, write_job
+from vitrail.train.loop import train
+from vitrail.train.objective import Model
+from vitrail.train.random import reseed
+
+__all__ = ["ArmResult", "Result", "Stopped", "run_experiment"]
+
+LOOKS = 24
+"""How often in a run the structure of its positions is measured."""
+CARRIED = 2000
+"""Test images on which a model is judged at other resolutions, the same ones at each and for every arm."""
+Watch = Callable[[dict[str, Any]], None]
+
+
+class Stopped(Exception):  # noqa: N818  a signal, not an error
+    """A signal came; `args` has its number. What was done is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult:
+    arm: Arm
+    runs: tuple[Run, ...]
+    spreads: dict[str, Spread]
+    """By measure; accuracy at another resolution is "accuracy@24x24"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    experiment: Experiment
+    data: DataFacts
+    steps: int
+    seeds: int
+    test_images: int
+    arms: tuple[ArmResult, ...]
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    data: Sequence[str],
+    out: Path,
+    seeds: int = 3,
+    steps: int | None = None,
+    epochs: float = 1.0,
+    limit: int | None = None,
+    watch: Watch = lambda facts: None,
+) -> Result:
+    """Run what is not yet run, into out/runs, then measure. `limit` is of the test split's images, evenly spread."""
+    require(seeds > 0, f"seeds {seeds} is not a positive number; 3 gives error bars")
+    base = experiment.arms[0].config
+    require(limit is None or limit > 0, f"limit {limit} is not a positive number of images")
+    source, test = (open_source(data, split, image=base.image) for split in ("train", "test"))
+    test = _few(test, limit)
+    require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
+    recipe = RECIPE.but(steps=steps if steps is not None else max(1, round(epochs * len(source) / RECIPE.batch)))
+    mean, std = statistics(source)
+    facts = DataFacts(sources=tuple(data), images=len(source), classes=source.classes, mean=mean, std=std)
+    tests = {
+        image: _few(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
+        for image in experiment.images
+    }
+    found: dict[str, list[Run]] = {arm.run: [] for arm in experiment.arms}
+    for seed in range(seeds):  # a whole round of arms before the next seed: what is there early is comparable
+        for arm in experiment.arms:
+            config = arm.config.but(classes=len(source.classes), channels=source.channels)
+            job = Job(config=config, recipe=recipe.but(seed=seed), data=facts)
+            watch({"arm": arm.label, "seed": seed})
+            folder = out / "runs" / f"{arm.run}-seed{seed}"
+            _run(job, folder, source, test, watch)
+            _resolutions(folder, tests)
+            found[arm.run].append(read_run(folder))
+    arms = tuple(
+        ArmResult(arm=arm, runs=tuple(found[arm.run]), spreads=_spreads(experiment, found[arm.run], test))
+        for arm in experiment.arms
+    )
+    return Result(experiment=experiment, data=facts, steps=recipe.steps, seeds=seeds, test_images=len(test), arms=arms)
+
+
+def _few(source: Source, limit: int | None) -> Source:
+    count = min(limit or len(source), len(source))
+    return Part(source, np.arange(count) * len(source) // count)
+
+
+# ── running ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> None:
+    """Train, or go on; a finished run of the same job is kept."""
+    every = max(1, job.recipe.steps // LOOKS)
+
+    def measure(step: int, model: Model) -> dict[str, float]:
+        return structure_of(model) if step % every == 0 or step == job.recipe.steps else {}
+
+    place = RunFolder(folder)
+    with place.alone(ALONE):  # experiments share runs, and two of them may be under way
+        if (folder / "recipe.json").is_file():
+            changed = difference(read_job(folder), job)
+            require(
+                not changed,
+                f"{folder} was run otherwise: {'; '.join(changed[:3])}; ask for the same, or choose another --out",
+            )
+            if (folder / "model.safetensors").is_file():
+                return
+        else:
+            write_job(folder, job)
+        outcome = train(job, source, place, test=test, save_every=250, watch=watch, measure=measure)
+        if outcome.stopped is not None:
+            raise Stopped(outcome.stopped)
+        finish(job, place, outcome.model)
+
+
+def _resolutions(folder: Path, tests: dict[Size, Source]) -> None:
+    """Accuracy of a finished run at other resolutions, kept in its folder; None where its kind does not allow it."""
+    file = folder / "resolutions.json"
+    held: dict[str, float | None] = json.loads(file.read_bytes()) if file.is_file() else {}
+    missing = {image: test for image, test in tests.items() if str(image) not in held}
+    if not missing:
+        return
+    checkpoint = load(folder / "model.safetensors")
+    held |= {str(image): _accuracy(checkpoint, test, image) for image, test in missing.items()}
+    content = json.dumps(held, indent=2).encode()
+    write_file(file, lambda out: out.write(content))
+
+
+def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None:
+    try:
+        adapted, _ = adapt(checkpoint, {"image": image})
+    except VitrailError:
+        return None
+    held = checkpoint.preprocessing
+    return evaluate(adapted.model(), test, image=image, mean=held.mean, std=held.std).accuracy
+
+
+# ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _spreads(experiment: Experiment, runs: list[Run], test: Source) -> dict[str, Spread]:
+    found: dict[str, list[float | None]] = {}
+    tokens = _tokens(runs[0], test)
+    books = ledger(runs[0].job.config, Workload(adaptive_tokens=round(tokens)))
+    for measure in experiment.measures:
+        match measure:
+            case "first_epoch_loss":
+                found[measure] = [run.first_epoch_loss() for run in runs]
+            case "accuracy":
+                found[measure] = [run.results().get("final_accuracy") for run in runs]
+            case "images_per_second":
+                found[measure] = [run.images_per_second() for run in runs]
+            case "parameters":
+                found[measure] = [float(books.params)]
+            case "flops":
+                found[measure] = [float(books.flops_forward)]
+            case "tokens":
+                found[measure] = [tokens]
+            case "structure":
+                found["structure"] = [run.lines[-1].get("position_structure") for run in runs]
+                found["untrained structure"] = [_untrained(run.job) for run in runs]
+            case "resolutions":
+                held = [json.loads((run.path / "resolutions.json").read_bytes()) for run in runs]
+                for image in experiment.images:
+                    found[f"accuracy@{image}"] = [each.get(str(image)) for each in held]
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return {name: spread(values) for name, values in known.items() if values}
+
+
+def _untrained(job: Job) -> float | None:
+    """The control: the very table that the run began with."""
+    reseed("weights", job.recipe.seed)
+    return structure_of(build(job.config)).get("position_structure")
+
+
+@torch.no_grad()
+def _tokens(run: Run, test: Source) -> float:
+    """Patches that an image becomes; of adaptive ones, the mean over some of the test images."""
+    config = run.job.config
+    if not isinstance(config.embedding, Adaptive):  # type: ignore[union-attr]
+        return float(config.grid.area)
+    model = load(run.path / "model.safetensors").model()
+    pixels, _, _ = next(in_order(_few(test, 512), config.image, 512))
+    _, layout = model.embedding(normalise(pixels, run.job.data.mean, run.job.data.std))  # type: ignore[operator,union-attr]
+    return float(np.mean(tokens_saved(layout).kept))
