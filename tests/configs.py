@@ -29,18 +29,28 @@ _positions = st.one_of(
     st.builds(
         parts.Learned,
         prefix=st.sampled_from(["all", "cls", "none"]),
-        convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision"]),
+        convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]),
     ),
     st.just(parts.SinCos1d()),
     st.builds(parts.SinCos2d, layout=st.sampled_from(["interleaved", "timm", "mae", "big_vision"])),
-    st.builds(parts.RelativeBias, shared=st.booleans(), prefix=st.booleans()),
+    st.builds(
+        parts.RelativeBias,
+        shared=st.booleans(),
+        prefix=st.booleans(),
+        convention=st.sampled_from(["timm", "huggingface"]),
+    ),
     st.builds(parts.Rotary, coordinates=st.sampled_from(["index", "normalised"])),
     st.just(parts.RotaryMixed()),
     st.just(parts.NoPosition()),
 )
 _attentions = st.one_of(
     st.builds(parts.FullAttention, fused=st.booleans()),
-    st.builds(parts.WindowedAttention, window=st.just(Size(3, 2)), shift=st.booleans()),
+    st.builds(
+        parts.WindowedAttention,
+        window=st.just(Size(3, 2)),
+        shift=st.booleans(),
+        window_padding=st.sampled_from(["masked", "zeros"]),
+    ),
     st.just(parts.SparseAttention()),
     st.just(parts.LinearAttention()),
 )
@@ -53,7 +63,7 @@ _pools = st.one_of(
     st.just(parts.MeanPool()),
     st.just(parts.MaxPool()),
     st.just(parts.ClsMeanPool()),
-    st.just(parts.AttentionPool(num_heads=2, mlp_width=20)),
+    st.builds(parts.AttentionPool, num_heads=st.just(2), mlp_width=st.just(20), prefix=st.booleans()),
 )
 
 
@@ -95,5 +105,10 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
 any_configs: st.SearchStrategy[Config] = st.one_of(
     vit_configs(),
     st.just(MobileConfig(image=Size(64, 128))),
-    st.just(PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=12, depth=2, num_heads=3),))),
+    st.builds(
+        PyramidConfig,
+        image=st.just(Size(64, 96)),
+        stages=st.just((PyramidStage(width=12, depth=2, num_heads=3),)),
+        window_padding=st.sampled_from(["masked", "zeros"]),
+    ),
 )

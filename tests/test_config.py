@@ -57,6 +57,11 @@ def test_the_defaults_are_vit_b_16():
         ),
         ({"prefix": parts.Prefix(distillation=True), "pool": parts.MeanPool()}, "use ClsPool()"),
         ({"attention_dropout": 0.1, "attention": parts.SparseAttention()}, "use 0"),
+        (
+            {"attention": parts.WindowedAttention(window_padding="zeros"), "remainder": "pad"},
+            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
+            "changes nothing; use window_padding 'masked', or another remainder",
+        ),
     ],
 )
 def test_a_broken_rule_gives_the_value_the_rule_and_the_remedy(changes: dict, message: str):

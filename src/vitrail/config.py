@@ -41,6 +41,7 @@ from vitrail.parts import (
     SinCos2d,
     SparseAttention,
     WindowedAttention,
+    WindowPadding,
 )
 from vitrail.rules import NonNegativeInt, PositiveInt, Range, Rate, divided_by_heads, multiple
 from vitrail.value import Value
@@ -204,6 +205,8 @@ class PyramidConfig(_Config):
         PyramidStage(width=768, depth=2, num_heads=24),
     )
     window: Size = Size(7, 7)
+    window_padding: WindowPadding = "masked"
+    """What fills windows that stick out of a stage's grid, as `WindowedAttention` says; timm's Swin has "zeros"."""
     mlp_ratio: PositiveInt = 4
     norm_eps: Epsilon = 1e-5
     dropout: Rate = 0.0
@@ -364,6 +367,12 @@ def _check_attention(config: ViTConfig) -> None:
         require(
             isinstance(attention, FullAttention | LinearAttention),
             f"{name} needs a regular grid, and adaptive patches have none; use FullAttention or LinearAttention",
+        )
+    if isinstance(attention, WindowedAttention) and attention.window_padding == "zeros":
+        require(
+            config.remainder != "pad",
+            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
+            "changes nothing; use window_padding 'masked', or another remainder",
         )
     if isinstance(config.position, RelativeBias):
         require(

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from vitrail.errors import VitrailError, require, shown
 
-__all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count"]
+__all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count", "windows_divide"]
 
 Remainder = Literal["error", "resize", "crop", "floor", "pad"]
 """What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
@@ -149,6 +149,15 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
             f"use {below} or {above}, or choose a remainder: resize, crop, floor or pad"
         )
     return fitted, (fitted - window) // step + 1
+
+
+def windows_divide(grid: Size, window: Size) -> bool:
+    """Whether windows, no larger than the grid, cut it into whole ones.
+
+    >>> windows_divide(Size(14, 21), Size(7, 7)), windows_divide(Size(14, 20), Size(7, 7))
+    (True, False)
+    """
+    return all(length % min(side, length) == 0 for length, side in zip(grid, window, strict=True))
 
 
 def token_count(grid: Size, prefix: int = 0) -> int:

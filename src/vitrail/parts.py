@@ -37,6 +37,7 @@ __all__ = [
     "Position",
     "Prefix",
     "RelativeBias",
+    "RelativeConvention",
     "Rotary",
     "RotaryMixed",
     "SinCos1d",
@@ -44,12 +45,15 @@ __all__ = [
     "SparseAttention",
     "Stem",
     "SwiGLU",
+    "WindowPadding",
     "WindowedAttention",
 ]
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
-Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision"]
 Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 for rotary positions")]
+Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]
+RelativeConvention = Literal["timm", "huggingface"]
+WindowPadding = Literal["masked", "zeros"]
 
 
 # ── image → tokens ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,11 +204,15 @@ class ClsMeanPool(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPool(Value):
-    """One learned query attends to all tokens, then a residual MLP (multi-head attention pooling, as in SigLIP)."""
+    """One learned query attends to the patches, then a residual MLP (multi-head attention pooling, as in SigLIP).
+
+    `prefix` says whether the query sees the prefix tokens too; timm leaves them out unless told otherwise.
+    """
 
     num_heads: PositiveInt = 12
     mlp_width: PositiveInt = 3072
     activation: Activation = "gelu_tanh"
+    prefix: bool = False
 
 
 Pool = ClsPool | MeanPool | MaxPool | ClsMeanPool | AttentionPool
@@ -220,7 +228,7 @@ class Learned(Value):
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
 
-    on_new_grid = "resampled: bicubic, by the named convention"
+    on_new_grid = "resampled, by the named convention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,13 +260,16 @@ class RelativeBias(Value):
     """A learned bias per head and per (row, column) offset, added to the scores of every block.
 
     `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
-    (to it, from it, with itself); without it, a prefix gets no bias.
+    (to it, from it, with itself); without it, a prefix gets no bias. `convention` says how a table is carried to
+    another grid: "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in
+    patches, and spreads far ones, as BEiT's fine-tuning code does.
     """
 
     shared: bool = False
     prefix: bool = True
+    convention: RelativeConvention = "huggingface"
 
-    on_new_grid = "resampled: bicubic over offsets"
+    on_new_grid = "resampled over offsets, by the named convention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,11 +318,14 @@ class FullAttention(Value):
 class WindowedAttention(Value):
     """Patches attend within windows of the grid, and to the prefix; the prefix attends to all.
 
-    With `shift`, every other block moves its windows by half of their size, as Swin does.
+    With `shift`, every other block moves its windows by half of their size, as Swin does. Where windows do not divide
+    the grid, `window_padding` says what fills the last ones: "masked", padding that nothing attends to; or "zeros",
+    zero tokens that take part in attention, as in timm's Swin, by windows and shifts of the config's own grid.
     """
 
     window: Size = Size(7, 7)
     shift: bool = True
+    window_padding: WindowPadding = "masked"
 
 
 @dataclass(frozen=True, kw_only=True)

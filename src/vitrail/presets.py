@@ -128,7 +128,7 @@ def _beit(shape: str, scale: float) -> ViTConfig:
     return _vit(
         shape,
         16,
-        position=RelativeBias(),
+        position=RelativeBias(convention="timm"),
         qkv_bias="no_key",
         layer_scale=scale,
         final_norm="pooled",
@@ -155,7 +155,7 @@ def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
         PyramidStage(width=width * 2**level, depth=depth, num_heads=num_heads * 2**level)
         for level, depth in enumerate(depths)
     )
-    return PyramidConfig(stages=tuple(stages))
+    return PyramidConfig(stages=tuple(stages), window_padding="zeros")
 
 
 def _mobilevit(stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], **changes: Any) -> MobileConfig:

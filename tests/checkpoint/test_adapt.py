@@ -102,9 +102,10 @@ def test_what_needs_nothing_is_the_same_object():
 
 POSITIONS = [
     *(Learned(prefix=prefix, convention="timm") for prefix in ("all", "cls", "none")),
-    *(Learned(convention=name) for name in ("huggingface", "dinov2", "torchvision", "big_vision")),
+    *(Learned(convention=name) for name in ("huggingface", "dinov2", "torchvision", "big_vision", "siglip2")),
     RelativeBias(),
     RelativeBias(shared=True, prefix=False),
+    RelativeBias(convention="timm"),
     Rotary(),
     Rotary(coordinates="normalised"),
     RotaryMixed(),
@@ -148,6 +149,20 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     assert len(report.tables) == 4
 
 
+@pytest.mark.parametrize("padding", ["masked", "zeros"])
+def test_windows_that_do_not_divide_the_new_grid_say_what_pads_them(padding):
+    stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
+    pyramid = PyramidConfig(image=Size(40, 56), stages=stages, window=Size(5, 7), window_padding=padding)
+    attention = WindowedAttention(window=Size(5, 7), window_padding=padding)
+    for config, odd in ((pyramid, "16x24, 8x12"), (SMALL.but(attention=attention), "16x24")):
+        _, report = adapt(made(config), {"image": "64x96"})
+        (note,) = (note for note in report.notes if "windows" in note)
+        assert note.startswith(f"windows of 5x7 do not divide grid {odd}: ")
+        assert f"window_padding {padding!r}" in note
+        _, report = adapt(made(config), {"image": "80x112"})  # whole windows, on every grid
+        assert not any("windows" in note for note in report.notes)
+
+
 def test_a_method_resamples_and_a_convention_goes_along():
     checkpoint = made(SMALL)
     named, _ = adapt(checkpoint, {"image": "32x40"}, method="torchvision")
@@ -159,6 +174,20 @@ def test_a_method_resamples_and_a_convention_goes_along():
     back, _ = adapt(exact, {"image": "20x28"}, method="exact")
     # float32 twice rounded
     assert torch.allclose(back.tensors["position.table"], checkpoint.tensors["position.table"], atol=1e-6)
+
+
+def test_relative_biases_go_by_their_own_convention_and_the_report_names_it():
+    tables, name = {}, "blocks.0.attention.position.table"
+    for convention in ("timm", "huggingface"):
+        checkpoint = made(SMALL.but(position=RelativeBias(convention=convention)))
+        adapted, report = adapt(checkpoint, {"image": "32x40"})
+        assert {each.method for each in report.tables} == {convention}
+        assert f"5x7 → 8x10 by {convention} over offsets" in {change.note for change in report.changes}
+        tables[convention] = adapted.tensors[name]
+        named, report = adapt(made(SMALL.but(position=RelativeBias())), {"image": "32x40"}, method=convention)
+        assert torch.equal(named.tensors[name], tables[convention])
+        assert vit(named).position == RelativeBias(convention=convention)
+    assert not torch.allclose(tables["timm"], tables["huggingface"], atol=0.01)
 
 
 def test_a_convention_alone_changes_the_config_and_no_tensor():

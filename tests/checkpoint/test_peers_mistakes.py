@@ -249,8 +249,8 @@ def test_torchvision_takes_square_grids_only_and_vitrail_any():
 @pytest.mark.parametrize(
     ("side", "expected"),
     [
-        (24, {"huggingface": 0.044, "dinov2": 0.059, "torchvision": 0.144, "big_vision": 0.157}),
-        (7, {"huggingface": 0.280, "dinov2": 0.309, "torchvision": 0.512, "big_vision": 0.433}),
+        (24, {"huggingface": 0.044, "dinov2": 0.059, "torchvision": 0.144, "big_vision": 0.157, "siglip2": 0.097}),
+        (7, {"huggingface": 0.280, "dinov2": 0.309, "torchvision": 0.512, "big_vision": 0.433, "siglip2": 0.120}),
     ],
 )
 def test_conventions_differ_by_per_cents_from_timms(side, expected):

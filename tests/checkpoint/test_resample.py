@@ -11,18 +11,19 @@ import torch.nn.functional as F
 from peers import timm, transformers
 from vitrail.checkpoint.resample import (
     METHODS,
-    Method,
     axis_matrix,
     cut_relative,
     method_of,
     resample_relative,
     resample_table,
 )
+from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.nn.front import VisionFrontEnd
 from vitrail.nn.relative import offset_index
+from vitrail.parts import Learned, MeanPool, Patches, Prefix
 
-TABLES: list[Method] = [method for method in METHODS if method != "geometric"]
 GRIDS = [Size(8, 11), Size(3, 4), Size(5, 9), Size(11, 7)]
 OLD = Size(5, 7)
 
@@ -31,13 +32,13 @@ def table(grid: Size = OLD, width: int = 24, dtype: torch.dtype = torch.float32)
     return torch.randn(grid.area, width, generator=torch.Generator().manual_seed(grid.height), dtype=dtype)
 
 
-@pytest.mark.parametrize("method", TABLES)
+@pytest.mark.parametrize("method", METHODS)
 def test_resampling_to_the_same_grid_is_the_same_object(method):
     rows = table()
     assert resample_table(rows, old=OLD, new=OLD, method=method) is rows
 
 
-@pytest.mark.parametrize("method", TABLES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("new", GRIDS, ids=str)
 def test_a_constant_stays_constant_and_rows_are_not_columns(method, new):
     assert torch.allclose(
@@ -51,7 +52,7 @@ def test_a_constant_stays_constant_and_rows_are_not_columns(method, new):
     assert columns[0, 0] < columns[0, -1]
 
 
-@pytest.mark.parametrize("method", TABLES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_a_table_keeps_its_type_and_is_computed_in_float32_at_least(method, dtype):
     new = Size(8, 11)
@@ -62,7 +63,7 @@ def test_a_table_keeps_its_type_and_is_computed_in_float32_at_least(method, dtyp
     assert torch.allclose(result.double(), precise, rtol=torch.finfo(dtype).eps, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", TABLES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("new", GRIDS, ids=str)
 def test_a_method_is_one_matrix_per_axis(method, new):
     rows, columns = axis_matrix(5, new.height, method), axis_matrix(7, new.width, method)
@@ -144,8 +145,48 @@ def test_big_vision_is_reproduced_to_the_bit(new, dtype):
 
 
 @pytest.mark.parametrize("new", GRIDS, ids=str)
-def test_flexi_is_jaxs_linear_resize(new):
-    """jax.image.resize "linear": a triangle as wide as the coarser spacing, weights normalised at the edges."""
+def test_siglip2_is_reproduced_to_the_bit(new):
+    """transformers resizes the table for every image of a batch, and pads the rows to the longest."""
+    rows = table(Size(6, 6))
+    embeddings = transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings
+    shapes = torch.tensor([tuple(new), (4, 5)])
+    expected = embeddings.resize_positional_embeddings(rows.view(6, 6, -1), shapes, max_length=99)[0, : new.area]
+    assert torch.equal(resample_table(rows, old=Size(6, 6), new=new, method="siglip2"), expected)
+
+
+@torch.no_grad()
+def test_siglip2_on_another_grid_has_transformers_tokens():
+    """A whole embedding: SigLIP 2 takes patches that are cut already, each with rows before columns before channels."""
+    config = transformers.Siglip2VisionConfig(hidden_size=24, patch_size=4, num_patches=36, num_attention_heads=3)
+    theirs = transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings(config).eval()
+    ours = VisionFrontEnd(
+        ViTConfig(
+            image=Size(24, 24),
+            embedding=Patches(patch=Size(4, 4)),
+            prefix=Prefix(cls=False),
+            position=Learned(convention="siglip2"),
+            width=24,
+            num_heads=3,
+            pool=MeanPool(),
+        )
+    )
+    weight = theirs.patch_embedding.weight.view(24, 4, 4, 3).permute(0, 3, 1, 2)
+    ours.load_state_dict(
+        {
+            "embedding.weight": weight,
+            "embedding.bias": theirs.patch_embedding.bias,
+            "position.table": theirs.position_embedding.weight,
+        }
+    )
+    image = torch.randn(2, 3, 20, 36, generator=torch.Generator().manual_seed(2))
+    patches = image.unflatten(3, (9, 4)).unflatten(2, (5, 4)).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    expected = theirs(patches, torch.tensor([[5, 9], [5, 9]]))
+    torch.testing.assert_close(ours(image), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("new", GRIDS, ids=str)
+def test_siglip2_is_jaxs_linear_resize(new):
+    """jax.image.resize "linear", FlexiViT's: a triangle as wide as the coarser spacing, normalised at the edges."""
 
     def matrix(old: int, after: int) -> torch.Tensor:
         place = (torch.arange(after, dtype=torch.float64) + 0.5) * old / after - 0.5
@@ -155,7 +196,7 @@ def test_flexi_is_jaxs_linear_resize(new):
 
     rows = table(dtype=torch.float64)
     expected = torch.einsum("ai,bj,ijd->abd", matrix(5, new.height), matrix(7, new.width), rows.view(*OLD, -1))
-    assert torch.allclose(resample_table(rows, old=OLD, new=new, method="flexi"), expected.flatten(0, 1), atol=1e-12)
+    assert torch.allclose(resample_table(rows, old=OLD, new=new, method="siglip2"), expected.flatten(0, 1), atol=1e-12)
 
 
 def test_area_is_the_mean_of_what_a_cell_covers():
@@ -217,31 +258,59 @@ def test_relative_bias_keeps_prefix_entries_centre_and_symmetry(method, new):
     image = result[:-3].view(2 * new.height - 1, 2 * new.width - 1, 3)
     if method != "dinov2":  # its 0.1 shifts the centre, which is why it is not for biases
         assert torch.allclose(image, image.flip(0, 1), atol=1e-5)
-    if method in ("torchvision", "big_vision", "geometric", "bilinear") and new.height > 5 and new.width > 7:
+    keeps_centre = method in ("timm", "huggingface", "torchvision", "big_vision", "bilinear")
+    if keeps_centre and new.height > 5 and new.width > 7:
         assert torch.allclose(image[new.height - 1, new.width - 1], offsets[4, 6], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # timm's own
-@pytest.mark.parametrize(("old", "new"), [(5, 8), (7, 9)])
-def test_geometric_is_timms_for_beit(old, new):
-    """timm: square grids only. Its knots are float32, hence the tolerance."""
-    before = bias(Size(old, old))
-    expected = timm.layers.resize_rel_pos_bias_table(before, (new, new), ((2 * new - 1) ** 2 + 3, 3))
-    result = resample_relative(before, old=Size(old, old), new=Size(new, new), method="geometric")
-    assert torch.allclose(result, expected, atol=2e-5)
+@pytest.mark.parametrize("entries", [0, 3])
+@pytest.mark.parametrize(("old", "new"), [(5, Size(8, 11)), (7, Size(9, 4)), (5, Size(5, 3)), (1, Size(2, 3))], ids=str)
+def test_timms_relative_biases_are_reproduced_to_the_bit(old, new, entries):
+    """Square sources: timm knows no others."""
+    before, rows = bias(Size(old, old), entries), (2 * new.height - 1) * (2 * new.width - 1) + entries
+    expected = timm.layers.resize_rel_pos_bias_table(before, tuple(new), (rows, 3))
+    assert torch.equal(resample_relative(before, old=Size(old, old), new=new, method="timm"), expected)
 
 
-@pytest.mark.parametrize("new", [Size(8, 8), Size(3, 4)], ids=str)
-def test_bilinear_is_transformers_for_beit_on_square_grids(new):
-    config = transformers.BeitConfig(
-        hidden_size=24, image_size=20, patch_size=4, num_attention_heads=3, use_relative_position_bias=True
-    )
-    module = transformers.models.beit.modeling_beit.BeitRelativePositionBias(config)
+def test_timms_relative_biases_are_linear_between_geometric_offsets():
+    """A closed form in float64: numpy's interpolation along rows, then columns, at knots that the ratio places."""
+
+    def knots(old: int, after: int) -> np.ndarray:
+        far, ratio = after - 1, np.linspace(1.01, 1.5, 490_001)
+        reach = sum(ratio**power for power in range(old - 1))
+        best = ratio[np.abs(reach - far).argmin()]
+        steps = np.cumsum(best ** np.arange(old - 1))
+        return np.concatenate([-steps[::-1], [0.0], steps])
+
+    before, new = bias(OLD, 0).double(), Size(8, 11)
+    image = before.view(9, 13, 3).numpy()
+    rows = np.apply_along_axis(lambda y: np.interp(np.arange(-7, 8), knots(5, 8), y), 0, image)
+    expected = np.apply_along_axis(lambda y: np.interp(np.arange(-10, 11), knots(7, 11), y), 1, rows)
+    found = resample_relative(before, old=OLD, new=new, method="timm").view(15, 21, 3).numpy()
+    assert np.allclose(found, expected, atol=1e-4)  # both find the ratio to 1e-6, and offsets are sums of its powers
+
+
+@pytest.mark.parametrize("family", ["beit", "data2vec"])
+@pytest.mark.parametrize("new", [Size(8, 8), Size(3, 4), Size(9, 6)], ids=str)
+def test_transformers_relative_biases_are_reproduced_to_the_bit(family, new):
+    """Square sources: of others, transformers swaps the sides."""
+    settings = {"hidden_size": 24, "image_size": 20, "patch_size": 4, "num_attention_heads": 3}
+    if family == "beit":
+        config = transformers.BeitConfig(**settings, use_relative_position_bias=True)
+        module = transformers.models.beit.modeling_beit.BeitRelativePositionBias(config)
+    else:
+        config = transformers.Data2VecVisionConfig(**settings, use_relative_position_bias=True)
+        module = transformers.models.data2vec.modeling_data2vec_vision.Data2VecVisionRelativePositionBias(
+            config, (5, 5)
+        )
     before = bias(Size(5, 5))
     with torch.no_grad():
         module.relative_position_bias_table.copy_(before)
         expected = module(tuple(new))[0]
-    result = resample_relative(before, old=Size(5, 5), new=new, method="bilinear")
+        again = module(tuple(new), interpolate_pos_encoding=True, dim_size=1 + new.area)[0]
+    assert torch.equal(again, expected)  # its second interpolation is to the size that is there already
+    result = resample_relative(before, old=Size(5, 5), new=new, method="huggingface")
     assert torch.equal(result[:-3].T[:, offset_index(new, new)], expected[:, 1:, 1:])
     assert torch.equal(result[-3:].T, torch.stack([expected[:, 0, 1], expected[:, 1, 0], expected[:, 0, 0]], dim=1))
 
@@ -264,9 +333,7 @@ def test_a_table_that_is_not_on_the_grid_is_refused():
         resample_relative(bias(OLD), old=Size(6, 6), new=Size(3, 3))
 
 
-def test_an_unknown_method_and_geometric_for_places_are_refused():
+def test_an_unknown_method_is_refused_and_short_names_are_known():
     with pytest.raises(VitrailError, match="method 'cubic' is unknown; use one of timm, huggingface"):
         method_of("cubic")
-    with pytest.raises(VitrailError, match="for relative biases"):
-        resample_table(table(), old=OLD, new=Size(3, 3), method="geometric")
-    assert method_of("hf") == "huggingface"
+    assert (method_of("hf"), method_of("flexi")) == ("huggingface", "siglip2")

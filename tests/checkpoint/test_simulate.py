@@ -8,7 +8,7 @@ from scipy.fft import dctn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.resample import METHODS, Method, resample_table
+from vitrail.checkpoint.resample import METHODS, resample_table
 from vitrail.checkpoint.simulate import known_spectrum, known_table, simulate
 from vitrail.checkpoint.survival import learned_table, survival, survival_of
 from vitrail.checkpoint.transfer_picture import band_chart, component_maps
@@ -19,7 +19,6 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, Mlp, NoPosition, Patches, Position, RelativeBias, Rotary, RotaryMixed, SinCos2d
 
 OLD = Size(5, 7)
-TABLES: list[Method] = [method for method in METHODS if method != "geometric"]
 
 
 def test_the_known_table_has_the_known_spectrum():
@@ -31,7 +30,7 @@ def test_the_known_table_has_the_known_spectrum():
     assert power[0, 0] < 1e-20
 
 
-@pytest.mark.parametrize("method", TABLES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("new", [Size(8, 11), Size(3, 4), Size(9, 5)], ids=str)
 def test_the_closed_form_is_what_a_long_table_measures(method, new):
     """2,000 random channels leave a few per cent of error in a band."""
@@ -67,7 +66,7 @@ def test_exact_has_no_error_and_only_what_the_grid_cannot_carry_is_lost():
 
 
 def test_errors_grow_with_frequency_upward():
-    for method in set(TABLES) - {"exact"}:
+    for method in set(METHODS) - {"exact"}:
         errors = [band.error for band in simulate(Size(14, 14), Size(24, 40), method).bands]
         assert errors == sorted(errors)
 
@@ -90,11 +89,15 @@ def test_every_kind_survives_its_own_grid():
 @pytest.mark.parametrize("new", [Size(24, 40), Size(28, 28), Size(9, 8)], ids=str)
 def test_scaled_kinds_keep_places_and_counted_kinds_keep_steps(new):
     found = {kind.kind: kind for kind in survival(Size(14, 14), new)}
-    scaled = [found[name] for name in ("Learned", "RelativeBias", "Rotary (normalised)")]
+    scaled = [found[name] for name in ("Learned", "RelativeBias (huggingface)", "Rotary (normalised)")]
     counted = [found[name] for name in ("Rotary (index)", "RotaryMixed", "SinCos2d")]
-    assert min(kind.place for kind in scaled if kind.kind != "RelativeBias") > max(kind.place for kind in counted)
+    plain = [kind for kind in scaled if not kind.kind.startswith("RelativeBias")]
+    assert min(kind.place for kind in plain) > max(kind.place for kind in counted)
     assert min(kind.step for kind in counted) > 0.9999 > max(kind.step for kind in scaled)
     assert all(kind.unseen == 0 for kind in scaled)
+    stretched, geometric = (found[f"RelativeBias ({name})"] for name in ("huggingface", "timm"))
+    assert stretched.place > geometric.place  # near offsets stay as many patches as before
+    assert stretched.step < geometric.step
 
 
 def test_unseen_pairs_are_those_farther_apart_than_the_old_grid():
@@ -138,10 +141,10 @@ def test_weights_without_positions_are_refused():
 
 
 def test_pictures_open_and_name_every_method():
-    found = [simulate(OLD, Size(8, 11), method) for method in TABLES]
+    found = [simulate(OLD, Size(8, 11), method) for method in METHODS]
     chart = band_chart(found)
     assert chart.startswith("<svg")
-    assert all(f">{method}</text>" in chart for method in TABLES)
+    assert all(f">{method}</text>" in chart for method in METHODS)
     with Image.open(io.BytesIO(component_maps(found, known_table(OLD, 3)))) as picture:
         assert picture.format == "PNG"
         assert picture.height > len(found) * 180

@@ -13,7 +13,7 @@ def test_simulate_as_json_has_every_method_and_kind(capsys):
     assert {each["method"] for each in found["methods"]} >= {"timm", "huggingface", "dinov2", "torchvision", "exact"}
     assert all(len(each["bands"]) == 3 for each in found["methods"])
     assert found["methods"][0]["old"] == {"height": 5, "width": 7}
-    assert len(found["kinds"]) == 7
+    assert len(found["kinds"]) == 8
     assert found["trained"] == []
 
 

@@ -38,6 +38,13 @@ KINDS = {
         "position": parts.RelativeBias(prefix=False),
         "prefix": parts.Prefix(registers=1),
     },
+    "windows with zeros": {"attention": parts.WindowedAttention(window=Size(3, 4), window_padding="zeros")},
+    "windows with zeros and bias": {
+        "attention": parts.WindowedAttention(window=Size(3, 4), window_padding="zeros"),
+        "position": parts.RelativeBias(prefix=False),
+        "prefix": parts.Prefix(cls=False),
+        "pool": parts.MeanPool(),
+    },
     "criss-cross": {"attention": parts.SparseAttention()},
     "criss-cross, rotary, no prefix": {
         "attention": parts.SparseAttention(),
@@ -81,7 +88,10 @@ def attentions(model: torch.nn.Module) -> list[Attention]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_weights_times_the_values_are_what_attention_gave(kind: str):
-    """Whatever the mix: its output is the captured matrix times v, through the output projection."""
+    """Whatever the mix: its output is the captured matrix times v, through the output projection.
+
+    What a row lacks of 1 is what zeros took that windows are padded with.
+    """
     model, seen = make(**KINDS[kind]), {}
     hooks = [
         attention.register_forward_hook(lambda module, inputs, output: seen.update({module: (inputs[0], output)}))
@@ -94,11 +104,15 @@ def test_the_weights_times_the_values_are_what_attention_gave(kind: str):
         assert list(maps) == [0, 1]
         for layer, attention in enumerate(attentions(model)):
             x, output = seen[attention]
-            mixed = maps[layer].weights @ attention.heads(x)[2]
+            weights = maps[layer].weights
+            mixed = weights @ attention.heads(x)[2]
+            padding = attention.padding(maps[layer].layout)
+            if padding is not None:
+                mixed = mixed + (1 - weights.sum(dim=-1, keepdim=True)) * padding[1]
             torch.testing.assert_close(attention.out(mixed.transpose(1, 2).flatten(2)), output, **EXACT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("windows with zeros")])
 def test_rows_sum_to_one(kind: str):
     model = make(**KINDS[kind])
     with torch.no_grad(), capture(model) as maps:
@@ -108,6 +122,19 @@ def test_rows_sum_to_one(kind: str):
         sums = found.weights.sum(dim=-1)
         torch.testing.assert_close(sums, real.to(sums).expand_as(sums), **EXACT)
         assert found.weights.min() >= 0
+
+
+def test_zeros_in_windows_take_their_share_of_a_row():
+    """Windows of 3×4 over 5×7. Shifted, padding stands with what wrapped last: the second column."""
+    model = make(**KINDS["windows with zeros"])
+    with torch.no_grad(), capture(model, queries="patches") as maps:
+        model(images())
+    whole = torch.zeros(2, 5, 7, dtype=torch.bool)
+    whole[0, :3, :4], whole[1], whole[1, :, 1] = True, True, False
+    for layer in (0, 1):
+        lacks = 1 - maps[layer].weights.sum(dim=-1).unflatten(-1, (5, 7))
+        assert lacks[..., whole[layer]].abs().max() < 1e-12
+        assert lacks[..., ~whole[layer]].min() > 1e-12
 
 
 @pytest.mark.parametrize("kind", ["plain", "rotary", "mixed rotary", "relative", "shared relative", "adaptive"])
@@ -190,7 +217,9 @@ def test_padding_is_as_if_it_were_not_there(kind: str):
         assert not together[layer].weights[0][:, :, padding].any()
 
 
-@pytest.mark.parametrize("kind", ["plain", "windows with bias", "criss-cross", "linear", "adaptive"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "windows with bias", "windows with zeros and bias", "criss-cross", "linear", "adaptive"]
+)
 def test_chunks_change_nothing(kind: str):
     model = make(**KINDS[kind])
     attention, found = attentions(model)[1], {}
@@ -202,7 +231,14 @@ def test_chunks_change_nothing(kind: str):
         bias = position if isinstance(position, torch.Tensor) else None
         for elements in (1, 500, 10**9):
             found[elements] = attention_rows(
-                module.mix, q, k, bias, layout, torch.arange(x.shape[1]), chunk_elements=elements
+                module.mix,
+                q,
+                k,
+                bias,
+                layout,
+                torch.arange(x.shape[1]),
+                padding=module.padding(layout),
+                chunk_elements=elements,
             )
 
     hook = attention.register_forward_hook(observe)  # type: ignore[arg-type]

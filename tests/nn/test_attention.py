@@ -95,7 +95,7 @@ def test_windows_are_full_attention_with_other_windows_taken_out(window: Size, s
 
 def test_windows_add_their_own_relative_bias():
     q, k, v = qkv(35)
-    window, table = Size(3, 4), RelativeTable(Size(3, 4), 3, windowed=True).double()
+    window, table = Size(3, 4), RelativeTable(Size(3, 4), 3, window_padding="masked").double()
     bias = torch.full((3, 35, 35), -math.inf, dtype=torch.float64)
     offsets = table.table.view(5, 7, 3)
     for query in range(35):
@@ -105,6 +105,55 @@ def test_windows_add_their_own_relative_bias():
                 bias[:, query, key] = offsets[i - m + 2, j - n + 3]
     found = WindowedMix(window, shifted=False)(q, k, v, layout(0), table.bias(layout(0)), 0.0)
     torch.testing.assert_close(found, softmax_attention(q, k, v, bias), **EXACT)
+
+
+def padded_windows(window: Size, shift: tuple[int, int]) -> list[list[int]]:
+    """timm's order: roll the grid, pad it below and to the right (−1), cut it. What wrapped is marked by the rows and
+    columns that the shift leaves at the end, padding included, and stands apart."""
+    places = torch.arange(GRID.area).view(*GRID).roll((-shift[0], -shift[1]), (0, 1))
+    height, width = (-(-side // step) * step for side, step in zip(GRID, window, strict=True))
+    groups: dict[tuple[bool, ...], list[int]] = {}
+    for row in range(height):
+        for column in range(width):
+            inside = row < GRID.height and column < GRID.width
+            group = row // window.height, column // window.width, row >= height - shift[0], column >= width - shift[1]
+            groups.setdefault(group, []).append(int(places[row, column]) if inside else -1)  # type: ignore[arg-type]
+    return list(groups.values())
+
+
+@pytest.mark.parametrize("settings", [{}, {"qk_norm": True}, {"qkv_bias": "no_key"}, {"qkv_bias": "none"}], ids=str)
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("window", [Size(3, 4), Size(5, 2), Size(2, 7), Size(4, 4)], ids=str)
+def test_zeros_that_take_part_are_tokens_of_their_windows(window: Size, shifted: bool, prefix: int, settings: dict):
+    """The textbook's sum over what each patch meets: its window's patches, the prefix, and zeros after the norm."""
+    torch.manual_seed(0)
+    attention = Attention(24, 3, mix=WindowedMix(window, shifted=shifted, zeros_for=GRID), **settings).double()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    shift = tuple(side // 2 if shifted and length > side else 0 for side, length in zip(window, GRID, strict=True))
+    x = torch.randn(2, prefix + 35, 24, dtype=torch.float64)
+    q, k, v = attention.heads(torch.cat([x, x.new_zeros(2, 1, 24)], dim=1))  # the last token is a padded one
+    found = attention(x, layout(prefix))
+    expected = torch.empty(2, 3, prefix + 35, 8, dtype=torch.float64)
+    expected[:, :, :prefix] = softmax_attention(q[:, :, :prefix], k[:, :, :-1], v[:, :, :-1])
+    for group in padded_windows(window, (shift[0], shift[1])):
+        keys = [*range(prefix), *(-1 if place < 0 else prefix + place for place in group)]
+        real = [prefix + place for place in group if place >= 0]
+        expected[:, :, real] = softmax_attention(q[:, :, real], k[:, :, keys], v[:, :, keys])
+    torch.testing.assert_close(found, attention.out(expected.transpose(1, 2).flatten(2)), **EXACT)
+
+
+def test_zeros_that_take_part_have_gradients():
+    torch.manual_seed(0)
+    attention = Attention(24, 3, mix=WindowedMix(Size(3, 4), shifted=True, zeros_for=GRID)).double()
+    torch.nn.init.normal_(attention.qkv.bias)
+    x = torch.randn(1, 35, 24, dtype=torch.float64)
+
+    def loss(bias: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(attention, {"qkv.bias": bias}, (x, layout(0))).square().sum()
+
+    assert torch.autograd.gradcheck(loss, (attention.qkv.bias.detach().requires_grad_(),))
 
 
 @pytest.mark.parametrize("prefix", [0, 2])

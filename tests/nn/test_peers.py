@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import torch
 from torch import Tensor
 
 from peer_models import relative_error, save_timm, save_transformers
+from peers import timm
+from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.read import load
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.parts import AttentionPool, Prefix, RelativeBias
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
 
@@ -58,6 +64,38 @@ def test_every_token_equals_timms(name: str, tmp_path: Path):
     tokens, _ = checkpoint.model(dtype=torch.float64).features(pixels(*image).double())
     # timm and vitrail both make rotary angles in float32, each rounding in its own order
     assert relative_error(tokens, exact) < (1e-7 if "dinov3" in name else 1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seen", [False, True])
+def test_attention_pooling_beside_registers_equals_timms(seen: bool, tmp_path: Path):
+    """timm's query leaves the prefix out unless pool_include_prefix is set."""
+    prefix = {"class_token": True, "reg_tokens": 2, "pool_include_prefix": seen}
+    theirs = save_timm(tmp_path, "vit_base_patch16_siglip_224", **SMALL, **prefix, img_size=(64, 96), num_classes=5)
+    checkpoint = load(tmp_path)
+    config = checkpoint.config
+    assert isinstance(config, ViTConfig)
+    assert isinstance(config.pool, AttentionPool)
+    assert config.prefix == Prefix(registers=2)
+    checkpoint = checkpoint.but(config=config.but(pool=replace(config.pool, prefix=seen)))
+    assert relative_error(checkpoint.model()(pixels(64, 96)), theirs(pixels(64, 96))) < 1e-5
+    exact = theirs.double()(pixels(64, 96).double())
+    assert relative_error(checkpoint.model(dtype=torch.float64)(pixels(64, 96).double()), exact) < 1e-10
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::UserWarning")  # timm's own
+@pytest.mark.parametrize("other", [(96, 48), (48, 160)])
+def test_a_beit_adapted_to_another_image_equals_timms_loaded_for_it(other: tuple[int, int], tmp_path: Path):
+    before = save_timm(tmp_path, "beit_base_patch16_224", **SMALL, img_size=(64, 64))
+    theirs = timm.create_model("beit_base_patch16_224", **SMALL, img_size=other).eval()
+    theirs.load_state_dict(timm.models.beit.checkpoint_filter_fn(before.state_dict(), theirs))
+    checkpoint = load(tmp_path)
+    checkpoint = checkpoint.but(config=checkpoint.config.but(position=RelativeBias(convention="timm")))
+    adapted, report = adapt(checkpoint, {"image": Size(*other)})
+    assert {table.method for table in report.tables} == {"timm"}
+    tokens, _ = adapted.model().features(pixels(*other))
+    assert relative_error(tokens, theirs.forward_features(pixels(*other))) < 1e-5
 
 
 DYNAMIC = (
@@ -111,3 +149,19 @@ def test_other_images_equal_transformers(name: str, other: tuple[int, int], tmp_
     tokens, layout = load(tmp_path).model().features(pixels(*other))
     assert tuple(layout.grid) == (other[0] // 8, other[1] // 8)
     assert relative_error(tokens, run(theirs, pixels(*other))) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("other", [(24, 56), (48, 40)])
+def test_relative_biases_on_other_images_equal_transformers(shared: bool, other: tuple[int, int], tmp_path: Path):
+    """BEiT's and data2vec's resize their tables at every call. Square sources: of others they swap the sides."""
+    kind = {"use_shared_relative_position_bias": True} if shared else {"use_relative_position_bias": True}
+    theirs = save_transformers(tmp_path, "BeitModel", "BeitConfig", **WITH_MLP, **kind)
+    checkpoint = load(tmp_path)
+    position = RelativeBias(shared=shared, convention="huggingface")
+    checkpoint = checkpoint.but(config=checkpoint.config.but(position=position))
+    tokens, _ = checkpoint.model().features(pixels(*other))
+    assert relative_error(tokens, plain(theirs, pixels(*other))) < 1e-5
+    adapted, _ = adapt(checkpoint, {"image": Size(*other)})
+    assert torch.equal(adapted.model().features(pixels(*other))[0], tokens)

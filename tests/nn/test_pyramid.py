@@ -44,12 +44,13 @@ def renamed(name: str) -> str:
     return name
 
 
-def pair(variant: str, config: PyramidConfig) -> tuple[torch.nn.Module, PyramidViT]:
+def pair(variant: str, config: PyramidConfig, **settings) -> tuple[torch.nn.Module, PyramidViT]:
     """timm's model at the config's image size with every parameter set at random, and ours with the same."""
     torch.manual_seed(0)
     depths, heads = [s.depth for s in config.stages], [s.num_heads for s in config.stages]
+    width, image, window = config.stages[0].width, tuple(config.image), tuple(config.window)
     theirs = timm.create_model(
-        variant, img_size=tuple(config.image), depths=depths, num_heads=heads, embed_dim=config.stages[0].width
+        variant, img_size=image, depths=depths, num_heads=heads, embed_dim=width, window_size=window, **settings
     ).eval()
     ours = PyramidViT(config).eval()
     state = theirs.state_dict()
@@ -81,6 +82,49 @@ def test_outputs_equal_timm(case):
         torch.testing.assert_close(ours(image), expected, rtol=0, atol=1e-5)
         expected = theirs.double()(image.double())
         torch.testing.assert_close(ours.double()(image.double()), expected, rtol=0, atol=1e-10)
+
+
+PADDED = {
+    "224x288": swin(24, (2, 2, 2, 2), (2, 3, 4, 6), image=Size(224, 288)),
+    "96x160": swin(24, (2, 3, 2), (2, 3, 4), image=Size(96, 160)),
+    "160x96": swin(24, (2, 2, 2), (2, 3, 4), image=Size(160, 96), window=Size(3, 5)),
+    "32x160, one row of windows": swin(24, (2, 2), (3, 6), image=Size(32, 160)),
+}
+
+
+@pytest.mark.parametrize("case", PADDED)
+def test_windows_padded_with_zeros_equal_timm(case):
+    """Grids that windows do not divide; masked padding is another function there."""
+    config = PADDED[case].but(window_padding="zeros")
+    theirs, ours = pair("swin_tiny_patch4_window7_224", config)
+    masked = PyramidViT(config.but(window_padding="masked")).eval()
+    masked.load_state_dict(ours.state_dict())
+    image = torch.randn(2, 3, *config.image)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(image), theirs(image), rtol=0, atol=1e-5)
+        expected = theirs.double()(image.double())
+        torch.testing.assert_close(ours.double()(image.double()), expected, rtol=0, atol=1e-10)
+        assert (masked.double()(image.double()) - expected).abs().max() > 0.05 * expected.std()
+
+
+@pytest.mark.parametrize("other", [(112, 144), (96, 160), (48, 80), (240, 32), (112, 112)])
+def test_other_images_equal_timms_with_windows_padded_with_zeros(other):
+    """timm's dynamic size: windows and shifts stay those of the image that the model was made for."""
+    config = swin(24, (2, 2, 2), (2, 3, 4), image=Size(112, 112), window_padding="zeros")
+    theirs, ours = pair("swin_tiny_patch4_window7_224", config, strict_img_size=False)
+    image = torch.randn(2, 3, *other, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.double()(image), theirs.double()(image), rtol=0, atol=1e-10)
+
+
+def test_where_windows_divide_the_grid_what_pads_them_does_not_matter():
+    config = CASES["wide"]
+    _, ours = pair("swin_tiny_patch4_window7_224", config)
+    zeros = PyramidViT(config.but(window_padding="zeros")).eval()
+    zeros.load_state_dict(ours.state_dict())
+    image = torch.randn(2, 3, *config.image)
+    with torch.no_grad():
+        assert torch.equal(zeros(image), ours(image))
 
 
 def test_swin_tiny_equals_timm_at_its_own_size():

@@ -61,11 +61,16 @@ CONFIGS: dict[str, Config] = {
     "sparse": PLAIN.but(attention=SparseAttention(), prefix=Prefix(cls=False), pool=MeanPool()),
     "swiglu": PLAIN.but(mlp=SwiGLU(width=72), classes=0),
     "pooled by attention": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144)),
+    "pooled by attention to all": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144, prefix=True)),
     "windows": PLAIN.but(attention=WindowedAttention(window=Size(3, 4)), position=RelativeBias(prefix=False)),
+    "windows with zeros": PLAIN.but(
+        attention=WindowedAttention(window=Size(3, 4), window_padding="zeros"), qk_norm=True, qkv_bias="no_key"
+    ),
     "adaptive": PLAIN.but(
         image=Size(64, 96), embedding=Adaptive(selector="learned"), position=SinCos2d(), prefix=Prefix(registers=1)
     ),
     "pyramid": PyramidConfig(image=Size(64, 96), window=Size(3, 4), classes=11),
+    "pyramid with zeros": PyramidConfig(image=Size(64, 96), window=Size(3, 4), window_padding="zeros", classes=11),
     "mobile": MobileConfig(image=Size(64, 128), classes=11),
 }
 

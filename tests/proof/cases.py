@@ -41,7 +41,7 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
     """Valid pairs that the planner does not refuse: pyramids, mobile networks, timm's and transformers' plain ViTs, and
     for the most part every kind of ViT. Half of them have degenerate sizes: one head, one image, one row of patches,
     where PyTorch views what it would copy elsewhere."""
-    random, cases = _Draw(seed), []
+    random, later, cases = _Draw(seed), Random(seed), []
     while len(cases) < count:
         kind, library = random.random(), "vitrail"
         random.degenerate = random.random() < 0.5
@@ -55,6 +55,7 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
                 config = _plain(random) if library == "timm" else _plainest(random)
             else:
                 config = _vit(random)
+            config = _varied(later, config)
             workload = replace(_workload(random, config), library=library)
             memory(config, workload)
         except VitrailError:
@@ -70,6 +71,19 @@ class _Draw(Random):
 
     def pick(self, usual: list[Any], edges: list[Any]) -> Any:
         return self.choice(edges if self.degenerate and self.random() < 0.6 else usual)
+
+
+def _varied(random: Random, config: Config) -> Config:
+    """Choices with a stream of their own, so that the others stay what they are."""
+    chosen = random.random() < 0.5
+    if isinstance(config, PyramidConfig):
+        return config.but(window_padding="zeros" if chosen else "masked")
+    if isinstance(config, ViTConfig):
+        if isinstance(config.attention, WindowedAttention):
+            config = config.but(attention=replace(config.attention, window_padding="zeros" if chosen else "masked"))
+        if isinstance(config.pool, AttentionPool):
+            config = config.but(pool=replace(config.pool, prefix=chosen))
+    return config
 
 
 def _workload(random: _Draw, config: Config) -> Workload:

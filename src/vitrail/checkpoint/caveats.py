@@ -14,8 +14,9 @@ from vitrail.checkpoint.projection import ProjectionLoss
 from vitrail.checkpoint.report import Change, TableChange
 from vitrail.checkpoint.resample import Method
 from vitrail.checkpoint.target import with_patch
-from vitrail.config import Config, MobileConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
+from vitrail.geometry import Size, windows_divide
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
@@ -51,6 +52,7 @@ def caveats(
     found = [
         *_on_method(source, target, tables, method),
         *_on_grid(source, target, tables),
+        *_on_windows(source, target),
         *_on_channels(checkpoint, target),
         *_on_projection(loss),
     ]
@@ -73,6 +75,10 @@ def on_new_grid(position: Position) -> str:
             return "recomputed: coordinates stay between −1 and 1, so they interpolate"
         case Learned():
             return "resampled, which changes their finest detail"
+        case RelativeBias(convention="timm"):
+            return "resampled: near offsets keep their biases, counted in patches, and far ones are spread"
+        case RelativeBias():
+            return "resampled: offsets are stretched with the grid"
         case _:
             return position.on_new_grid
 
@@ -232,3 +238,28 @@ def _on_rest(changes: Sequence[Change]) -> Iterator[str]:
 
 def _changed(name: str, old: object, new: object) -> str:
     return f"{name} changes from {old} to {new}: the model computes something else than it was trained for; {REMEDY}"
+
+
+def _on_windows(source: Config, target: Config) -> Iterator[str]:
+    """What fills windows that stick out of the new grids."""
+    windows = _windows(target)
+    if windows is None or windows == _windows(source):
+        return
+    window, grids, padding = windows
+    odd = ", ".join(str(grid) for grid in grids if not windows_divide(grid, window))
+    if not odd:
+        return
+    how = {
+        "masked": "the padding is masked and changes nothing; timm's Swin would let zeros take part",
+        "zeros": "zeros take part in attention, as in timm's Swin",
+    }[padding]
+    yield f"windows of {window} do not divide grid {odd}: {how} (window_padding {padding!r})"
+
+
+def _windows(config: Config) -> tuple[Size, tuple[Size, ...], str] | None:
+    """The window, the grids that it is laid over, and what it is padded with; None without windows."""
+    if isinstance(config, PyramidConfig):
+        return config.window, config.grids, config.window_padding
+    if isinstance(config, ViTConfig) and isinstance(config.attention, WindowedAttention):
+        return config.attention.window, (config.grid,), config.attention.window_padding
+    return None

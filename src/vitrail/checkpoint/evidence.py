@@ -61,7 +61,7 @@ def settle(
 ) -> tuple[ViTConfig, Evidence]:
     """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
     fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
-    fields.pop("pool_prefix", None)
+    sees_prefix = fields.pop("pool_prefix", False)
     twins = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -82,7 +82,7 @@ def settle(
         fields["num_heads"], name = next(iter(heads.items()))
         source += f"; num_heads {fields['num_heads']} from the shape of preset {name}"
     if isinstance(fields.get("pool"), AttentionPool):
-        fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"])
+        fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"], prefix=sees_prefix)
     image, grid_source = _image(tensors, fields, known, twins, from_image)
     if any(side % step for side, step in zip(image, fields["embedding"].patch, strict=True)):
         fields["remainder"] = "floor"  # what every library's patch convolution does
@@ -230,7 +230,8 @@ def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size
         table = _need(tensors, "position.table" if shared else "blocks.0.attention.position.table", 2)
         extra = table.shape[0] - offsets_of(grid).area
         require(extra in (0, 3), _wrong_rows(table, image, grid, f"{offsets_of(grid).area} offsets"))
-        return RelativeBias(shared=shared, prefix=extra == 3)
+        stated = stated if isinstance(stated, RelativeBias) else RelativeBias()
+        return replace(stated, shared=shared, prefix=extra == 3)
     if "position.table" not in tensors:
         require(stated is not None, "how this model places its patches is not in the weights; add its config.json")
         return stated

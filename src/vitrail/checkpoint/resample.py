@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.errors import VitrailError, require
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.relative import offsets_of
-from vitrail.nn.resample import resample_grid
-from vitrail.parts import Convention
+from vitrail.nn.resample import resample_grid, resample_offsets
+from vitrail.parts import Convention, RelativeConvention
 
 __all__ = [
     "METHODS",
@@ -32,9 +32,7 @@ __all__ = [
     "resample_table",
 ]
 
-Method = Literal[
-    "timm", "huggingface", "dinov2", "torchvision", "big_vision", "flexi", "bilinear", "area", "geometric", "exact"
-]
+Method = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2", "bilinear", "area", "exact"]
 
 METHODS: dict[Method, str] = {
     "timm": "bicubic, antialiased: timm's, and DINOv2's with registers",
@@ -42,15 +40,14 @@ METHODS: dict[Method, str] = {
     "dinov2": "bicubic by scale factors with 0.1 added to the new side: DINO's and DINOv2's own",
     "torchvision": "bicubic, the corners aligned: torchvision's interpolate_embeddings",
     "big_vision": "linear, the corners aligned, in float64: big_vision's and vision_transformer's (scipy zoom)",
-    "flexi": "linear, antialiased: FlexiViT's (jax.image.resize)",
+    "siglip2": "linear, antialiased: transformers' for SigLIP 2, and FlexiViT's (jax.image.resize)",
     "bilinear": "linear, not antialiased",
     "area": "the mean over the area that a new cell covers",
-    "geometric": "linear at geometrically spaced offsets, near ones kept: BEiT's and timm's, for relative biases only",
     "exact": "the table's cosine series read at the new centres, in float64: up and back is the identity",
 }
 """Every method with what it does."""
 
-ALIASES = {"hf": "huggingface", "bicubic": "huggingface", "scipy": "big_vision"}
+ALIASES = {"hf": "huggingface", "bicubic": "huggingface", "scipy": "big_vision", "flexi": "siglip2"}
 
 
 def method_of(name: str) -> Method:
@@ -75,17 +72,12 @@ def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "tim
         return table
     if method in get_args(Convention):
         return resample_grid(table, old=old, new=new, convention=method)  # type: ignore[arg-type]
-    if method == "geometric":
-        raise VitrailError("method 'geometric' is for relative biases, and this is a table of places; use another")
     if method == "exact":
         rows, columns = (cosine_matrix(*sides) for sides in zip(old, new, strict=True))
         return along_axes(table.double(), rows, columns).to(table.dtype)
     precise = torch.promote_types(table.dtype, torch.float32)
     image = table.to(precise).T.reshape(1, -1, *old)  # (1, D, h, w)
-    if method == "area":
-        image = F.interpolate(image, size=tuple(new), mode="area")
-    else:
-        image = F.interpolate(image, size=tuple(new), mode="bilinear", antialias=method == "flexi")
+    image = F.interpolate(image, size=tuple(new), mode="area" if method == "area" else "bilinear")
     return image.flatten(2)[0].T.to(table.dtype)
 
 
@@ -128,8 +120,9 @@ def axis_matrix(old: int, new: int, method: Method) -> Tensor:
 def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "timm") -> Tensor:
     """((2r − 1)(2c − 1) [+ 3], h) → the same for another grid or window; BEiT's three prefix entries are kept.
 
-    Offsets are scaled with the grid, so that a bias goes with a distance on the image. `geometric` keeps near
-    offsets, counted in patches, and spreads the far ones.
+    timm and huggingface do what those libraries do to relative biases: timm's keeps near offsets, counted in patches,
+    and spreads the far ones; huggingface's is bilinear. The other methods treat the offsets as a grid. All of these
+    but timm's scale offsets with the grid, so that a bias goes with a distance on the image.
     """
     before, after = offsets_of(old), offsets_of(new)
     entries = table.shape[0] - before.area
@@ -141,10 +134,11 @@ def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "
     if old == new:
         return table
     offsets, prefix = table.split([before.area, entries])
-    if method != "geometric":
-        return torch.cat([resample_table(offsets, old=before, new=after, method=method), prefix])
-    rows, columns = (geometric_matrix(*sides) for sides in zip(old, new, strict=True))
-    return torch.cat([along_axes(offsets.double(), rows, columns).to(table.dtype), prefix])
+    if method in get_args(RelativeConvention):
+        offsets = resample_offsets(offsets, old=before, new=after, convention=method)  # type: ignore[arg-type]
+    else:
+        offsets = resample_table(offsets, old=before, new=after, method=method)
+    return torch.cat([offsets, prefix])
 
 
 def cut_relative(table: Tensor, *, old: Size, new: Size) -> Tensor:
@@ -154,31 +148,3 @@ def cut_relative(table: Tensor, *, old: Size, new: Size) -> Tensor:
     top, left = old.height - new.height, old.width - new.width
     image = offsets.view(*before, -1)[top : top + after.height, left : left + after.width]
     return torch.cat([image.flatten(0, 1), prefix])
-
-
-def geometric_matrix(old: int, new: int) -> Tensor:
-    """(2·new − 1, 2·old − 1): linear reading of offsets that lie at ±1, ±(1 + q), ±(1 + q + q²) …
-
-    q is such that the farthest old offset meets the farthest new one, found between 1.01 and 1.5 to 1e-6 as BEiT's
-    fine-tuning code does.
-    """
-    low, high = 1.01, 1.5
-    while high - low > 1e-6:
-        ratio = (low + high) / 2
-        if (1 - ratio ** (old - 1)) / (1 - ratio) > new - 1:
-            high = ratio
-        else:
-            low = ratio
-    ratio = (low + high) / 2
-    far = torch.cumsum(ratio ** torch.arange(old - 1, dtype=torch.float64), dim=0)
-    knots = torch.cat([-far.flip(0), far.new_zeros(1), far])
-    place = torch.arange(1 - new, new, dtype=torch.float64).clamp(knots[0], knots[-1])
-    if old == 1:
-        return torch.ones(2 * new - 1, 1, dtype=torch.float64)
-    right = torch.searchsorted(knots, place).clamp(1, len(knots) - 1)
-    share = (place - knots[right - 1]) / (knots[right] - knots[right - 1])
-    matrix = torch.zeros(len(place), len(knots), dtype=torch.float64)
-    rows = torch.arange(len(place))
-    matrix[rows, right - 1] = 1 - share
-    matrix[rows, right] = share
-    return matrix

@@ -37,7 +37,8 @@ WIDTH, HEADS, HEAD_WIDTH = 192, 3, 64
 
 KINDS: tuple[Position, ...] = (
     Learned(),
-    RelativeBias(),
+    RelativeBias(convention="huggingface"),
+    RelativeBias(convention="timm"),
     Rotary(coordinates="normalised"),
     Rotary(coordinates="index"),
     RotaryMixed(),
@@ -62,7 +63,10 @@ class Survival:
 
 
 def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) -> tuple[Survival, ...]:
-    """Every kind; learned ones stand on tables whose power falls as 1/f²."""
+    """Every kind; learned ones stand on tables whose power falls as 1/f².
+
+    Learned rows are carried by `method`, relative biases by their own convention.
+    """
     return tuple(_measure(position, *_stand_in(position, old, new, method, seed), old, new) for position in KINDS)
 
 
@@ -83,7 +87,7 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
             if isinstance(config.attention, WindowedAttention):
                 raise VitrailError("biases of windows do not change with the grid; give weights with full attention")
             tables = [tensor for name, tensor in tensors.items() if name.endswith("position.table")]
-            carry = _relative(torch.cat(tables, dim=1).double(), old, method or "timm")
+            carry = _relative(torch.cat(tables, dim=1).double(), old, method or position.convention)
         case RotaryMixed():
             names = sorted(name for name in tensors if name.endswith("position.frequencies"))
             carry = _mixed([tensors[name] for name in names])
@@ -112,7 +116,7 @@ def _stand_in(position: Position, old: Size, new: Size, method: Method, seed: in
             carry = _learned(known_table(old, WIDTH, seed=seed), old, method)
         case RelativeBias():
             table = known_table(offsets_of(old), HEADS, seed=seed)
-            carry = _relative(table + table.flip(0), old, method)
+            carry = _relative(table + table.flip(0), old, position.convention)
         case RotaryMixed():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -195,8 +199,13 @@ def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: 
 
 
 def _name(position: Position) -> str:
-    name = type(position).__name__
-    return f"{name} ({position.coordinates})" if isinstance(position, Rotary) else name
+    match position:
+        case Rotary():
+            return f"Rotary ({position.coordinates})"
+        case RelativeBias():
+            return f"RelativeBias ({position.convention})"
+        case _:
+            return type(position).__name__
 
 
 def _bias_map(bias: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:

@@ -79,12 +79,15 @@ def carry_learned(
 def carry_relative(
     name: str, table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None
 ) -> Carried:
-    """Offsets resampled with the grid; a smaller window keeps those that it still has. Prefix entries come last."""
+    """Offsets resampled by the convention. A smaller window keeps those that it still has, as it does when the model
+    runs on a small grid; but timm resamples the tables of windows whose padding is zeros. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
         return Carried(table, "", None)
-    method = method or "timm"
-    cut = new.windowed and all(after <= before for before, after in zip(old.grid, new.grid, strict=True))
+    method = method or old.convention
+    cut = new.window_padding == "masked" and all(
+        after <= before for before, after in zip(old.grid, new.grid, strict=True)
+    )
     figures, note = None, f"{entries[0]} prefix entries become {entries[1]}"
     if old.grid == new.grid:
         result = table

@@ -27,6 +27,7 @@ from vitrail.parts import (
     Position,
     Prefix,
     RelativeBias,
+    RelativeConvention,
 )
 
 __all__ = ["change_preprocessing", "check_target", "find_target", "with_patch"]
@@ -61,8 +62,10 @@ def _position_of(position: Position, prefix: Prefix, method: Method | None) -> d
     """What becomes of positions that are not named: they learn a convention, and lose the entries of a prefix."""
     if isinstance(position, Learned) and method in get_args(Convention):
         return {"position": replace(position, convention=method)}
-    if isinstance(position, RelativeBias) and prefix.count == 0:
-        return {"position": replace(position, prefix=False)}
+    if isinstance(position, RelativeBias):
+        if method in get_args(RelativeConvention):
+            position = replace(position, convention=method)
+        return {"position": replace(position, prefix=position.prefix and prefix.count > 0)}
     return {}
 
 

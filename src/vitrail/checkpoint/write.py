@@ -30,9 +30,10 @@ from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
 from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, SinCos2d
+from vitrail.geometry import windows_divide
+from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d
 
 __all__ = ["Encoded", "encode", "save"]
 
@@ -299,6 +300,8 @@ def _essence(config: Config) -> dict[str, Any]:
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     for name in ("dropout", "attention_dropout", "drop_path", "remainder"):
         fields.pop(name, None)
+    if isinstance(config, PyramidConfig) and all(windows_divide(grid, config.window) for grid in config.grids):
+        fields.pop("window_padding")  # there is none
     if not isinstance(config, ViTConfig):
         return fields
     fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
@@ -309,11 +312,16 @@ def _essence(config: Config) -> dict[str, Any]:
         prefix = config.prefix
         rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
         fields["position"] = f"a learned table with {rows} prefix rows"
+    if isinstance(config.position, RelativeBias):
+        fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config.pool, AttentionPool):
         pool = config.pool
         alike = pool.activation == fields["activation"]  # as in every library, so that it is known with the blocks'
         activation = "the blocks' activation" if alike else pool.activation
-        fields["pool"] = f"AttentionPool of {pool.num_heads} heads, MLP width {pool.mlp_width}, {activation}"
+        seen = " and the prefix" if pool.prefix and config.prefix.count else ""
+        fields["pool"] = (
+            f"AttentionPool of {pool.num_heads} heads over the patches{seen}, MLP width {pool.mlp_width}, {activation}"
+        )
     if config.classes == 0:
         fields.pop("head_bias")
         if config.final_norm == "tokens" and isinstance(config.pool, ClsPool | MeanPool):

@@ -66,8 +66,8 @@ def adapt(
     to
         The dialect to write (default: the input's own).
     convention
-        How positions are resampled: timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact, and
-        geometric for relative biases (default: the convention that the weights were made for).
+        How positions are resampled: timm, hf, dinov2, torchvision, big_vision, siglip2, bilinear, area or exact; timm
+        and hf resample relative biases as those libraries do. Default: what the weights were made for.
     projection
         How the patch projection is resized: pinv, natural or interpolate.
     images

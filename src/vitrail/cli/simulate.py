@@ -47,7 +47,7 @@ def simulate(
     to
         The grid that they go to, ROWSxCOLUMNS.
     method
-        timm, hf, dinov2, torchvision, big_vision, flexi, bilinear, area or exact; may be given again (default: all).
+        timm, hf, dinov2, torchvision, big_vision, siglip2, bilinear, area or exact; may be repeated. Default: all.
     bands
         How many bands of frequency to tell apart.
     weights
@@ -84,9 +84,7 @@ def simulate(
         kinds = [survival_of(checkpoint, new, method=method_of(method[0]) if method else None)]
     else:
         old = Size.of(grid or "14x14")
-    methods: list[Method] = [name for name in METHODS if name != "geometric"]
-    if method:
-        methods = [method_of(name) for name in method]
+    methods: list[Method] = [method_of(name) for name in method] if method else list(METHODS)
     found = [run(old, new, each, table=trained, bands=bands) for each in methods]
     stand_ins = survival(old, new, method=methods[0], seed=seed)
     if picture is not None:

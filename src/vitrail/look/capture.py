@@ -143,7 +143,8 @@ def capture(
             with torch.no_grad():
                 x, layout, q, k, bias = _met(attention, *arguments, **keywords)
                 asked = _resolve(queries, layout, x)
-                weights = attention_rows(attention.mix, q, k, bias, layout, asked)
+                padding = attention.padding(layout)
+                weights = attention_rows(attention.mix, q, k, bias, layout, asked, padding=padding)
                 one = AttentionMap(
                     layer=layer, name=name, weights=weights, queries=asked, layout=layout, places=places.get(attention)
                 )

@@ -29,6 +29,7 @@ from vitrail.nn.patches import PatchEmbed, cut_patches
 from vitrail.nn.remainder import fit_pixels
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
+from vitrail.nn.windowed_attention import Padding
 
 __all__ = ["BlockWalk", "Step", "Walk", "walk_through"]
 
@@ -52,7 +53,7 @@ class Step:
     is_softmax: bool
     """Whether the row is the softmax of those scores over all tokens that it may meet."""
     mixed: Tensor
-    """(d,): values in the proportions of the row."""
+    """(d,): values in the proportions of the row, and of what went to padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +82,15 @@ class BlockWalk:
     """(T, D)"""
     mix: Mix
     bias: Tensor | None
+    padding: Padding | None
+    """Key and value of the zeros that windows are padded with, where these take part."""
     layout: Layout
 
     def step(self, token: int, head: int, key: int | None = None) -> Step:
         """One token's row in one head; of no key, the one that it attends to most."""
-        asked = torch.tensor([token])
-        weights = attention_rows(self.mix, self.q[None], self.k[None], self.bias, self.layout, asked)[0, head, 0]
+        asked, q, k = torch.tensor([token]), self.q[None], self.k[None]
+        rows = attention_rows(self.mix, q, k, self.bias, self.layout, asked, padding=self.padding)
+        weights = rows[0, head, 0]
         key = int(weights.argmax()) if key is None else key
         q, k = self.q[head, token], self.k[head, key]
         scores = (self.k[head] @ q) / math.sqrt(len(q))
@@ -94,6 +98,9 @@ class BlockWalk:
         bias = self.bias[head, token] if self.bias is not None and self.bias.shape[-1] == len(weights) else None
         if bias is not None:
             scores = scores + bias
+        mixed = weights @ self.v[head]
+        if self.padding is not None:  # it has what the row lacks of 1
+            mixed = mixed + (1 - weights.sum()) * self.padding[1][0, head, 0]
         met = scores.masked_fill(weights == 0, -math.inf).softmax(dim=0)
         return Step(
             q=q,
@@ -103,7 +110,7 @@ class BlockWalk:
             bias=0.0 if bias is None else bias[key].item(),
             weights=weights,
             is_softmax=torch.allclose(met, weights, atol=1e-5),
-            mixed=weights @ self.v[head],
+            mixed=mixed,
         )
 
 
@@ -186,6 +193,7 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
             leaving=stops[at + 1][0],
             mix=attention.mix,
             bias=bias,
+            padding=attention.padding(layout),
             layout=layout,
         ),
         pooled=pooled[0] if pooled.ndim == 2 else pooled[0, 0],

@@ -18,15 +18,16 @@ from vitrail.nn.attention import FullMix, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix, feature_map
 from vitrail.nn.sparse_attention import SparseMix
-from vitrail.nn.windowed_attention import WindowedMix, Windows
+from vitrail.nn.windowed_attention import Padding, WindowedMix, Windows
 
 __all__ = ["attention_rows"]
 
 CHUNK_ELEMENTS = 1 << 22
 """Weights computed at a time: what is held beside the result stays near 16 MiB."""
 
-Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
-"""Queries (Q,) → their bias, and which keys they may meet; each broadcasts to (B, h, Q, T), or is None."""
+Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]
+"""Queries (Q,) → their bias, and which keys they may meet; each broadcasts to (B, h, Q, T), or is None. Then the bias
+of their windows' padding, (h or 1, Q, m), −∞ where they meet none; None where padding does not take part."""
 
 
 def attention_rows(
@@ -37,11 +38,14 @@ def attention_rows(
     layout: Layout,
     queries: Tensor,
     *,
+    padding: Padding | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Tensor:
     """(B, h, Q, T) in float32 at least: what each of the tokens `queries` (Q,) takes from every token.
 
-    A row sums to 1 over the keys that it may meet and is zero elsewhere; the row of a padding token is zero.
+    A row sums to 1 over the keys that it may meet and is zero elsewhere; the row of a padding token is zero. Where
+    windows are padded with zeros that take part, `padding` is `Attention.padding`'s, and what a row lacks of 1 went to
+    them.
     """
     batch, heads, tokens, _ = q.shape
     precise = torch.promote_types(q.dtype, torch.float32)
@@ -50,7 +54,9 @@ def attention_rows(
     with torch.autocast(q.device.type, enabled=False):  # autocast would take the scores back to half precision
         q, k = q[:, :, queries].to(precise), k.to(precise)
         bias = None if bias is None else bias.to(precise)
-        one_chunk = _kernel(k, layout) if isinstance(mix, LinearMix) else _softmax(k, _scores(mix, bias, layout))
+        empty = None if padding is None else padding[0].to(precise)
+        linear = isinstance(mix, LinearMix)
+        one_chunk = _kernel(k, layout) if linear else _softmax(k, _scores(mix, bias, layout), empty)
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
             rows[:, :, part] = one_chunk(q[:, :, part], queries[part])
@@ -70,14 +76,18 @@ def _kernel(k: Tensor, layout: Layout) -> Callable[[Tensor, Tensor], Tensor]:
     return chunk
 
 
-def _softmax(k: Tensor, scores_of: Scores) -> Callable[[Tensor, Tensor], Tensor]:
+def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     def chunk(q: Tensor, queries: Tensor) -> Tensor:
-        bias, allowed = scores_of(queries)
-        scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT
+        bias, allowed, of_padding = scores_of(queries)
+        q = q * (1 / math.sqrt(q.shape[-1]))
+        scores = q @ k.mT
         if bias is not None:
             scores += bias
         if allowed is None:
             return scores.softmax(dim=-1)
+        if empty is not None and of_padding is not None:
+            scores = scores.masked_fill_(~allowed, -math.inf)
+            return torch.cat([scores, q @ empty.mT + of_padding], dim=-1).softmax(dim=-1)[..., : k.shape[2]]
         # a padding token may meet nobody: its row becomes zeros, not NaN
         return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0)
 
@@ -88,24 +98,24 @@ def _scores(mix: Mix, bias: Tensor | None, layout: Layout) -> Scores:
     """What a kind of mix adds to its scores, and what it leaves out."""
     keys = None if layout.mask is None else layout.mask[:, None, None, :]
     if isinstance(mix, FullMix):
-        return lambda queries: (None if bias is None else bias[:, queries], keys)
+        return lambda queries: (None if bias is None else bias[:, queries], keys, None)
     if isinstance(mix, SparseMix):
         return _criss_cross(layout, keys)
     if isinstance(mix, WindowedMix):
-        return _windowed(Windows(layout, mix.window, shifted=mix.shifted), bias, layout, keys)
+        return _windowed(mix.windows(layout), bias, layout, keys)
     raise VitrailError(
         f"attention of kind {type(mix).__name__} has no rows to show; use full, windowed, sparse or linear"
     )
 
 
 def _criss_cross(layout: Layout, keys: Tensor | None) -> Scores:
-    def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor]:
+    def scores_of(queries: Tensor) -> tuple[None, Tensor, None]:
         place = torch.arange(layout.prefix + layout.grid.area, device=queries.device) - layout.prefix  # (T,)
         query = (queries - layout.prefix)[:, None]
         same_row = query // layout.grid.width == place // layout.grid.width
         same_column = query % layout.grid.width == place % layout.grid.width
         allowed = same_row | same_column | (query < 0) | (place < 0)
-        return None, allowed if keys is None else allowed & keys
+        return None, allowed if keys is None else allowed & keys, None
 
     return scores_of
 
@@ -117,8 +127,17 @@ def _windowed(windows: Windows, bias: Tensor | None, layout: Layout, keys: Tenso
     window, slot = (place[members.flatten().argsort()[-layout.grid.area :]] for place in _places(members))  # (N,) each
     meets = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
 
-    def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor]:
+    def padding_of(queries: Tensor, patch: Tensor) -> Tensor:
+        """(h or 1, Q, m): the bias of the padding in each query's window."""
+        met = (members == 0)[window[patch]] & (queries >= layout.prefix)[:, None]
+        if meets is not None:
+            met &= meets[0, window[patch], 0, slot[patch]]
+        added = torch.zeros(1, *met.shape, device=met.device) if bias is None else bias[:, slot[patch]]
+        return added.masked_fill(~met, -math.inf)
+
+    def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         patch = (queries - layout.prefix).clamp_min(0)
+        of_padding = padding_of(queries, patch) if windows.zeros else None
         same = window[patch][:, None] == window
         allowed = same[None, None]  # (1, 1, Q, N)
         if meets is not None:
@@ -129,9 +148,9 @@ def _windowed(windows: Windows, bias: Tensor | None, layout: Layout, keys: Tenso
             (queries < layout.prefix)[:, None], everything, F.pad(allowed, (layout.prefix, 0), value=True)
         )
         if bias is None:
-            return None, allowed
+            return None, allowed, of_padding
         added = F.pad(bias[:, slot[patch]][..., slot], (layout.prefix, 0))  # (h, Q, T)
-        return added.masked_fill((queries < layout.prefix)[:, None], 0.0), allowed
+        return added.masked_fill((queries < layout.prefix)[:, None], 0.0), allowed, of_padding
 
     return scores_of
 

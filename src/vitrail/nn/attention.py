@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import parts
+from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix
 from vitrail.nn.mlp import linear
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
 from vitrail.nn.sparse_attention import SparseMix
-from vitrail.nn.windowed_attention import WindowedMix
+from vitrail.nn.windowed_attention import Padding, WindowedMix
 
 __all__ = ["Attention", "FullMix", "Mix", "build_mix", "softmax_attention", "within"]
 
@@ -55,12 +56,14 @@ class FullMix:
         return softmax_attention(q, k, v, bias, dropout)
 
 
-def build_mix(kind: parts.AttentionKind, *, shifted: bool) -> Mix:
+def build_mix(kind: parts.AttentionKind, *, grid: Size, shifted: bool) -> Mix:
+    """`grid` is the one that the model is made for, and `shifted` says whether this block's windows may shift."""
     match kind:
         case parts.FullAttention():
             return FullMix(fused=kind.fused)
         case parts.WindowedAttention():
-            return WindowedMix(kind.window, shifted=shifted and kind.shift)
+            zeros_for = grid if kind.window_padding == "zeros" else None
+            return WindowedMix(kind.window, shifted=shifted and kind.shift, zeros_for=zeros_for)
         case parts.SparseAttention():
             return SparseMix()
         case parts.LinearAttention():
@@ -103,15 +106,40 @@ class Attention(nn.Module):
             q, k = position.turn(q), position.turn(k)
         elif isinstance(position, Tensor):
             bias = position
-        mixed = self.mix(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
+        mixed = self.mixed(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
         x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
         return F.dropout(x, self.dropout, self.training)
 
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+        """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
+        padding = self.padding(layout)
+        if padding is None:
+            return self.mix(q, k, v, layout, bias, dropout)
+        assert isinstance(self.mix, WindowedMix)
+        return self.mix(q, k, v, layout, bias, dropout, padding)
+
+    def padding(self, layout: Layout) -> Padding | None:
+        """Key and value, (1, h, 1, d) each, of the zeros that windows are padded with, where these take part.
+
+        They are zero before they are projected, so that the projection's biases are left.
+        """
+        if not (isinstance(self.mix, WindowedMix) and self.mix.needs_padding(layout)):
+            return None
+        bias = self.qkv_bias()
+        if bias is None:
+            bias = self.qkv.weight.new_zeros(self.qkv.out_features)
+        _, k, v = (part.view(1, self.num_heads, 1, -1) for part in bias.chunk(3))
+        return k if self.k_norm is None else self.k_norm(k), v
+
+    def qkv_bias(self) -> Tensor | None:
+        """(3·D,), zero for keys that have none."""
+        if self.q_bias is None or self.v_bias is None:
+            return self.qkv.bias
+        return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → q, k, v, each (B, h, T, d)."""
-        bias = self.qkv.bias
-        if self.q_bias is not None and self.v_bias is not None:
-            bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+        bias = self.qkv_bias()
         qkv = F.linear(x, self.qkv.weight, bias)
         q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         if self.q_norm is not None and self.k_norm is not None:

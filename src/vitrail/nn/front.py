@@ -128,5 +128,11 @@ def build_position(config: ViTConfig) -> nn.Module | None:
 
 def build_relative(config: ViTConfig, spec: parts.RelativeBias) -> RelativeTable:
     """A table over the offsets of the grid, or of the window where there are windows."""
-    windowed = isinstance(config.attention, parts.WindowedAttention)
-    return RelativeTable(config.relative_span, config.num_heads, prefix=spec.prefix, windowed=windowed)
+    attention = config.attention
+    return RelativeTable(
+        config.relative_span,
+        config.num_heads,
+        prefix=spec.prefix,
+        window_padding=attention.window_padding if isinstance(attention, parts.WindowedAttention) else None,
+        convention=spec.convention,
+    )

@@ -66,11 +66,11 @@ class ClsMeanPooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """One learned query attends to all real tokens; then a residual MLP."""
+    """One learned query attends to the real patches and, if asked to, to the prefix; then a residual MLP."""
 
     def __init__(self, width: int, spec: parts.AttentionPool, *, norm_eps: float) -> None:
         super().__init__()
-        self.num_heads = spec.num_heads
+        self.num_heads, self.prefix = spec.num_heads, spec.prefix
         self.query = nn.Parameter(torch.empty(1, 1, width))
         initialise_table(self.query.data)
         self.q = linear(width, width)
@@ -80,10 +80,12 @@ class AttentionPooling(nn.Module):
         self.mlp = FeedForward(width, spec.mlp_width, activation=spec.activation)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        mask = layout.mask if self.prefix else layout.patch_mask
+        x = x if self.prefix else x[:, layout.prefix :].contiguous()  # (B, T, D) → (B, N, D)
         q = self.q(self.query).expand(x.shape[0], -1, -1)
         q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, h, 1, d)
-        k, v = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d)
-        keys = None if layout.mask is None else layout.mask[:, None, None, :]
+        k, v = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, N, d)
+        keys = None if mask is None else mask[:, None, None, :]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
         x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, 1, D)
         x = x + self.mlp(self.norm(x))

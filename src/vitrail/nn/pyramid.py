@@ -119,6 +119,7 @@ class Stage(nn.Module):
         before = config.stages[level - 1].width
         self.merge = PatchMerge(before, spec.width, norm_eps=config.norm_eps) if level else None
         window = Size(min(config.window.height, grid.height), min(config.window.width, grid.width))
+        zeros = config.window_padding == "zeros"
         earlier = sum(stage.depth for stage in config.stages[:level])
         total = sum(stage.depth for stage in config.stages)
         self.blocks = nn.ModuleList(
@@ -127,10 +128,12 @@ class Stage(nn.Module):
                 attention=Attention(
                     spec.width,
                     spec.num_heads,
-                    mix=WindowedMix(window, shifted=index % 2 == 1),
+                    mix=WindowedMix(window, shifted=index % 2 == 1, zeros_for=grid if zeros else None),
                     dropout=config.dropout,
                     attention_dropout=config.attention_dropout,
-                    position=RelativeTable(window, spec.num_heads, windowed=True),
+                    position=RelativeTable(
+                        window, spec.num_heads, window_padding=config.window_padding, convention="timm"
+                    ),
                 ),
                 mlp=FeedForward(spec.width, config.mlp_ratio * spec.width, dropout=config.dropout),
                 norm_eps=config.norm_eps,

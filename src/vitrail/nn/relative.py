@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from vitrail.geometry import Size
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
-from vitrail.nn.resample import resample_grid
+from vitrail.nn.resample import resample_offsets
+from vitrail.parts import RelativeConvention, WindowPadding
 
 __all__ = ["RelativeTable", "offset_index", "offsets_of"]
 
@@ -32,27 +33,44 @@ def offset_index(grid: Size, frame: Size) -> Tensor:
 class RelativeTable(nn.Module):
     """The bias of a grid's (or a window's) patches: one table for a block, or shared by all.
 
-    With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix.
+    With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix. On another
+    grid the table is resampled by its convention. A window's table is not: a grid smaller than the window has smaller
+    windows ("masked"), or is padded to a whole one ("zeros").
     """
 
     index: Tensor
 
-    def __init__(self, grid: Size, num_heads: int, *, prefix: bool = False, windowed: bool = False) -> None:
+    def __init__(
+        self,
+        grid: Size,
+        num_heads: int,
+        *,
+        prefix: bool = False,
+        window_padding: WindowPadding | None = None,
+        convention: RelativeConvention = "huggingface",
+    ) -> None:
         super().__init__()
-        self.grid, self.windowed = grid, windowed
+        self.grid, self.window_padding = grid, window_padding
+        self.convention: RelativeConvention = convention
         self.table = nn.Parameter(torch.empty(offsets_of(grid).area + 3 * prefix, num_heads))
         initialise_table(self.table.data)
         self.register_buffer("index", offset_index(grid, grid), persistent=False)
 
+    @property
+    def windowed(self) -> bool:
+        return self.window_padding is not None
+
     def bias(self, layout: Layout) -> Tensor:
         """(h, T, T); for windows (h, m, m), whatever the grid that they are laid over."""
-        if self.windowed:
+        if self.window_padding == "zeros":
+            layout = Layout(grid=self.grid, frame=self.grid)
+        elif self.window_padding == "masked":
             window = Size(min(self.grid.height, layout.frame.height), min(self.grid.width, layout.frame.width))
             layout = Layout(grid=window, frame=self.grid)
         table, index, frame = self.table, self.index, layout.frame
         old, new = offsets_of(self.grid), offsets_of(frame)
         offsets, prefix_entries = table.split([old.area, table.shape[0] - old.area])
-        offsets = resample_grid(offsets, old=old, new=new)
+        offsets = resample_offsets(offsets, old=old, new=new, convention=self.convention)
         if layout.grid != self.grid:
             index = offset_index(layout.grid, frame).to(index.device)
         bias = offsets.T[:, index]  # (h, N, N)

@@ -1,18 +1,22 @@
 """A table on one grid → the table on another, by the conventions that models were trained with.
 
 The conventions differ by several per cent, so each is named, and a model keeps the one it came with.
+
+Shapes: D width, r×c grid, h heads; a grid has (2r − 1)·(2c − 1) offsets.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.geometry import Size
-from vitrail.parts import Convention
+from vitrail.parts import Convention, RelativeConvention
 
-__all__ = ["resample_grid"]
+__all__ = ["resample_grid", "resample_offsets"]
 
 
 def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention = "timm") -> Tensor:
@@ -21,23 +25,84 @@ def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention
 
     timm: bicubic, antialiased. huggingface: bicubic. dinov2: bicubic by scale factors with 0.1 added to the
     new side. torchvision: bicubic with the corners aligned. big_vision: linear with the corners aligned, in float64.
+    siglip2: linear, antialiased.
     """
     if old == new:
         return table
-    precise = torch.promote_types(table.dtype, torch.float32)
-    image = table.to(precise).T.reshape(1, -1, *old)  # (1, D, h, w)
+    image, size = _as_image(table, old), tuple(new)
     if convention == "timm":
-        image = F.interpolate(image, size=tuple(new), mode="bicubic", antialias=True, align_corners=False)
+        image = F.interpolate(image, size=size, mode="bicubic", antialias=True, align_corners=False)
     elif convention == "huggingface":
-        image = F.interpolate(image, size=tuple(new), mode="bicubic", align_corners=False)
+        image = F.interpolate(image, size=size, mode="bicubic", align_corners=False)
     elif convention == "dinov2":
         scale = ((new.height + 0.1) / old.height, (new.width + 0.1) / old.width)
         image = F.interpolate(image, scale_factor=scale, mode="bicubic", align_corners=False)
     elif convention == "torchvision":
-        image = F.interpolate(image, size=tuple(new), mode="bicubic", align_corners=True)
+        image = F.interpolate(image, size=size, mode="bicubic", align_corners=True)
+    elif convention == "siglip2":
+        image = F.interpolate(image, size=size, mode="bilinear", antialias=True, align_corners=False)
     else:
         return _zoom(table, old, new)
     return image.flatten(2)[0].T.to(table.dtype)
+
+
+def resample_offsets(table: Tensor, *, old: Size, new: Size, convention: RelativeConvention) -> Tensor:
+    """A relative bias over old.area offsets, (old.area, h) → (new.area, h), in float32 at least, given back in its own
+    type; the same offsets are returned as they are. `old` and `new` count offsets: 2r − 1 and 2c − 1.
+
+    timm: linear between geometrically spaced offsets. huggingface: bilinear.
+    """
+    if old == new:
+        return table
+    if convention == "huggingface":
+        image = F.interpolate(_as_image(table, old), size=tuple(new), mode="bilinear", align_corners=False)
+        return image.flatten(2)[0].T.to(table.dtype)
+    precise = torch.promote_types(table.dtype, torch.float32)
+    image = table.to(precise).view(*old, -1)  # (2r − 1, 2c − 1, h)
+    rows, columns = (_between_knots(*sides, image) for sides in zip(old, new, strict=True))
+    total = sum(
+        image[row][:, column] * (row_weight[:, None] * column_weight)[:, :, None]
+        for row, row_weight in rows.neighbours
+        for column, column_weight in columns.neighbours
+    )
+    resampled = total / (rows.span[:, None] * columns.span)[:, :, None]
+    return resampled.flatten(0, 1).to(table.dtype)
+
+
+def _as_image(table: Tensor, grid: Size) -> Tensor:
+    """(grid.area, D) → (1, D, height, width), in float32 at least."""
+    return table.to(torch.promote_types(table.dtype, torch.float32)).T.reshape(1, -1, *grid)
+
+
+class _Neighbours(NamedTuple):
+    """What each new offset is read from: two old ones with their weights, which add up to `span`."""
+
+    neighbours: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+    span: Tensor
+
+
+def _between_knots(old: int, new: int, like: Tensor) -> _Neighbours:
+    """timm's reading of `new` offsets from `old` ones, to the bit. The old ones lie at 0, ±1, ±(1 + q), ±(1 + q + q²) …
+    with q such that the farthest old offset meets the farthest new one, searched between 1.01 and 1.5."""
+    far, low, high, ratio = old // 2, 1.01, 1.5, 1.255
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        if (1 - ratio**far) / (1 - ratio) > new // 2:
+            high = ratio
+        else:
+            low = ratio
+    steps, place = [], 1.0
+    for index in range(far):
+        steps.append(place)
+        place += ratio ** (index + 1)
+    knots = like.new_tensor([*(-step for step in reversed(steps)), 0.0, *steps])
+    wanted = torch.arange(-(new // 2), new // 2 + 1, dtype=like.dtype, device=like.device)
+    right = torch.bucketize(wanted, knots).clamp(max=old - 1)
+    left = (right - 1).clamp(min=0)
+    to_left, to_right = (wanted - knots[left]).clamp(min=0), (knots[right] - wanted).clamp(min=0)
+    alone = (to_left == 0) & (to_right == 0)
+    to_left, to_right = to_left.where(~alone, 1.0), to_right.where(~alone, 1.0)
+    return _Neighbours(((left, to_right), (right, to_left)), to_left + to_right)
 
 
 def _zoom(table: Tensor, old: Size, new: Size) -> Tensor:

@@ -1,6 +1,7 @@
 """Windowed attention: patches attend within windows of the grid, and to the prefix; the prefix attends to all.
 
-A grid that windows do not divide is padded behind a mask; shifted windows wrap around, and what wrapped is masked too.
+A grid that windows do not divide is padded: behind a mask, so that padding changes nothing, or with zeros that take
+part, as timm's Swin does. Shifted windows wrap around, and what wrapped is masked.
 
 Shapes: B images, n heads, T tokens, p prefix tokens, h×w grid, W windows of m patches, d values per head.
 """
@@ -16,19 +17,46 @@ from torch import Tensor
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 
-__all__ = ["WindowedMix", "Windows"]
+__all__ = ["Padding", "WindowedMix", "Windows"]
+
+Padding = tuple[Tensor, Tensor]
+"""Key and value, (1, n, 1, d) each, of every patch that windows are padded with."""
 
 
 class WindowedMix:
-    """Windows no larger than the grid; shifted by half of their size on the axes where there is more than one."""
+    """Windows no larger than the grid; shifted by half of their size on the axes where there is more than one.
 
-    def __init__(self, window: Size, *, shifted: bool) -> None:
-        self.window, self.shifted = window, shifted
+    With `zeros_for`, padding takes part, and windows and shifts are those of that grid, the one that the model was made
+    for, whatever the grid of an image.
+    """
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def __init__(self, window: Size, *, shifted: bool, zeros_for: Size | None = None) -> None:
+        self.window, self.shifted, self.zeros_for = window, shifted, zeros_for
+
+    def windows(self, layout: Layout) -> Windows:
+        frame, zeros = self.zeros_for or layout.frame, self.zeros_for is not None
+        return Windows(layout.grid, frame, self.window, shifted=self.shifted, zeros=zeros)
+
+    def needs_padding(self, layout: Layout) -> bool:
+        """Whether patches attend to padding, whose key and value this must then be called with."""
+        return self.zeros_for is not None and self.windows(layout).padded != layout.grid
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        bias: Tensor | None,
+        dropout: float,
+        padding: Padding | None = None,
+    ) -> Tensor:
         prefix, heads = layout.prefix, q.shape[1]
-        windows = Windows(layout, self.window, shifted=self.shifted)
-        q_parts, k_parts, v_parts = (windows.split(x[:, :, prefix:]) for x in (q, k, v))  # (B, W, n, m, d)
+        windows = self.windows(layout)
+        key, value = padding or (None, None)
+        q_parts, k_parts, v_parts = (
+            windows.split(x[:, :, prefix:], fill) for x, fill in ((q, None), (k, key), (v, value))
+        )  # (B, W, n, m, d)
         allowed = windows.allowed(layout.patch_mask, q.device)  # (B or 1, W, 1, m, m), or None where all may
         scores = _join(bias, allowed)
         if prefix:
@@ -56,10 +84,14 @@ def _join(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
 
 
 class Windows:
-    """A grid cut into windows: there and back. The frame decides about windows, so that padding changes nothing."""
+    """A grid cut into windows: there and back. The frame decides about windows, so that padding changes nothing.
 
-    def __init__(self, layout: Layout, window: Size, *, shifted: bool) -> None:
-        self.grid, frame = layout.grid, layout.frame
+    With `zeros`, the grid is shifted before it is padded, as in timm: the padding is then below and to the right of
+    what wrapped around, and windows part what wrapped differently from windows that shift the padding along.
+    """
+
+    def __init__(self, grid: Size, frame: Size, window: Size, *, shifted: bool, zeros: bool = False) -> None:
+        self.grid, self.zeros = grid, zeros
         self.window = Size(min(window.height, frame.height), min(window.width, frame.width))
         self.across = Size(-(-self.grid.height // self.window.height), -(-self.grid.width // self.window.width))
         self.padded = Size(self.across.height * self.window.height, self.across.width * self.window.width)
@@ -68,13 +100,10 @@ class Windows:
             side // 2 if shifted and length > side else 0 for side, length in zip(self.window, frame, strict=True)
         )
 
-    def split(self, x: Tensor) -> Tensor:
-        """(B, n, h·w, d) → (B, W, n, m, d)."""
+    def split(self, x: Tensor, fill: Tensor | None = None) -> Tensor:
+        """(B, n, h·w, d) → (B, W, n, m, d), padded with zeros or with `fill` (1, n, 1, d)."""
         x = x.unflatten(2, tuple(self.grid))
-        if self.padded != self.grid:
-            x = F.pad(x, (0, 0, 0, self.padded.width - self.grid.width, 0, self.padded.height - self.grid.height))
-        if any(self.shift):
-            x = x.roll((-self.shift[0], -self.shift[1]), dims=(2, 3))
+        x = self._pad(self._roll(x), fill) if self.zeros else self._roll(self._pad(x, fill))
         x = x.unflatten(3, (self.across.width, -1)).unflatten(2, (self.across.height, -1))  # (B, n, a, m₁, b, m₂, d)
         return x.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(1, 2)
 
@@ -82,13 +111,16 @@ class Windows:
         """(B, W, n, m, d) → (B, n, h·w, d)."""
         x = x.unflatten(3, tuple(self.window)).unflatten(1, tuple(self.across))  # (B, a, b, n, m₁, m₂, d)
         x = x.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)  # (B, n, h, w, d)
-        if any(self.shift):
-            x = x.roll(self.shift, dims=(2, 3))
-        return x[:, :, : self.grid.height, : self.grid.width].flatten(2, 3)
+        height, width = self.grid
+        if self.zeros:
+            x = self._roll(x[:, :, :height, :width], back=True)
+        else:
+            x = self._roll(x, back=True)[:, :, :height, :width]
+        return x.flatten(2, 3)
 
     def allowed(self, patch_mask: Tensor | None, device: torch.device) -> Tensor | None:
         """(B or 1, W, 1, m, m): which patches of a window may meet. None where all may."""
-        if patch_mask is None and self.padded == self.grid and not any(self.shift):
+        if not any(self.shift) and (self.zeros or (patch_mask is None and self.padded == self.grid)):
             return None
         # What wrapped around meets only what wrapped with it; only the last windows hold both.
         rows, columns = (
@@ -97,6 +129,8 @@ class Windows:
         )
         region = self._plain_split((2 * rows.long()[:, None] + columns.long())[None])  # (1, W, m)
         met = region[..., :, None] == region[..., None, :]
+        if self.zeros:
+            return met.unsqueeze(2)
         real = torch.ones(1, *self.grid, dtype=torch.bool, device=device)
         if patch_mask is not None:
             real = patch_mask.unflatten(1, tuple(self.grid))
@@ -107,6 +141,24 @@ class Windows:
         # A patch that is not real still meets itself: a row without keys would be NaN.
         itself = torch.eye(region.shape[-1], dtype=torch.bool, device=device)
         return (met & real[..., None, :] | itself).unsqueeze(2)
+
+    def _roll(self, x: Tensor, *, back: bool = False) -> Tensor:
+        """(B, n, h, w, d), shifted up and to the left, or back."""
+        if not any(self.shift):
+            return x
+        return x.roll(self.shift if back else (-self.shift[0], -self.shift[1]), dims=(2, 3))
+
+    def _pad(self, x: Tensor, fill: Tensor | None) -> Tensor:
+        """(B, n, h, w, d) → (B, n, h′, w′, d), filled below and to the right."""
+        below, right = self.padded.height - self.grid.height, self.padded.width - self.grid.width
+        if fill is None:
+            return F.pad(x, (0, 0, 0, right, 0, below)) if below or right else x
+        fill = fill.to(x.dtype)[:, :, None]  # (1, n, 1, 1, d)
+        if right:
+            x = torch.cat([x, fill.expand(x.shape[0], -1, self.grid.height, right, -1)], dim=3)
+        if below:
+            x = torch.cat([x, fill.expand(x.shape[0], -1, below, self.padded.width, -1)], dim=2)
+        return x
 
     def _plain_split(self, x: Tensor) -> Tensor:
         """(B, h, w), already rolled → (B, W, m)."""

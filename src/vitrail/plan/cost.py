@@ -201,13 +201,17 @@ def pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
 
 @module
 def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Numbers, x: Tensor) -> Tensor:
-    d = n.width
+    d, keys = n.width, n.tokens
+    if c.prefix.count and not spec.prefix:
+        x, keys = _patches(t, c, n, x), n.grid
+        if n.batch > 1:  # one image's patches lie together as they are
+            x = copy(t, x)
     if c.final_norm == "none" and c.prefix.count == 0:
         t.approximate("a pool that reads tokens in the convolution's own order copies them, which is not modelled")
     q = _linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, _linear(t, "pool.kv", x, d, 2 * d), 2, d)
-    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, n.tokens, d // spec.num_heads))
+    mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, keys, d // spec.num_heads))
     x = _linear(t, "pool.out", copy(t, mixed) if copies else mixed, d, d)
     kind = Mlp(width=spec.mlp_width, activation=spec.activation)
     x = ops.add(t, x, mlp(t, kind, d, spec.mlp_width, norm(t, n, x, "pool.norm"), "pool.mlp", 0.0))

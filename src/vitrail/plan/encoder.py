@@ -162,18 +162,36 @@ def mix(
             return full_mix(t, path, q, k, v, p, bias, c.attention_dropout if t.train else 0.0, in_order)
         case LinearAttention():
             return linear_mix(t, path, q, k, v, p, in_order)
-        case WindowedAttention(window=window, shift=shift):
-            windows = Windows.of(c.grid, window, shifted=shifted and shift)
-            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias)
+        case WindowedAttention() as spec:
+            zeros = spec.window_padding == "zeros"
+            windows = Windows.of(c.grid, spec.window, shifted=shifted and spec.shift, zeros=zeros)
+            empty = padding(t, c, n, path) if zeros and windows.padded else None
+            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias, empty, in_order)
         case SparseAttention():
             return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
 
 
+def padding(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> tuple[Tensor, Tensor]:
+    """Key and value of a token that is zero before it is projected: the projection's biases."""
+    bias = qkv_bias(t, c, n, path)
+    if bias is True:
+        bias = t.parameter(f"{path}.qkv", 3 * n.width, "bias")
+    elif bias is False:
+        bias = t.new(3 * n.width, t.size)
+    _, k, v = ops.split(t, bias, n.width, n.width, n.width)
+    return qk_norm(t, n, k, f"{path}.k_norm") if c.qk_norm else k, v
+
+
+def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> bool | Tensor:
+    """The projection's own, or one that is made of the queries' and the values'."""
+    if c.qkv_bias != "no_key":
+        return c.qkv_bias == "all"
+    q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
+    return ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
+
+
 def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
-    bias: bool | Tensor = c.qkv_bias == "all"
-    if c.qkv_bias == "no_key":
-        q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
-        bias = ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
+    bias = qkv_bias(t, c, n, path)
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
     if c.qk_norm:
         q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")

@@ -97,7 +97,7 @@ def _stage(t: Tape, c: PyramidConfig, n: Sizes, level: int, x: Tensor) -> Tensor
     encoder = Encoder(
         grid=grid,
         mlp=Mlp(width=c.mlp_ratio * spec.width),
-        attention=WindowedAttention(window=c.window),
+        attention=WindowedAttention(window=c.window, window_padding=c.window_padding),
         position=RelativeBias(prefix=False),
         dropout=c.dropout,
         attention_dropout=c.attention_dropout,

@@ -51,13 +51,14 @@ class Node:
 
 
 class Leaf:
-    """A parameter, to autograd: it keeps the gradient that reaches it."""
+    """A parameter, to autograd: it keeps the gradient that reaches it, the sum of those of all its uses."""
 
-    __slots__ = ("grad", "path")
+    __slots__ = ("grad", "path", "uses", "waiting")
 
     def __init__(self, path: str) -> None:
         self.grad: Tensor | None = None
-        self.path = path
+        self.waiting: Tensor | None = None
+        self.path, self.uses = path, 0
 
 
 class _Frame:
@@ -179,6 +180,9 @@ class Tape:
                 out.node = Node(edges, saved, backward, None if saved is None else self._frame)
                 if self._frame is None or self._frame.recomputed is None:
                     self._nodes.append(out.node)
+                    for target, _ in edges:
+                        if isinstance(target, Leaf):
+                            target.uses += 1
         return out
 
     def cast(self, x: Tensor, size: int, component: str | None = None) -> Tensor:
@@ -294,6 +298,12 @@ class Tape:
         if target is None or grad is None:
             return
         if isinstance(target, Leaf):
+            target.uses -= 1
+            if target.waiting is not None:
+                grad, target.waiting = self._sum(target.waiting, grad), None
+            if target.uses:
+                target.waiting = grad
+                return
             storage = grad.storage
             assert target.grad is None
             assert storage is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, sdpa
+from vitrail.plan.attend import Problem, copy, is_flash, sdpa
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Windows", "windowed_mix"]
@@ -23,13 +23,15 @@ class Windows:
     window: Size
     across: Size
     shifted: bool
+    zeros: bool
+    """Padding takes part: the grid is shifted before it is padded, and nothing but what wrapped is masked."""
 
     @classmethod
-    def of(cls, grid: Size, window: Size, *, shifted: bool) -> Windows:
+    def of(cls, grid: Size, window: Size, *, shifted: bool, zeros: bool = False) -> Windows:
         window = Size(min(window.height, grid.height), min(window.width, grid.width))
         across = Size(-(-grid.height // window.height), -(-grid.width // window.width))
         moves = any(side // 2 and length > side for side, length in zip(window, grid, strict=True))
-        return cls(grid, window, across, shifted and moves)
+        return cls(grid, window, across, shifted and moves, zeros)
 
     @property
     def padded(self) -> bool:
@@ -38,6 +40,11 @@ class Windows:
     @property
     def higher(self) -> bool:
         return self.across.height * self.window.height != self.grid.height
+
+    @property
+    def masked(self) -> bool:
+        """Some patches of a window may not meet."""
+        return self.shifted or (self.padded and not self.zeros)
 
     @property
     def wider(self) -> bool:
@@ -70,14 +77,20 @@ def windowed_mix(
     windows: Windows,
     prefix: int,
     bias: Tensor | None,
+    padding: tuple[Tensor, Tensor] | None,
+    in_order: bool,
 ) -> tuple[Tensor, bool]:
+    """`padding`: the key and the value of a padded patch, where padding takes part."""
     in_place = windows.in_place(prefix)
     if windows.thin and not in_place:
         t.approximate("windows of whole rows, one row or one column: which of them are copied is not proven")
     count, size = windows.across.area, windows.window.area
     keys = size + prefix
-    q_parts, k_parts, v_parts = (_split(t, x, p, windows, prefix) for x in (q, k, v))
-    allowed = t.new(count * size * size, 1, "attention_maps") if windows.padded or windows.shifted else None
+    key, value = padding or (None, None)
+    q_parts, k_parts, v_parts = (
+        _split(t, x, p, windows, prefix, fill) for x, fill in ((q, None), (k, key), (v, value))
+    )
+    allowed = t.new(count * size * size, 1, "attention_maps") if windows.masked else None
     scores = _join_masks(t, path, bias, allowed, count)
     if prefix:
         k_parts = _with_prefix(t, k, k_parts, p, count, prefix)
@@ -94,22 +107,37 @@ def windowed_mix(
     if not in_place:
         mixed = _join(t, mixed, p, windows)
     if not prefix:
-        return mixed, not in_place and not p.merges
+        return mixed, (not in_place or (in_order and is_flash(t, problem, scores))) and not p.merges
     queries = ops.narrow(t, q, p.count * prefix * p.head_width)
     from_prefix = sdpa(t, path, queries, k, v, Problem(p.batch, p.heads, prefix, p.keys, p.head_width))
     return ops.cat(t, from_prefix, mixed), not p.merges
 
 
-def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int) -> Tensor:
+def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int, fill: Tensor | None) -> Tensor:
     if prefix:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
     if windows.in_place(prefix):
         return x
+    if windows.shifted and windows.zeros:
+        x = ops.fresh(t, x)
     if windows.padded:
-        x = ops.pad(t, x, p.count * windows.patches * p.head_width)
-    if windows.shifted:
+        x = _pad(t, x, p, windows, fill)
+    if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
     return copy(t, ops.copied_back(t, x))
+
+
+def _pad(t: Tape, x: Tensor, p: Problem, windows: Windows, fill: Tensor | None) -> Tensor:
+    if fill is None:
+        return ops.pad(t, x, p.count * windows.patches * p.head_width)
+    grid, values = windows.grid, p.count * p.head_width
+    height, width = (side * count for side, count in zip(windows.window, windows.across, strict=True))
+    fill = t.cast(fill, x.size)
+    if width > grid.width:
+        x = ops.cat(t, x, ops.expand(t, fill, values * grid.height * (width - grid.width)))
+    if height > grid.height:
+        x = ops.cat(t, x, ops.expand(t, fill, values * (height - grid.height) * width))
+    return x
 
 
 def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefix: int) -> Tensor:
@@ -135,10 +163,12 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
 
 def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
     x = copy(t, ops.copied_back(t, mixed))
-    if windows.shifted:
+    if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
     if windows.higher:
         x = ops.narrow(t, x, x.count // windows.across.height // windows.window.height * windows.grid.height)
     if windows.wider:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    if windows.shifted and windows.zeros:
+        return ops.fresh(t, x)
     return copy(t, x) if windows.wider else x

@@ -137,7 +137,7 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
 
     vector, tokens = seen(checkpoint, places=True)
     resampled = isinstance(config.position, Learned | RelativeBias)
-    methods: list[Method] = [name for name in METHODS if name != "geometric"] if resampled else [method]
+    methods: list[Method] = list(METHODS) if resampled else [method]
     cosines, moved = {}, tokens
     for name in methods:
         adapted = adapt(checkpoint, {"image": image}, method=name if resampled else None)[0]

@@ -29,7 +29,7 @@ def is_learned(config: Config) -> bool:
 
 
 def is_shared_bias(config: Config) -> bool:
-    return isinstance(config, ViTConfig) and config.position == RelativeBias(shared=True)
+    return isinstance(config, ViTConfig) and isinstance(config.position, RelativeBias) and config.position.shared
 
 
 def plain(config: Config) -> bool:

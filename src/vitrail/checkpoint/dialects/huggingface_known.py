@@ -73,13 +73,15 @@ def known_beit(stored: Stored, prefix: str) -> Known:
         fields |= {"final_norm": "pooled", "pool": MeanPool()}
     if f"{prefix}embeddings.position_embeddings" in stored.tensors:
         fields["position"] = LEARNED
-    elif f"{prefix}encoder.relative_position_bias.relative_position_bias_table" in stored.tensors:
-        fields["position"] = RelativeBias(shared=True)
+    else:
+        shared = f"{prefix}encoder.relative_position_bias.relative_position_bias_table" in stored.tensors
+        fields["position"] = RelativeBias(shared=shared, convention="huggingface")
     return replace(found, fields=fields)
 
 
 def known_siglip2(stored: Stored, prefix: str) -> Known:
-    found = known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh")(stored, prefix)
+    position = Learned(convention="siglip2")
+    found = known(position, eps=1e-6, activation="gelu_pytorch_tanh")(stored, prefix)
     said = vision_part(stored)
     patch, count = said.whole("patch_size", 16), said.whole("num_patches", 256)
     require(

@@ -125,4 +125,9 @@ def _position(said: Said, rotary: bool, tensors: frozenset[str]) -> Position | N
         return Rotary(coordinates="normalised", temperature=said.number("rope_temperature", 10_000.0))
     if learned:
         return Learned(convention="timm")
-    return RelativeBias(shared=True) if "rel_pos_bias.relative_position_bias_table" in tensors else None
+    biased = any(name.endswith("relative_position_bias_table") for name in tensors)
+    return (
+        RelativeBias(shared="rel_pos_bias.relative_position_bias_table" in tensors, convention="timm")
+        if biased
+        else None
+    )

@@ -71,20 +71,44 @@ MOBILE_ROWS = (
 def settle_stages(
     tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
 ) -> tuple[Config, Evidence]:
-    """The preset whose every tensor but the head's has the same shape."""
-    shapes = _shapes(tensors)
+    """The preset whose every tensor but the head's has the same shape, at its own image or at the one that is known: a
+    small image has smaller windows, and so smaller tables. timm pads windows with zeros that take part in attention."""
     classes = tensors["head.weight"].shape[0] if "head.weight" in tensors else 0
     for name, preset in PRESETS.items():
         if not isinstance(preset, PyramidConfig | MobileConfig):
             continue
-        with torch.device("meta"):
-            if _shapes(build(preset).state_dict()) != shapes:
-                continue
         image = from_image or known.image or preset.image
         told = "the caller" if from_image else known.source if known.image else f"preset {name}"
-        shape = f"the exact shape of preset {name}"
-        return preset.but(image=image, classes=classes), Evidence(config=shape, grid=f"image {image} from {told}")
-    raise VitrailError("this model in stages has the shape of no preset, and shapes alone do not tell its strides")
+        own = _has_shapes(preset, tensors)
+        if not own and not _takes(preset, image):
+            continue
+        padding = {"window_padding": "zeros"} if isinstance(preset, PyramidConfig) else {}
+        config = preset.but(image=image, classes=classes, **padding)
+        if _has_shapes(config, tensors):
+            shape = f"the exact shape of preset {name}"
+            return config, Evidence(config=shape, grid=f"image {image} from {told}")
+        if own:
+            raise VitrailError(
+                f"preset {name}, which these weights are, has smaller windows at image {image} from {told} than the "
+                f"weights have; read them at image {preset.image} and adapt"
+            )
+    raise VitrailError(
+        "this model in stages has the shape of no preset, and shapes alone do not tell its strides; if it was made for "
+        "a small image, whose windows are smaller, give --from-image HEIGHTxWIDTH"
+    )
+
+
+def _takes(preset: PyramidConfig | MobileConfig, image: Size) -> bool:
+    try:
+        preset.check(image)
+    except VitrailError:
+        return False
+    return True
+
+
+def _has_shapes(config: Config, tensors: dict[str, Tensor]) -> bool:
+    with torch.device("meta"):
+        return _shapes(build(config).state_dict()) == _shapes(tensors)
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, FullMix, within
+from vitrail.nn.attention import FullMix, within
 from vitrail.nn.block import Block
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import ACTIVATIONS, FeedForward, GatedFeedForward
@@ -58,7 +58,8 @@ class LeanBlock:
         self.attention, self.keep = attention, keep
         self.head_width = attention.out.weight.shape[1] // attention.num_heads
         self.norm1, self.norm2 = _norm(block.norm1), _norm(block.norm2)
-        weight, bias = attention.qkv.weight.detach(), _qkv_bias(attention)
+        weight, bias = attention.qkv.weight.detach(), attention.qkv_bias()
+        bias = None if bias is None else bias.detach()
         if keep is None:
             self.qkv = [Dense(weight, bias)]
         else:
@@ -87,7 +88,7 @@ class LeanBlock:
         q, k, v = self.heads(projected)
         q, k, bias = self.placed(q, k, layout, position)
         if self.keep is None:
-            mixed = self.attention.mix(q, k, v, layout, bias, 0.0)
+            mixed = self.attention.mixed(q, k, v, layout, bias, 0.0)
         else:
             bias = bias[..., : self.keep, :] if bias is not None else None
             mixed = FullMix(fused=True)(q, k, v, layout, bias, 0.0)
@@ -146,12 +147,6 @@ def _scaled(linear: nn.Linear, scale: Tensor | None) -> Dense:
     if scale is None:
         return Dense(weight, bias)
     return Dense(weight * scale.detach()[:, None], None if bias is None else bias * scale.detach())
-
-
-def _qkv_bias(attention: Attention) -> Tensor | None:
-    if attention.q_bias is not None and attention.v_bias is not None:
-        return torch.cat([attention.q_bias, torch.zeros_like(attention.q_bias), attention.v_bias]).detach()
-    return None if attention.qkv.bias is None else attention.qkv.bias.detach()
 
 
 def _between(mlp: FeedForward | GatedFeedForward) -> Map:

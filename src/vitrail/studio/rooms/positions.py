@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -237,7 +237,7 @@ def _plain(config: Config, grid: Size, position: Position, here: Session, **chan
     """A ViT of the model's width and heads on a grid; a pyramid has no one width, so the embedded model's are taken."""
     base = config if isinstance(config, ViTConfig) else here.planned("default")
     if isinstance(position, RelativeBias) and not base.prefix.count:
-        position = RelativeBias(prefix=False, shared=position.shared)
+        position = replace(position, prefix=False)
     return ViTConfig(
         image=grid,
         embedding=Patches(patch=Size(1, 1)),

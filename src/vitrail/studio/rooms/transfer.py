@@ -30,8 +30,10 @@ __all__ = ["Question", "router"]
 
 router = APIRouter()
 
-Resampling = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "flexi", "bilinear", "area", "exact"]
-"""`checkpoint.resample.Method` without geometric, which is for relative biases only."""
+Resampling = Literal[
+    "timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2", "bilinear", "area", "exact"
+]
+"""`checkpoint.resample.Method`, spelt here so that the page's controls need no torch."""
 CONVENTIONS = get_args(Convention)
 KNOWN_WIDTH = 192
 MAX_PLACES = 1600
@@ -53,14 +55,14 @@ class Question(Loaded):
     resampling: Resampling = choice(
         "timm",
         label="Method",
-        about="The first five are conventions: what models were trained with, or will be run by",
+        about="The first six are conventions: what models were trained with, or will be run by",
         words={
             "timm": "timm: bicubic, antialiased",
             "huggingface": "Hugging Face: bicubic",
             "dinov2": "DINOv2: bicubic, + 0.1",
             "torchvision": "torchvision: bicubic, corners",
             "big_vision": "big_vision: linear, corners",
-            "flexi": "FlexiViT: linear, antialiased",
+            "siglip2": "SigLIP 2: linear, antialiased",
             "bilinear": "linear",
             "area": "mean over the area",
             "exact": "exact: the cosine series",
