@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from configs import any_configs
 from vitrail import parts
+from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.nn.build import build
 from vitrail.presets import PRESETS
 
 
@@ -110,14 +115,11 @@ def test_text_that_is_not_json_is_refused():
         config_from_json("{")
 
 
-def test_a_position_says_what_it_does_on_a_new_grid():
-    for kind in (
-        parts.Learned,
-        parts.SinCos1d,
-        parts.SinCos2d,
-        parts.RelativeBias,
-        parts.Rotary,
-        parts.RotaryMixed,
-        parts.NoPosition,
-    ):
-        assert kind().on_new_grid
+@pytest.mark.parametrize("kind", get_args(parts.Position))
+def test_a_position_says_what_happens_to_its_weights_on_a_new_grid(kind):
+    config = ViTConfig(image=Size(20, 28), embedding=parts.Patches(patch=Size(4, 4)), width=24, depth=1, num_heads=3)
+    config = config.but(mlp=parts.Mlp(width=40), position=kind())
+    preprocessing = Preprocessing(image=config.image)
+    checkpoint = Checkpoint(config=config, tensors=build(config).state_dict(), preprocessing=preprocessing)
+    _, report = adapt(checkpoint, {"image": "24x16"})
+    assert bool(report.resampled) == kind.on_new_grid.startswith("resampled")

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import resource
 import sys
 from pathlib import Path
 
 import pytest
 
-from command import call, run
+from command import call
 from embedding import photos, read_rows, save_weights
 
 
@@ -110,18 +110,22 @@ def test_without_pyarrow_or_ray_the_extra_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path: Path, source: Path, weights: Path):
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
+    tmp_path: Path, source: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+):
     photos(source, 400)
     out = tmp_path / "out"
-    script = Path(sys.executable).with_name("vitrail")
-    command = f"ulimit -f 30; exec {script} embed {source} --weights {weights} --out {out} --workers 1 --shard-size 390"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    said = done.stderr.splitlines()[-1]
+    arguments = ["embed", str(source), "--weights", str(weights), "--out", str(out), "--workers", "1"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30 * 2**10, hard))  # of this process and its worker
+    try:
+        assert call(*arguments, "--shard-size", "390") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("vitrail: ")
     assert "part-00000.parquet was not written (File too large)" in said
     assert not (out / "_SUCCESS").exists()
     assert not list(out.glob(".part-*"))
-    done = run("embed", str(source), "--weights", str(weights), "--out", str(out), "--workers", "1")
-    assert done.returncode == 0, done.stderr
+    assert call(*arguments) == 0
     assert len(read_rows(out)) == 400

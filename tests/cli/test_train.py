@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from command import call
+from command import PATIENCE, call, until
 from training import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
 from vitrail.data import fetch
@@ -139,7 +138,7 @@ def test_torchrun_in_front_of_the_command_gives_the_same_run(model: str, tmp_pat
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     command = [SCRIPT.with_name("torchrun"), "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", "127.0.0.1:0", "-m", "vitrail", *both]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("finished  step 5") == 1
     assert call(*train(str(still), tmp_path / "one")) == 0
@@ -157,10 +156,9 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
     long = ["--steps", "40", "--data", "shapes", "--model", model, "--batch", "8", "--save-every", "0"]
     process = start(["train", *long, "--out", str(tmp_path / "a")])
     metrics = tmp_path / "a" / "metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        time.sleep(0.005)
+    until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text().count("\n") >= 2))
     process.send_signal(signal.SIGTERM)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode in (143, 0)  # 0 where all 40 steps were done before the signal came
     assert process.returncode == 0 or "which is saved; go on with vitrail train --resume" in error
     assert call("train", "--resume", str(tmp_path / "a")) == 0

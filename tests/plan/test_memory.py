@@ -32,10 +32,8 @@ def test_every_phase_peaks_where_the_tracker_says(case: int) -> None:
         assert plan.peak_bytes == pytest.approx(max(golden["phase_peaks"].values()), rel=0.15), plan.note
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the tracker's stand-in for a GPU is compiled")
 def test_the_tracker_still_gives_the_golden_answers() -> None:
-    if shutil.which("g++") is None:  # the golden answers stand in
-        assert GOLDEN
-        return
     script, golden = ROOT / "proof" / "run.py", ROOT / "golden" / "memory.json"
     done = subprocess.run(
         [sys.executable, str(script), "--check", str(golden), "--count", "6"], capture_output=True, text=True

@@ -7,6 +7,7 @@ import socket
 import pytest
 from client import HOST, client
 
+from command import PATIENCE
 from vitrail.studio.app import create_app
 from vitrail.studio.guard import HEADERS, MAX_BODY
 from vitrail.studio.session import Session
@@ -84,7 +85,7 @@ def test_a_body_that_does_not_say_how_large_it_is_is_counted():
 
 def test_a_real_server_counts_a_chunked_body_too(address):
     host, _, port = address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         head = f"POST /api/images HTTP/1.1\r\nHost: {host}:{port}\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
         try:

@@ -12,6 +12,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from command import PATIENCE
+
 schema = schemathesis.openapi.from_dict(app().openapi())
 
 
@@ -21,7 +23,7 @@ schema = schemathesis.openapi.from_dict(app().openapi())
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 def test_any_question_gets_an_answer_of_the_said_shape(case):
-    answer = case.call(app=app(), base_url=f"http://{HOST}", headers={"Host": HOST})
+    answer = case.call(app=app(), base_url=f"http://{HOST}", headers={"Host": HOST}, timeout=PATIENCE)
     case.validate_response(
         answer,
         checks=(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import PATIENCE
 from many import RECIPE, STILL
 from training import begin, losses
 from vitrail.checkpoint.read import load
@@ -25,13 +26,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("many")
     environment = {
         **os.environ,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     command = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2", "--max-restarts", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", TESTS / "many.py", root]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return root
 
