@@ -84,7 +84,7 @@ def test_weights_of_whole_windows_are_not_read_as_those_of_smaller_ones(tmp_path
 
 
 def test_timm_has_no_masked_windows(tmp_path: Path, small_swin: PyramidConfig):
-    for image, words in ((Size(56, 112), None), (Size(40, 72), "its window_padding is 'zeros', this model's 'masked'")):
+    for image, words in ((Size(56, 112), None), (Size(40, 72), "its window_padding is zeros, this model's masked")):
         config = small_swin.but(image=image, window_padding="masked")
         checkpoint = Checkpoint(
             config=config, tensors=build(config).state_dict(), preprocessing=Preprocessing(image=image)

@@ -83,7 +83,7 @@ def test_an_image_gives_the_same_alone_and_in_a_batch(config: ViTConfig):
     with torch.inference_mode():
         together = model(batch)
         alone = torch.cat([model(image[None]) for image in batch])
-    assert together.shape == (3, config.classes or config.width)
+    assert together.shape == (3, config.classes or config.vector_width)
     torch.testing.assert_close(together, alone, **EXACT)
 
 

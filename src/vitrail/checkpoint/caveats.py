@@ -197,7 +197,7 @@ def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 
 
 ELSEWHERE = (*TRAINING_ONLY, "image", "channels", "classes", "head_bias", "prefix", "pool", "final_norm")
-PARTS = ("embedding", "position", "attention", "remainder")
+PARTS = ("embedding", "position", "attention", "remainder", "window_padding")
 
 
 def _on_fields(source: Config, target: Config) -> Iterator[str]:

@@ -17,10 +17,10 @@ from vitrail.checkpoint.evidence import Known
 from vitrail.checkpoint.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
 from vitrail.checkpoint.said import Said
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit
-from vitrail.parts import Learned, Mlp, Patches, SwiGLU
+from vitrail.parts import AttentionPool, Learned, Mlp, Patches, SwiGLU
 
 __all__ = ["TIMM"]
 
@@ -139,16 +139,16 @@ def _has(*names: str) -> Any:
 def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
     """timm's config.json: the one that the file came with, or one for the architecture that this model is."""
     config, origin = checkpoint.config, checkpoint.origin if checkpoint.dialect == "timm" else {}
-    if not isinstance(config, ViTConfig):
-        return Written(config=origin)
     arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
     if origin:
         arguments |= {"in_chans": config.channels, "num_classes": config.classes}
-        if checkpoint.family == "vit":
+        if isinstance(config, ViTConfig) and checkpoint.family == "vit":
             arguments |= _pooling(config)
         pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
         changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
         return Written(config={**origin, **changed})
+    if not isinstance(config, ViTConfig):
+        return Written()
     name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     if name is None:
         return Written(notes=_arguments(config, tensors))
@@ -170,8 +170,11 @@ def _call(arguments: Mapping[str, Any]) -> str:
 
 def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """The architecture of these names and shapes whose hidden fields are the config's too."""
-    activation = {"activation": config.mlp.activation} if isinstance(config.mlp, Mlp) else {}
-    ours = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool, **activation}
+    ours: dict[str, Any] = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool}
+    if isinstance(config.mlp, Mlp):
+        ours["activation"] = config.mlp.activation
+    if isinstance(config.pool, AttentionPool):
+        ours["pool_prefix"] = config.pool.prefix
     for candidate in architectures_of(shapes):
         try:
             fields = _fields(candidate, {}, frozenset(shapes))
@@ -194,8 +197,10 @@ def _pretrained(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
+def _changeable(config: Config, family: str) -> dict[str, Any]:
     """The arguments that surgery may have changed."""
+    if not isinstance(config, ViTConfig):
+        return {"img_size": list(config.image)} if isinstance(config, PyramidConfig) else {}
     patch = config.patch
     found: dict[str, Any] = {
         "img_size": list(config.image),
@@ -215,7 +220,13 @@ def _changeable(config: ViTConfig, family: str) -> dict[str, Any]:
 def _pooling(config: ViTConfig) -> dict[str, Any]:
     """VisionTransformer's own words for what is read, and where the last norm stands."""
     pool = next((name for name, pool in POOLS.items() if pool == config.pool), "map")
-    return {"global_pool": pool, "fc_norm": config.final_norm == "pooled", "final_norm": config.final_norm != "none"}
+    sees_prefix = isinstance(config.pool, AttentionPool) and config.pool.prefix
+    return {
+        "global_pool": pool,
+        "fc_norm": config.final_norm == "pooled",
+        "final_norm": config.final_norm != "none",
+        **({"pool_include_prefix": True} if sees_prefix else {}),
+    }
 
 
 def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
