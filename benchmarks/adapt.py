@@ -41,8 +41,8 @@ def prepare_copy() -> Callable[[Path, Path], None]:
 
 
 def prepare_vitrail() -> Callable[[Path, Path], None]:
-    from vitrail.checkpoint.adapt import adapt
     from vitrail.checkpoint.read import load
+    from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.checkpoint.write import save
 
     def run(source: Path, out: Path) -> None:

@@ -35,9 +35,9 @@ from measure import finish, machine, ratio, take_turns
 from photos import STEPS, make_photos, models
 from PIL import Image
 
-from vitrail.checkpoint.adaptive import with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import HALF
+from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.embed.engines.adaptive import AdaptiveEngine
 from vitrail.embed.engines.engine import LeanEngine, PlainEngine, agreement, build_engine, normalised

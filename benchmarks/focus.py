@@ -14,9 +14,9 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.geometry import Size
 from vitrail.presets import preset
 

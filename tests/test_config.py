@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 
 from configs import any_configs
 from vitrail import parts
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import Config, MobileConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitrail.checkpoint.safetensors import read_safetensors
+from vitrail.checkpoint.formats.safetensors import read_safetensors
 from vitrail.config import ViTConfig
 from vitrail.data.shapes import Shapes
 from vitrail.data.source import ArraySource

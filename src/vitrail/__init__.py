@@ -47,7 +47,7 @@ _HOMES = {
     "nn.positions": ("sinusoidal_2d",),
     "nn.remainder": ("pad_batch",),
     "nn.vit": ("ViT",),
-    "checkpoint.adapt": ("adapt",),
+    "checkpoint.surgery.adapt": ("adapt",),
     "checkpoint.checkpoint": ("Checkpoint",),
     "checkpoint.preprocessing": ("Preprocessing",),
     "checkpoint.read": ("load",),
@@ -58,10 +58,10 @@ _HOME = {name: f"vitrail.{module}" for module, names in _HOMES.items() for name 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint.adapt import adapt as adapt
     from vitrail.checkpoint.checkpoint import Checkpoint as Checkpoint
     from vitrail.checkpoint.preprocessing import Preprocessing as Preprocessing
     from vitrail.checkpoint.read import load as load
+    from vitrail.checkpoint.surgery.adapt import adapt as adapt
     from vitrail.checkpoint.write import save as save
     from vitrail.config import (
         Config as Config,

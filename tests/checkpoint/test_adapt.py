@@ -5,9 +5,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from configs import any_configs
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import Config, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.write import save
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from peer_models import randomise, relative_error, save_timm, save_transformers
 from peers import timm, transformers
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.write import encode, save
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from command import call
 from peer_models import save_timm
 from peers import timm
-from vitrail.checkpoint.describe import describe
+from vitrail.checkpoint.assess.describe import describe
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

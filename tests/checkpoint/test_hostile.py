@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from command import call
 from faulty import CONFIG, entry, npy, npz, pickled, raw, small, zipped
-from vitrail.checkpoint import torch_file
-from vitrail.checkpoint.describe import describe
-from vitrail.checkpoint.file import Stored, open_stored
+from vitrail.checkpoint.assess.describe import describe
+from vitrail.checkpoint.formats import torch_file
+from vitrail.checkpoint.formats.file import Stored, open_stored
 from vitrail.checkpoint.read import load, read_stored
 from vitrail.checkpoint.write import encode, save
 from vitrail.codec import LONGEST_JSON

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from peers import timm, transformers, vit_pytorch
-from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.projection import predicted_loss
 from vitrail.checkpoint.read import load
-from vitrail.checkpoint.resample import resample_relative, resample_table
-from vitrail.checkpoint.simulate import known_table
+from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.checkpoint.surgery.projection import predicted_loss
+from vitrail.checkpoint.surgery.resample import resample_relative, resample_table
 from vitrail.checkpoint.write import save
 from vitrail.geometry import Size
 from vitrail.nn.relative import offset_index

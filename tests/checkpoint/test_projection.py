@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from peers import timm
-from vitrail.checkpoint.projection import Projection, change_channels, predicted_loss, resize_projection
+from vitrail.checkpoint.surgery.projection import Projection, change_channels, predicted_loss, resize_projection
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.patches import cut_patches, embed_by_matmul

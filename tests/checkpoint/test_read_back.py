@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.checkpoint.read import load, read_stored
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.write import encode, save
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError

@@ -8,15 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.assess.drift import measure_drift
+from vitrail.checkpoint.assess.pictures import bars, heat, paired_filters
+from vitrail.checkpoint.assess.report_html import to_html
+from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.drift import measure_drift
-from vitrail.checkpoint.page import to_html
-from vitrail.checkpoint.pictures import bars, heat, paired_filters
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.report import Report, agreement, similarity_maps, to_json
-from vitrail.checkpoint.resample import resample_table
-from vitrail.checkpoint.simulate import known_table
+from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.checkpoint.surgery.report import Report, agreement, similarity_maps, to_json
+from vitrail.checkpoint.surgery.resample import resample_table
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

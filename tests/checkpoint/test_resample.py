@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from peers import timm, transformers
-from vitrail.checkpoint.resample import (
+from vitrail.checkpoint.surgery.resample import (
     METHODS,
     axis_matrix,
     cut_relative,

@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 from scipy.fft import dctn
 
+from vitrail.checkpoint.assess.kind_transfer import learned_table, survival, survival_of
+from vitrail.checkpoint.assess.simulate import known_spectrum, known_table, simulate
+from vitrail.checkpoint.assess.transfer_picture import band_chart, component_maps
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.resample import METHODS, resample_table
-from vitrail.checkpoint.simulate import known_spectrum, known_table, simulate
-from vitrail.checkpoint.survival import learned_table, survival, survival_of
-from vitrail.checkpoint.transfer_picture import band_chart, component_maps
+from vitrail.checkpoint.surgery.resample import METHODS, resample_table
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from peer_models import relative_error, save_timm
 from peers import timm
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.write import save
 from vitrail.config import PyramidConfig, PyramidStage
 from vitrail.errors import VitrailError

@@ -15,7 +15,7 @@ from peer_models import randomise, relative_error, save_timm, save_transformers
 from peers import open_clip, timm, transformers
 from survey import architectures
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.read import load, read_stored
 from vitrail.checkpoint.write import save
 from vitrail.errors import VitrailError

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from command import call
+from vitrail.checkpoint.assess.describe import describe, few
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.describe import describe, few
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.write import save
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig

@@ -9,10 +9,10 @@ import torch
 from command import call
 from embedding import photos, save_weights
 from vitrail import parts
-from vitrail.checkpoint.adaptive import adaptive_config, with_adaptive_patches
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adaptive import adaptive_config, with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.embed.engines.adaptive import AdaptiveEngine
 from vitrail.embed.engines.engine import LeanEngine, agreement, build_engine

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from embedding import CONFIG, drawn, frozen, photos, png, read_rows, save_weights
+from vitrail.checkpoint.formats.safetensors import read_safetensors
 from vitrail.checkpoint.read import load
-from vitrail.checkpoint.safetensors import read_safetensors
 from vitrail.embed.engines.engine import build_engine
 from vitrail.embed.job.engine_factory import engine_of
 from vitrail.embed.job.part_files import is_done, part_path, read_tally

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from peer_models import relative_error, save_timm, save_transformers
 from peers import timm
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import AttentionPool, Prefix, RelativeBias

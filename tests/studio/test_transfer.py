@@ -16,8 +16,8 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from command import call
-from vitrail.checkpoint.projection import resize_projection
-from vitrail.checkpoint.resample import resample_table
+from vitrail.checkpoint.surgery.projection import resize_projection
+from vitrail.checkpoint.surgery.resample import resample_table
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import Adaptive, Learned, Mlp, Patches, Prefix, RelativeBias, Rotary

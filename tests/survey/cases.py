@@ -16,7 +16,7 @@ from torch import Tensor
 from peer_models import randomise
 from peers import open_clip, timm, transformers
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 
 __all__ = ["Case", "cases"]
 

@@ -27,7 +27,7 @@ from peers import timm
 from survey.cases import Case, cases, timm_names
 from survey.document import Outcome, write_table
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.read import load, read_stored
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError

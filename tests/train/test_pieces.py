@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from training import CONFIG, RICH, job_of, shapes
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.projection import resize_projection
+from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

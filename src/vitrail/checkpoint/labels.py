@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.codec import parse_json
 
 __all__ = ["LABELS_KEY", "read_labels"]

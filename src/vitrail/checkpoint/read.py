@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.registry import DIALECTS
 from vitrail.checkpoint.dialects.table import read_rows
-from vitrail.checkpoint.embedded import weights_path
-from vitrail.checkpoint.file import Stored, open_stored
+from vitrail.checkpoint.formats.file import Stored, open_stored
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, parse_json

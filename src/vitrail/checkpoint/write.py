@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from vitrail.atomic import flush, temporary_folder, write_json_file
+from vitrail.checkpoint.assess.describe import few, pixels_in_words
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.describe import few, pixels_in_words
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.registry import dialect_named
+from vitrail.checkpoint.dialects.rewrite import fixed_table, rewrites
 from vitrail.checkpoint.dialects.table import MASK_TOKEN, Row, always, read_rows, write_rows
-from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.file import Stored, write_tensors
+from vitrail.checkpoint.formats.file import Stored, write_tensors
 from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
-from vitrail.checkpoint.rewrite import fixed_table, rewrites
 from vitrail.codec import to_plain
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from vitrail.cli.tables import show, table, write_json
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint.report import Report
+    from vitrail.checkpoint.surgery.report import Report
 
 __all__ = ["adapt"]
 
@@ -84,12 +84,12 @@ def adapt(
         The report as JSON.
     """
     from vitrail.atomic import write_file
-    from vitrail.checkpoint.adapt import adapt as carry
-    from vitrail.checkpoint.describe import few
-    from vitrail.checkpoint.drift import measure_drift
-    from vitrail.checkpoint.page import to_html
+    from vitrail.checkpoint.assess.describe import few
+    from vitrail.checkpoint.assess.drift import measure_drift
+    from vitrail.checkpoint.assess.report_html import to_html
     from vitrail.checkpoint.read import load
-    from vitrail.checkpoint.report import to_json
+    from vitrail.checkpoint.surgery.adapt import adapt as carry
+    from vitrail.checkpoint.surgery.report import to_json
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
@@ -122,7 +122,7 @@ def adapt(
 def _show(report: Report, written: str) -> None:
     from rich.markup import escape
 
-    from vitrail.checkpoint.report import STATUSES
+    from vitrail.checkpoint.surgery.report import STATUSES
 
     old, new = report.source, report.target
     title = f"Image {old.image}, grid {old.grid}"

@@ -34,7 +34,7 @@ def convert(
     architecture
         timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
     """
-    from vitrail.checkpoint.describe import check, few
+    from vitrail.checkpoint.assess.describe import check, few
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.write import save
 

@@ -38,7 +38,7 @@ def evaluate(
     json
         Exact values as JSON.
     """
-    from vitrail.checkpoint.adapt import adapt
+    from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.data.open import open_source
     from vitrail.train.evaluate import evaluate as measure
     from vitrail.train.job import read_job

@@ -9,7 +9,7 @@ from vitrail.config import MobileConfig, ViTConfig
 from vitrail.parts import Mlp
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint.describe import Description, Stage
+    from vitrail.checkpoint.assess.describe import Description, Stage
 
 __all__ = ["inspect"]
 
@@ -40,7 +40,7 @@ def inspect(
     """
     from rich.markup import escape
 
-    from vitrail.checkpoint.describe import describe, few, pixels_in_words
+    from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.read import load
     from vitrail.codec import to_plain
 

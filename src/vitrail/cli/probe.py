@@ -42,8 +42,8 @@ def probe(
     import numpy as np
     import torch
 
-    from vitrail.checkpoint.adapt import adapt
-    from vitrail.checkpoint.embedded import names_weights
+    from vitrail.checkpoint.bundled import names_weights
+    from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.data.open import open_source
     from vitrail.data.source import Part
     from vitrail.nn.build import build

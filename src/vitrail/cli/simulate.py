@@ -15,9 +15,9 @@ from vitrail.geometry import Size
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.checkpoint.resample import Method
-    from vitrail.checkpoint.simulate import Simulation
-    from vitrail.checkpoint.survival import Survival
+    from vitrail.checkpoint.assess.kind_transfer import Survival
+    from vitrail.checkpoint.assess.simulate import Simulation
+    from vitrail.checkpoint.surgery.resample import Method
 
 __all__ = ["simulate"]
 
@@ -66,11 +66,11 @@ def simulate(
     json
         Exact values as JSON.
     """
+    from vitrail.checkpoint.assess.kind_transfer import learned_table, survival, survival_of
+    from vitrail.checkpoint.assess.simulate import known_table
+    from vitrail.checkpoint.assess.simulate import simulate as run
     from vitrail.checkpoint.read import load
-    from vitrail.checkpoint.resample import METHODS, method_of
-    from vitrail.checkpoint.simulate import known_table
-    from vitrail.checkpoint.simulate import simulate as run
-    from vitrail.checkpoint.survival import learned_table, survival, survival_of
+    from vitrail.checkpoint.surgery.resample import METHODS, method_of
 
     if picture is not None:
         ending = picture.suffix or "nothing"
@@ -97,7 +97,7 @@ def simulate(
 
 def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:
     from vitrail.atomic import write_file
-    from vitrail.checkpoint.transfer_picture import band_chart, component_maps
+    from vitrail.checkpoint.assess.transfer_picture import band_chart, component_maps
 
     data = band_chart(found).encode() if path.suffix == ".svg" else component_maps(found, table)
     write_file(path, lambda file: file.write(data))

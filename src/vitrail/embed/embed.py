@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from vitrail.checkpoint.embedded import weights_path
+from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.read import load
 from vitrail.embed.engines.engine import Agreement
 from vitrail.embed.job.engine_factory import read_agreement

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.checkpoint.checkpoint import Checkpoint
-    from vitrail.checkpoint.projection import Projection
-    from vitrail.checkpoint.resample import Method
+    from vitrail.checkpoint.surgery.projection import Projection
+    from vitrail.checkpoint.surgery.resample import Method
 
 __all__ = ["TableView", "carried_filters", "carried_table", "feature_drift", "image_of"]
 
@@ -34,7 +34,7 @@ def carried_table(table: Tensor, old: Size, new: Size, method: Method, view: Tab
     """`before` (h, w), `after`, `exact` and `difference` (r, s): in colours, three principal components; else one."""
     import torch
 
-    from vitrail.checkpoint.resample import resample_table
+    from vitrail.checkpoint.surgery.resample import resample_table
 
     table = table.double()
     mean = table.mean(dim=0)
@@ -79,7 +79,7 @@ def carried_filters(weight: Tensor, new: Size, how: Projection) -> Frame:
 
     Before and back are on one scale; after on its own, since the weights of a larger patch are smaller.
     """
-    from vitrail.checkpoint.projection import resize_projection
+    from vitrail.checkpoint.surgery.projection import resize_projection
 
     weight = weight.double()
     if weight.shape[1] not in (1, 3):
@@ -111,9 +111,9 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
     import torch
     import torch.nn.functional as F
 
-    from vitrail.checkpoint.adapt import adapt
-    from vitrail.checkpoint.drift import prepared
-    from vitrail.checkpoint.resample import METHODS, resample_table
+    from vitrail.checkpoint.assess.drift import prepared
+    from vitrail.checkpoint.surgery.adapt import adapt
+    from vitrail.checkpoint.surgery.resample import METHODS, resample_table
     from vitrail.nn.vit import ViT
 
     config = checkpoint.config

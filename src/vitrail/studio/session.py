@@ -159,7 +159,7 @@ class Session:
         """
         import torch
 
-        from vitrail.checkpoint.adapt import adapt
+        from vitrail.checkpoint.surgery.adapt import adapt
         from vitrail.look.subject import subject_of
 
         checkpoint = self.checkpoint(weights)

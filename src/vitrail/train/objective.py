@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.projection import resize_projection
+from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.layout import Layout

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vitrail.checkpoint.adapt import adapt
+from vitrail.checkpoint.bundled import names_weights
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.embedded import names_weights
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.data.open import open_source
 from vitrail.data.source import Source

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitrail.atomic import flush
-from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.errors import VitrailError, require
 
 __all__ = ["KEPT", "Trained", "newest_state", "read_state", "save_state", "states", "sweep"]

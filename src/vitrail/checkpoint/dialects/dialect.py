@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.dialects.evidence import Known, settle
 from vitrail.checkpoint.dialects.table import Row, Sizes
-from vitrail.checkpoint.evidence import Known, settle
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, Preprocessing, Statistics
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import require

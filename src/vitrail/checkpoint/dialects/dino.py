@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vitrail.checkpoint.dialects.conditions import gated, plain
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
+from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, SPLIT, TOKEN, Row, both
 from vitrail.checkpoint.dialects.timm_names import BLOCK, FRONT
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
+from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.table import DENSE, HEADS_IN, HEADS_IN_BIAS, HEADS_OUT, HWIO, TABLE, Row
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.geometry import Size
 from vitrail.parts import Learned

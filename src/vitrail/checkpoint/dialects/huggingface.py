@@ -11,6 +11,7 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.dialects.huggingface_config import (
     beit_fields,
     clip_fields,
@@ -50,8 +51,7 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     VIT_ROWS,
 )
 from vitrail.checkpoint.dialects.table import Row
-from vitrail.checkpoint.evidence import FIXED_TABLE, Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import ClsMeanPool, Learned, MeanPool, SinCos2d

@@ -10,9 +10,9 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Family, Written
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.dialects.json_config import JsonConfig
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
-from vitrail.checkpoint.said import Said
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -110,19 +110,19 @@ BESIDE_VISION = frozenset({"text_config", "text_config_dict", "vision_config", "
 OF_BOTH = frozenset({"logit_scale_init_value", "projection_dim", "initializer_factor"})
 
 
-def vision_part(stored: Stored) -> Said:
+def vision_part(stored: Stored) -> JsonConfig:
     """The vision tower's config, every key of it understood; a model of image and text has it inside."""
-    said = Said(stored.config)
+    said = JsonConfig(stored.config)
     if "vision_config" in said:
         said.understand(LIBRARY | GENERATION | BESIDE_VISION | OF_BOTH, ONLY)
         # early versions wrote a second part, and transformers lets it win
         inside = {**said.part("vision_config").values, **said.part("vision_config_dict").values}
-        said = Said(inside, "config.json, vision_config")
+        said = JsonConfig(inside, "config.json, vision_config")
     said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | SHOWN | READ, ONLY)
     return said
 
 
-def activation_of(config: Said, default: str) -> Activation:
+def activation_of(config: JsonConfig, default: str) -> Activation:
     name = config.text("hidden_act", default)
     require(
         name in ACTIVATIONS,
@@ -186,7 +186,7 @@ def describe(
         assert isinstance(config, ViTConfig)
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
-        came_as = Said(origin).first("architectures")
+        came_as = JsonConfig(origin).first("architectures")
         whole = nested or isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None
@@ -256,7 +256,7 @@ def siglip2_fields(config: ViTConfig) -> dict[str, Any]:
 
 
 def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing:
-    stated = Said(stored.processor, "preprocessor_config.json")
+    stated = JsonConfig(stored.processor, "preprocessor_config.json")
     mean, std = family.statistics
     if not stated:
         return Preprocessing(image=image, mean=mean, std=std, source="what most of the family was trained with")

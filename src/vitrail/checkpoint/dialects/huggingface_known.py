@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.huggingface_config import activation_of, vision_part
 from vitrail.checkpoint.dialects.table import Sizes
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import ClsPool, Learned, MeanPool, Position, RelativeBias, Rotary

@@ -11,8 +11,8 @@ from vitrail.checkpoint.dialects.conditions import (
     pooled_norm,
     token_norm,
 )
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
-from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = [
     "BEIT_ROWS",

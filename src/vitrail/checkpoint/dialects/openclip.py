@@ -9,11 +9,11 @@ from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.evidence import Known
+from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import CLS, DENSE, Row, both
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import OPENAI_CLIP, Interpolation, Preprocessing
-from vitrail.checkpoint.said import Said
 from vitrail.config import Config
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -58,7 +58,7 @@ def _known(stored: Stored, prefix: str) -> Known:
     fields: dict[str, Any] = {"norm_eps": 1e-5, "activation": "gelu", "position": Learned(convention="timm")}
     width = stored.tensors[f"{prefix}conv1.weight"].shape[0]
     if "model_cfg" in stored.config:
-        return _known_by_config(Said(stored.config, "open_clip_config.json").part("model_cfg"), fields, width)
+        return _known_by_config(JsonConfig(stored.config, "open_clip_config.json").part("model_cfg"), fields, width)
     side = stored.tensors.get("input_resolution")
     if side is None:
         source = "names and shapes, as OpenCLIP's models have them"
@@ -71,7 +71,7 @@ def _known(stored: Stored, prefix: str) -> Known:
     return Known(source="OpenAI's names, with its input size", fields=fields, image=Size.of(int(side)))
 
 
-def _known_by_config(model: Said, fields: dict[str, Any], width: int) -> Known:
+def _known_by_config(model: JsonConfig, fields: dict[str, Any], width: int) -> Known:
     vision = model.part("vision_cfg")
     vision.understand(SHOWN | NO_EFFECT | READ, ONLY)
     pool = vision.text("pool_type", "tok")
@@ -93,7 +93,7 @@ def _known_by_config(model: Said, fields: dict[str, Any], width: int) -> Known:
 
 def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing:
     mean, std = OPENAI_CLIP
-    stated = Said(stored.config, "open_clip_config.json").part("preprocess_cfg")
+    stated = JsonConfig(stored.config, "open_clip_config.json").part("preprocess_cfg")
     interpolation, resize = stated.text("interpolation", "bicubic"), stated.text("resize_mode", "shortest")
     require(
         interpolation in get_args(Interpolation) and resize in ("shortest", "squash"),

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.evidence import Known
+from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
 from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
-from vitrail.checkpoint.said import Said
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit
@@ -32,7 +32,7 @@ STAGES_SHOWN = frozenset({"patch_size", "embed_dim", "depths", "num_heads", "win
 
 
 def _known(stored: Stored, prefix: str) -> Known:
-    said = Said(stored.config)
+    said = JsonConfig(stored.config)
     names = frozenset(name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix))
     tower = said.part("model_cfg").part("vision_cfg")  # OpenCLIP's models may have a tower of timm's
     name = said.text("architecture") or tower.text("timm_model_name")
@@ -48,7 +48,7 @@ def _known(stored: Stored, prefix: str) -> Known:
 
 
 def _fields(architecture: Architecture, given: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    arguments = Said({**architecture.arguments, **given}, f"timm's {architecture.name}")
+    arguments = JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
     return fields_of(architecture.kind, arguments, names)
 
 
@@ -104,13 +104,13 @@ def _usual_fields(stored: Stored, prefix: str, names: frozenset[str]) -> dict[st
     kind = "Eva" if dinov3 or "fc_norm.weight" in names or "cls_token" not in names else "VisionTransformer"
     if "attn_pool.latent" in names:
         arguments["global_pool"] = "map"
-    fields = fields_of(kind, Said(arguments), names)
+    fields = fields_of(kind, JsonConfig(arguments), names)
     del fields["num_heads"]
     return fields
 
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
-    said = Said(stored.config)
+    said = JsonConfig(stored.config)
     shown = {"img_size", "num_classes", "in_chans", *STAGES_SHOWN}
     said.part("model_args").understand(NO_EFFECT | shown, {"global_pool": ("avg",)})
     name = said.text("architecture")
@@ -128,7 +128,7 @@ def _is_dinov3(stored: Stored, prefix: str) -> bool:
     return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
 
 
-def _image(said: Said) -> Size | None:
+def _image(said: JsonConfig) -> Size | None:
     return said.part("model_args").size("img_size") or said.part("pretrained_cfg").size("input_size")
 
 
@@ -284,7 +284,7 @@ def _refuse(config: Config) -> str | None:
 
 
 def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing:
-    said = Said(stored.config)
+    said = JsonConfig(stored.config)
     stated = said.part("pretrained_cfg")
     mean, std = _statistics(said.text("architecture"), family)
     interpolation = stated.text("interpolation", "bicubic")
@@ -306,7 +306,7 @@ def _statistics(name: str, family: Family) -> Statistics:
 
 
 def _foreign(stored: Stored) -> str | None:
-    name = Said(stored.config).text("architecture")
+    name = JsonConfig(stored.config).text("architecture")
     return f"config.json names timm's {name!r}, which is not an architecture that vitrail knows" if name else None
 
 

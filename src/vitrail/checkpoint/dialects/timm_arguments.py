@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from vitrail.checkpoint.said import Said
+from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.errors import VitrailError, require
 from vitrail.parts import Activation, ClsPool, Learned, MaxPool, MeanPool, Pool, Position, RelativeBias, Rotary
 
@@ -71,7 +71,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
 
 
-def fields_of(kind: str, said: Said, tensors: frozenset[str]) -> dict[str, Any]:
+def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str, Any]:
     """The fields of a model of timm's class `kind` with these arguments; `tensors` are its names, without a prefix."""
     rotary = said.flag("use_rot_pos_emb", False)
     only = {**ONLY, **(ROTARY if rotary else {})}
@@ -97,7 +97,7 @@ def fields_of(kind: str, said: Said, tensors: frozenset[str]) -> dict[str, Any]:
     return fields
 
 
-def _epsilon(said: Said) -> float:
+def _epsilon(said: JsonConfig) -> float:
     name = said.text("norm_layer", "LayerNorm")
     found = re.fullmatch(r"(?:LayerNorm|layernorm)(?:\(eps=([0-9.e-]+)\))?", name)
     if found is None:
@@ -105,13 +105,13 @@ def _epsilon(said: Said) -> float:
     return float(found[1] or 1e-6)
 
 
-def _activation(said: Said) -> Activation:
+def _activation(said: JsonConfig) -> Activation:
     name = said.text("act_layer", "gelu")
     require(name in ACTIVATIONS, f"{said.where} has act_layer {name!r}; vitrail's models have {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def _position(said: Said, rotary: bool, tensors: frozenset[str]) -> Position | None:
+def _position(said: JsonConfig, rotary: bool, tensors: frozenset[str]) -> Position | None:
     learned = "pos_embed" in tensors
     if rotary:
         require(

@@ -11,8 +11,8 @@ from vitrail.checkpoint.dialects.conditions import (
     pooled_norm,
     token_norm,
 )
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, TABLE, Row, both, never
-from vitrail.checkpoint.evidence import FIXED_TABLE
 
 __all__ = ["BEIT_ROWS", "BLOCK", "DISTILLED_ROWS", "EVA_ROWS", "FRONT", "VIT_ROWS"]
 

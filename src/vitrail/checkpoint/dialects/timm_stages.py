@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Evidence
+from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.table import Row, both
-from vitrail.checkpoint.evidence import Known
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

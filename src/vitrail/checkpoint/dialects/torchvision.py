@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
+from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.table import TABLE, Row, both, never
-from vitrail.checkpoint.evidence import Known
-from vitrail.checkpoint.file import Stored
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.config import Config
 from vitrail.geometry import Size

@@ -1,7 +1,7 @@
 """A plain model on adaptive patches: flat parts of an image are seen through larger ones, and fewer tokens do the work.
 
-The model was not trained for it (`vitrail.checkpoint.adaptive`), so a large patch stands for the small ones that it
-covers: it counts as many times in attention, and as many times when tokens are pooled.
+The model was not trained for it (`vitrail.checkpoint.surgery.adaptive`), so a large patch stands for the small ones
+that it covers: it counts as many times in attention, and as many times when tokens are pooled.
 
 Shapes: B images, N patches of the image that has most, T tokens of one image, D width, H×W pixels, C channels.
 """

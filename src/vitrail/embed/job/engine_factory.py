@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from vitrail.atomic import write_file, write_json_file
-from vitrail.checkpoint.adaptive import with_adaptive_patches
+from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.embedded import weights_path
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.read import load
-from vitrail.checkpoint.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.embed.engines.adaptive import AdaptiveEngine
 from vitrail.embed.engines.engine import Agreement, Engine, LeanEngine, agreement, build_engine

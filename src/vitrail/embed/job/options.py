@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitrail.checkpoint.adaptive import adaptive_config
+from vitrail.checkpoint.surgery.adaptive import adaptive_config
 from vitrail.config import Config, ViTConfig
 from vitrail.embed.engines.scales import scaled_sizes
 from vitrail.errors import require

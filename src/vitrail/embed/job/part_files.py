@@ -121,7 +121,7 @@ def _write_tokens(path: Path, plan: Plan, rows: Rows) -> None:
     else:
         import torch
 
-        from vitrail.checkpoint.safetensors import write_safetensors
+        from vitrail.checkpoint.formats.safetensors import write_safetensors
 
         named = {str(row): torch.from_numpy(each.astype(precision)) for row, each in sorted(rows.tokens.items())}
         write_file(path, lambda file: write_safetensors(file, named, {"plan": plan.fingerprint}))

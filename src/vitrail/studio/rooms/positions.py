@@ -310,7 +310,7 @@ def _alike(grid: Size) -> PositionSimilarity:
 
 
 def _on_new_grid(kind: str, asked: Question, here: Session) -> str:
-    from vitrail.checkpoint.caveats import on_new_grid
+    from vitrail.checkpoint.surgery.caveats import on_new_grid
 
     position = _position(kind, here.config(asked.weights))
     return "the window stays, whatever the grid" if position is None else on_new_grid(position)

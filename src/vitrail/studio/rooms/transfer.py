@@ -24,7 +24,7 @@ from vitrail.studio.session import Here, Session
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.checkpoint.projection import ProjectionLoss
+    from vitrail.checkpoint.surgery.projection import ProjectionLoss
 
 __all__ = ["Question", "router"]
 
@@ -246,13 +246,13 @@ def _grids(asked: Question, here: Session) -> tuple[Size, Size]:
 
 
 def _own_table(asked: Question, here: Session) -> Tensor | None:
-    from vitrail.checkpoint.survival import learned_table
+    from vitrail.checkpoint.assess.kind_transfer import learned_table
 
     return learned_table(here.checkpoint(asked.weights)) if asked.transfer_table == "own" else None
 
 
 def _table(asked: Question, here: Session, old: Size) -> Tensor:
-    from vitrail.checkpoint.simulate import known_table
+    from vitrail.checkpoint.assess.simulate import known_table
 
     own = _own_table(asked, here)
     return here.once(("known", old), lambda: known_table(old, KNOWN_WIDTH)) if own is None else own
@@ -260,10 +260,10 @@ def _table(asked: Question, here: Session, old: Size) -> Tensor:
 
 def _measure(asked: Question, here: Session, old: Size, new: Size) -> dict[str, Any]:
     """The library's answers, in the way that `vitrail simulate` asks for them."""
-    from vitrail.checkpoint.caveats import on_new_grid
-    from vitrail.checkpoint.resample import METHODS, resample_table
-    from vitrail.checkpoint.simulate import known_table, simulate
-    from vitrail.checkpoint.survival import survival, survival_of
+    from vitrail.checkpoint.assess.kind_transfer import survival, survival_of
+    from vitrail.checkpoint.assess.simulate import known_table, simulate
+    from vitrail.checkpoint.surgery.caveats import on_new_grid
+    from vitrail.checkpoint.surgery.resample import METHODS, resample_table
 
     own = _own_table(asked, here)
     found = [simulate(old, new, method, table=own, bands=asked.bands) for method in get_args(Resampling)]
@@ -352,7 +352,7 @@ def _sides(patch: Size) -> list[int]:
 
 
 def _loss(filters: Tensor, new: Size, how: Any) -> ProjectionLoss:
-    from vitrail.checkpoint.projection import predicted_loss
+    from vitrail.checkpoint.surgery.projection import predicted_loss
 
     return predicted_loss(filters, new, how=how)
 

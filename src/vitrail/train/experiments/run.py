@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from vitrail.atomic import write_file
-from vitrail.checkpoint.adapt import adapt
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.open import open_source
 from vitrail.data.source import Part, Source
 from vitrail.errors import VitrailError, require

@@ -8,8 +8,8 @@ import torch
 from skimage import data as photographs
 
 from vitrail import Patches, Size, ViTConfig, adapt, build, load, save
+from vitrail.checkpoint.bundled import embedded_path
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.embedded import embedded_path
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.errors import VitrailError
 from vitrail.look.subject import subject_of

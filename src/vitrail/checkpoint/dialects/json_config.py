@@ -1,4 +1,4 @@
-"""What a library's JSON config says, asked for by type: a value of another type is named, with its place."""
+"""Typed access to another library's config.json: a value of another type is refused by its name and place."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["Said"]
+__all__ = ["JsonConfig"]
 
 
-class Said:
+class JsonConfig:
     """A JSON object; a key that is missing or null was not said, and gives the default."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
@@ -76,8 +76,8 @@ class Said:
                 f"{shown}, and vitrail's models have {' or '.join(map(repr, only[key]))}; it cannot be read",
             )
 
-    def part(self, key: str) -> Said:
-        return Said(self._typed(key, {}, dict, "an object"), f"{self.where}, {key}")
+    def part(self, key: str) -> JsonConfig:
+        return JsonConfig(self._typed(key, {}, dict, "an object"), f"{self.where}, {key}")
 
     def first(self, key: str) -> str:
         """The first of a list of names; "" where there is none."""

@@ -7,10 +7,10 @@ from html import escape
 
 from torch import Tensor
 
-from vitrail.checkpoint.pictures import bars, data_uri, heat, paired_filters
-from vitrail.checkpoint.projection import ProjectionLoss
-from vitrail.checkpoint.report import STATUSES, Change, Report, TableChange
-from vitrail.checkpoint.resample import METHODS
+from vitrail.checkpoint.assess.pictures import bars, data_uri, heat, paired_filters
+from vitrail.checkpoint.surgery.projection import ProjectionLoss
+from vitrail.checkpoint.surgery.report import STATUSES, Change, Report, TableChange
+from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
 

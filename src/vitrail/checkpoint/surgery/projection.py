@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.resample import axis_matrix
+from vitrail.checkpoint.surgery.resample import axis_matrix
 from vitrail.errors import require
 from vitrail.geometry import Size
 

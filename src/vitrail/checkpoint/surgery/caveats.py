@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.projection import ProjectionLoss
-from vitrail.checkpoint.report import Change, TableChange
-from vitrail.checkpoint.resample import Method
-from vitrail.checkpoint.target import with_patch
+from vitrail.checkpoint.surgery.projection import ProjectionLoss
+from vitrail.checkpoint.surgery.report import Change, TableChange
+from vitrail.checkpoint.surgery.resample import Method
+from vitrail.checkpoint.surgery.target import with_patch
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, windows_divide

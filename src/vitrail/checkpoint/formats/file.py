@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from vitrail.atomic import write_file
-from vitrail.checkpoint.archive import open_archive
-from vitrail.checkpoint.magic import LONGEST_SIGN, UNPACK, foreign
-from vitrail.checkpoint.npz import read_npz, write_npz
-from vitrail.checkpoint.safetensors import DAMAGED, read_safetensors, write_safetensors
-from vitrail.checkpoint.torch_file import is_torch_archive, read_torch
+from vitrail.checkpoint.formats.archive import open_archive
+from vitrail.checkpoint.formats.magic import LONGEST_SIGN, UNPACK, foreign
+from vitrail.checkpoint.formats.npz import read_npz, write_npz
+from vitrail.checkpoint.formats.safetensors import DAMAGED, read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.torch_file import is_torch_archive, read_torch
 from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import VitrailError, require
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.caveats import on_new_grid
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.table import MASK_TOKEN
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.surgery.caveats import on_new_grid
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
 from vitrail.nn.build import build

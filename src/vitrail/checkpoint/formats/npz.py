@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archive import open_archive
-from vitrail.checkpoint.safetensors import DAMAGED, MOST_TENSORS, tensor_bytes
+from vitrail.checkpoint.formats.archive import open_archive
+from vitrail.checkpoint.formats.safetensors import DAMAGED, MOST_TENSORS, tensor_bytes
 from vitrail.errors import VitrailError, require
 
 __all__ = ["read_npz", "write_npz"]

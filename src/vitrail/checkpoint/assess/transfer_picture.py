@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.pictures import bars, encode_png, heat, tile
-from vitrail.checkpoint.resample import resample_table
-from vitrail.checkpoint.simulate import Simulation
+from vitrail.checkpoint.assess.pictures import bars, encode_png, heat, tile
+from vitrail.checkpoint.assess.simulate import Simulation
+from vitrail.checkpoint.surgery.resample import resample_table
 
 __all__ = ["band_chart", "component_maps"]
 

@@ -11,7 +11,7 @@ from itertools import combinations
 import torch
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.evidence import FIXED_TABLE
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.config import ViTConfig
 from vitrail.nn.positions import sincos_2d
 from vitrail.parts import Learned, Patches, SinCos2d

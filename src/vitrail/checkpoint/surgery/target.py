@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.resample import Method
+from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.resample import Method, along_axes, axis_matrix, cosines
+from vitrail.checkpoint.surgery.resample import Method, along_axes, axis_matrix, cosines
 from vitrail.errors import require
 from vitrail.geometry import Size
 

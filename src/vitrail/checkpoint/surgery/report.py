@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.checkpoint.drift import Drift
-from vitrail.checkpoint.projection import ProjectionLoss
-from vitrail.checkpoint.resample import Method, resample_table
-from vitrail.checkpoint.simulate import Band
+from vitrail.checkpoint.assess.drift import Drift
+from vitrail.checkpoint.assess.simulate import Band
+from vitrail.checkpoint.surgery.projection import ProjectionLoss
+from vitrail.checkpoint.surgery.resample import Method, resample_table
 from vitrail.codec import to_plain
 from vitrail.config import Config
 from vitrail.geometry import Size

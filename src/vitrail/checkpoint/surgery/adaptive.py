@@ -7,7 +7,7 @@ half its size, and a larger patch takes the mean of the positions that it covers
 from __future__ import annotations
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.projection import resize_projection
+from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.report import TableChange, agreement, similarity_maps
-from vitrail.checkpoint.resample import Method, cut_relative, resample_relative, resample_table
-from vitrail.checkpoint.simulate import simulate
+from vitrail.checkpoint.assess.simulate import simulate
+from vitrail.checkpoint.surgery.report import TableChange, agreement, similarity_maps
+from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
 from vitrail.config import Config, ViTConfig
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.relative import RelativeTable, offsets_of

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoint.caveats import caveats
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
-from vitrail.checkpoint.evidence import FIXED_TABLE
-from vitrail.checkpoint.projection import (
+from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
+from vitrail.checkpoint.surgery.caveats import caveats
+from vitrail.checkpoint.surgery.projection import (
     Projection,
     ProjectionLoss,
     change_channels,
@@ -27,10 +27,10 @@ from vitrail.checkpoint.projection import (
     projection_named,
     resize_projection,
 )
-from vitrail.checkpoint.report import Change, Report, Status, TableChange
-from vitrail.checkpoint.resample import Method, method_of
-from vitrail.checkpoint.tables import Carried, carry_learned, carry_relative, prefix_rows
-from vitrail.checkpoint.target import change_preprocessing, check_target, find_target
+from vitrail.checkpoint.surgery.report import Change, Report, Status, TableChange
+from vitrail.checkpoint.surgery.resample import Method, method_of
+from vitrail.checkpoint.surgery.tables import Carried, carry_learned, carry_relative, prefix_rows
+from vitrail.checkpoint.surgery.target import change_preprocessing, check_target, find_target
 from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

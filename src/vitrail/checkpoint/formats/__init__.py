@@ -1,0 +1,1 @@
+"""Files on disk → names and tensors, checked before anything is trusted; and back, whole or not at all."""
