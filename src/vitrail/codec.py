@@ -22,7 +22,7 @@ T = TypeVar("T")
 LONGEST_JSON = 8 * 2**20
 """Bytes. A config with 21,843 names of classes has 3 MB; 100 MB take half a minute and gigabytes to parse."""
 MOST_DIGITS = 19
-"""Of a whole number: 64 bits. Python itself refuses to convert more than 4,300."""
+"""The most digits that a whole number may have: 64 bits. Python itself refuses to convert more than 4,300."""
 
 
 def parse_json(text: str | bytes, name: str, remedy: str) -> Any:

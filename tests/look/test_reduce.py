@@ -35,7 +35,7 @@ GRID = Size(5, 7)
 
 
 def a_map(weights: torch.Tensor, *, prefix: int = 0, layer: int = 0, mask: torch.Tensor | None = None) -> AttentionMap:
-    layout = Layout(grid=GRID, frame=GRID, mask=mask).behind(prefix)
+    layout = Layout(grid=GRID, frame=GRID, mask=mask).with_prefix(prefix)
     return AttentionMap(
         layer=layer, name="attention", weights=weights, queries=torch.arange(weights.shape[2]), layout=layout
     )
@@ -211,7 +211,7 @@ def tokens_of(seed: int = 0) -> tuple[torch.Tensor, Layout]:
     torch.manual_seed(seed)
     scales = torch.tensor([5.0, 3.0, 2.0] + [0.3] * 9, dtype=torch.float64)
     skewed = torch.randn(2, 1 + GRID.area, 12, dtype=torch.float64).exp()
-    return skewed * scales, Layout(grid=GRID, frame=GRID).behind(1)
+    return skewed * scales, Layout(grid=GRID, frame=GRID).with_prefix(1)
 
 
 def test_colours_do_not_change_when_features_turn_shift_or_scale():
@@ -269,7 +269,7 @@ def test_padding_is_black_and_changes_no_colour():
     tokens, _ = tokens_of()
     mask = torch.ones(2, GRID.area, dtype=torch.bool)
     mask[1, 30:] = False
-    layout = Layout(grid=GRID, frame=GRID, mask=mask).behind(1)
+    layout = Layout(grid=GRID, frame=GRID, mask=mask).with_prefix(1)
     wild = tokens.clone()
     wild[1, 31:] = 1e6
     found = pca_colours(wild, layout)

@@ -18,7 +18,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}  # float64 rounding of sums of at most a few 
 
 
 def layout(prefix: int, mask: torch.Tensor | None = None) -> Layout:
-    return Layout(grid=GRID, frame=GRID, mask=mask).behind(prefix)
+    return Layout(grid=GRID, frame=GRID, mask=mask).with_prefix(prefix)
 
 
 def qkv(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

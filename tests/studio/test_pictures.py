@@ -1,4 +1,4 @@
-"""Images that come along: a photograph that may be shipped, and the drawn window."""
+"""Bundled images: a photograph that may be shipped, and the drawn window."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ DEFAULT = "default"
 
 
 def names_weights(name: str) -> bool:
-    """Whether a word is a path that exists, or the name of the embedded weights; a preset's name is neither."""
+    """Whether a word is a path that exists, or the name of the bundled weights; a preset's name is neither."""
     return name == DEFAULT or os.path.exists(name)
 
 
@@ -22,5 +22,5 @@ def embedded_path() -> Path:
 
 
 def weights_path(name: str | Path) -> Path:
-    """Where the weights are that a path or the embedded name stands for."""
+    """Where the weights are that a path or the bundled name stands for."""
     return embedded_path() if str(name) == DEFAULT else Path(name)

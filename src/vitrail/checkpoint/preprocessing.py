@@ -31,7 +31,7 @@ class Preprocessing(Value):
     std: tuple[PositiveFloat, ...] = HALF[1]
     interpolation: Interpolation = "bicubic"
     resize: Literal["crop", "squash"] = "crop"
-    """crop: the shorter side to image / crop_share, then the middle; squash: both sides, then too."""
+    """Whether the shorter side or both sides are resized to image / crop_share, before the centre is cropped."""
     crop_share: Annotated[float, Range("[0.0625, 1]", "use 1 for no crop")] = 1.0
     """The share of a side that the crop keeps; at least 1/16, so that the resized image stays small."""
     half_pixel: Literal["even", "down"] = "even"

@@ -28,7 +28,7 @@ CONFIG_KEY = "vitrail"
 """The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
 PREPROCESSING_KEY = "vitrail_preprocessing"
 MOST_PIXELS, MOST_TOKENS = 2**28, 2**20
-"""Of an image: far beyond what attention is used for, and what fixed positions still fit into memory for."""
+"""Most pixels and tokens of an image: far beyond what attention is used for."""
 LEAST_PER_BLOCK = 6
 """Tensors of a block without biases: two norms and four matrices."""
 

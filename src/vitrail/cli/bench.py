@@ -44,7 +44,7 @@ def bench(
     batch
         Images at a time: 1 8 64 unless given.
     threads
-        Of torch; as many as it takes by itself unless given.
+        Torch threads (default: torch's own).
     seconds
         Time for every batch size.
     chart

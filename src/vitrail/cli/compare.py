@@ -42,7 +42,7 @@ def compare(
     batch
         Images per step, for memory.
     precision
-        Of weights and arithmetic.
+        Number type of weights and arithmetic (default: fp32).
     optimizer
         For the memory of training.
     attention

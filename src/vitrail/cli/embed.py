@@ -50,7 +50,7 @@ def embed(
         torch (float32), int8 (calibrated on your images, its cosine to float32 measured and told), or ray: torch
         on a Ray cluster.
     precision
-        Of the stored vectors.
+        Number type of the stored vectors (default: float32).
     exact
         Decode and resize as Pillow does, to the bit; slower.
     native
@@ -74,7 +74,7 @@ def embed(
     shard_size
         Images in a part.
     address
-        Of a Ray cluster, for any engine. With --engine ray and no address, one is started on this machine.
+        Address of a Ray cluster, for any engine. With --engine ray and no address, one is started on this machine.
     force
         Keep int8's vectors however far they are from float32's.
     """

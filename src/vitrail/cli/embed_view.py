@@ -66,15 +66,15 @@ class View:
         self.last = progress
         words = "starting"
         if progress.per_second:
-            left = (progress.images - progress.behind) / progress.per_second
+            left = (progress.images - progress.done) / progress.per_second
             words = f"{count_text(progress.per_second)} images/s, {_duration(left)} left"
-        elif progress.behind == progress.images:
+        elif progress.done == progress.images:
             words = "done" if progress.own else "all done before"
         if progress.tally.failed:
             words += f", failed: {_reasons(progress.tally)}"
         if progress.stopping:
             words += " · finishing the parts under way; Ctrl-C again to stop now"
-        self.bar.update(self.task, total=progress.images, completed=progress.behind, description=words)
+        self.bar.update(self.task, total=progress.images, completed=progress.done, description=words)
 
     def stopped(self, plan: Plan) -> None:
         held = self.last.tally.ok + self.last.tally.failed

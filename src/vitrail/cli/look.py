@@ -65,7 +65,7 @@ def look(
     threshold
         For adaptive: the score at which a cell splits.
     seed
-        Of random weights and of the drawn photograph.
+        Seed of random weights and of the drawn photograph (default: 0).
     """
     from vitrail.look.draw.sheet import check_path
 

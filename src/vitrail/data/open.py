@@ -21,7 +21,7 @@ __all__ = ["open_source"]
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 HELD_OUT = 10
-"""Of data without a test split of its own, every tenth image is held out."""
+"""Every tenth image is held out of data that has no test split of its own."""
 KINDS = "shapes, a folder with a folder per class, CIFAR, MNIST's IDX files, Parquet tables or tar shards"
 
 

@@ -34,7 +34,7 @@ MEAN_TOLERANCE = 1.5
 SPARE = 2
 """A JPEG is decoded to no less than this many times what the model sees."""
 MOST_PIXELS = 2**24
-"""Of the whole resized image: beyond, as for a picture of 1×20000, only the middle is resized."""
+"""Most pixels of the resized image: beyond, as for a picture of 1×20000, only the middle is resized."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ def luma(pixels: Pixels) -> Gray:
 
 
 def within_patch_share(gray: Gray, patch: Size) -> float:
-    """Of the variance of all whole patches' pixels, the share inside patches; 0 for a uniform image."""
+    """The share of the pixels' variance that lies inside patches, over all whole patches; 0 for a uniform image."""
     rows, columns = gray.shape[0] // patch.height, gray.shape[1] // patch.width
     require(
         rows > 0 and columns > 0, f"image {gray.shape[0]}x{gray.shape[1]} holds no patch {patch}; use a smaller one"
@@ -78,7 +78,7 @@ def within_patch_share(gray: Gray, patch: Size) -> float:
 
 
 def above_nyquist_share(gray: Gray, patch: Size) -> float:
-    """Of the spectrum's power without its mean, the share at frequencies above half a cycle per patch, either way."""
+    """The share of the spectrum's power, its mean aside, above half a cycle per patch in either direction."""
     window = np.outer(np.hanning(gray.shape[0] + 2)[1:-1], np.hanning(gray.shape[1] + 2)[1:-1])
     mean = (gray * window).sum() / window.sum()
     power = np.abs(np.fft.fft2((gray - mean) * window)) ** 2
@@ -89,7 +89,7 @@ def above_nyquist_share(gray: Gray, patch: Size) -> float:
 
 
 def lost_by_resizing(pixels: Pixels, target: Size) -> float:
-    """Of the variance of what `fill` keeps, the share that goes when it is made smaller; 0 when it isn't."""
+    """The share of the variance of what `fill` keeps that is lost when it is made smaller; 0 when it isn't."""
     height, width = pixels.shape[:2]
     scale = min(height / target.height, width / target.width)
     before = luma(fill(pixels, Size(round(target.height * scale), round(target.width * scale)))).var()

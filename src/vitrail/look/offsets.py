@@ -28,7 +28,7 @@ class ByOffset:
     variances: Tensor
     pairs: Tensor
     share: float
-    """Of the variance over all pairs of different patches, the part that the offset alone explains; 1 if constant."""
+    """Share of the variance over pairs of different patches that the offset alone explains; 1 if constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class ByDistance:
     """Standard deviation over the pairs of a distance."""
     pairs: tuple[int, ...]
     correlation: float
-    """Of similarity with distance, over all pairs: −1 … 1, negative where near patches are alike; 0 if constant."""
+    """Correlation of similarity with distance over all pairs: negative if near patches are alike; 0 if constant."""
 
 
 def by_offset(found: PositionSimilarity) -> ByOffset:

@@ -23,7 +23,7 @@ class TokenColours:
     rgb: Tensor
     """(B, N, 3), 0 … 1; black for padding and, if split off, for the background."""
     shares: tuple[float, ...]
-    """Of the tokens' variance, what each of the three components holds."""
+    """The share of the tokens' variance that each of the three components holds."""
     shown: Tensor
     """(B, N), true for the patches that were coloured."""
 

@@ -64,7 +64,7 @@ def position_similarity(
     assert not isinstance(model, MobileViT)
     prefix = model.config.prefix.count if isinstance(model.config, ViTConfig) else 0
     where = grid or model.config.grid
-    layout = Layout(grid=where, frame=where).behind(prefix)
+    layout = Layout(grid=where, frame=where).with_prefix(prefix)
     shared = model.position if isinstance(model, VisionFrontEnd) else None
     position = shared or _position_of(model, layer)
     match position:

@@ -48,7 +48,7 @@ def subject_of(
 ) -> Subject:
     """Cut and resize uint8 (H, W, 1 or 3) to the size that `preprocessing` names, and normalise.
 
-    Of another shape, the photograph gives its middle, as large as it goes; only a model that was trained on squashed
+    A photograph of another shape gives its middle, as large as it goes; only a model that was trained on squashed
     images gets the whole, squashed.
     """
     channels, size = model.config.channels, preprocessing.image

@@ -29,7 +29,7 @@ class Layout:
     rectangles: Tensor | None = None
     """(B, N, 4): top, left, height, width in cells of `grid`, for adaptive patches; None for a regular grid."""
 
-    def behind(self, prefix: int) -> Layout:
+    def with_prefix(self, prefix: int) -> Layout:
         """The same patches with that many prefix tokens before them."""
         mask = self.mask
         if mask is not None and prefix:

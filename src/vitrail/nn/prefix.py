@@ -30,7 +30,7 @@ class Prefix(nn.Module):
         if not kept:
             return tokens, layout
         before = [part.expand(tokens.shape[0], -1, -1) for part in kept]
-        return torch.cat([*before, tokens], dim=1), layout.behind(self.count)
+        return torch.cat([*before, tokens], dim=1), layout.with_prefix(self.count)
 
 
 def _tokens(count: int, width: int) -> nn.Parameter | None:

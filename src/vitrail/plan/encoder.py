@@ -97,11 +97,11 @@ def block(
     def attend(x: Tensor) -> Tensor:
         return attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared, shifted)
 
-    def think(x: Tensor) -> Tensor:
+    def feed_forward(x: Tensor) -> Tensor:
         return mlp(t, c.mlp, n.width, n.mlp_width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout)
 
     x = _add(t, c, n, x, attend(x), path, "scale1", rate)
-    return _add(t, c, n, x, think(x), path, "scale2", rate)
+    return _add(t, c, n, x, feed_forward(x), path, "scale2", rate)
 
 
 def _add(

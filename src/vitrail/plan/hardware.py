@@ -181,7 +181,7 @@ class Allowance:
     """Segments of the allocator that are taken but not full: a 2 MiB one for small blocks and a 20 MiB one for
     medium ones, this many of each."""
     fragmentation: Fraction
-    """Of the live bytes, lost between blocks: rounding to 512 bytes, and to 2 MiB above 10 MiB, and holes."""
+    """Share of the live bytes lost between blocks: rounding to 512 bytes, to 2 MiB above 10 MiB, and holes."""
 
 
 ALLOWANCES = (

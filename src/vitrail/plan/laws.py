@@ -50,7 +50,7 @@ class Impact:
     tokens: int
     """Patches and prefix."""
     attention_elements: int
-    """Of one head, over the patches alone: the laws' T². The prefix is in `attention_elements_with_prefix`."""
+    """Elements of one head's matrix over the patches alone: the laws' T²; see `attention_elements_with_prefix`."""
     attention_elements_with_prefix: int
 
 
@@ -291,7 +291,7 @@ class Laws:
     projection: Projection
     crossover: Crossover
     attention_share: Fraction
-    """Of a block's FLOPs at this many tokens (prefix included), the share that is attention."""
+    """The share of a block's FLOPs that is attention, at this many tokens (prefix included)."""
     twice_as_fine: Scaling
     """Every side of the patch halved, or every side of the image doubled: the same thing to a token count."""
     folklore: tuple[Folklore, ...] = FOLKLORE

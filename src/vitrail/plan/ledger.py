@@ -77,7 +77,7 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
 
 
 def _rows(one: Tape, batch: Tape) -> list[Row]:
-    """Of a step with one image, and the saved bytes of a whole batch; blocks that were skipped get rows like others."""
+    """Rows of a step with one image, with the saved bytes of a whole batch; skipped blocks get rows too."""
     places: dict[str, int] = {}
     rows: dict[str, Row] = {}
     for path in one.paths:

@@ -27,7 +27,7 @@ class Report:
     workload: Workload
     """With the attention kernel that the card would run."""
     books: Ledger
-    """Of training, whatever the workload: its forward FLOPs are those of inference too."""
+    """The ledger of training, whatever the workload: its forward FLOPs are those of inference too."""
     memory: Memory
     card: Card | None
     verdicts: tuple[Verdict, ...]
@@ -38,7 +38,7 @@ class Report:
 
     @property
     def tokens(self) -> int:
-        """Of a ViT, prefix included; of a pyramid or a mobile model, the cells of its last grid."""
+        """Tokens of a ViT, prefix included; for a pyramid or a mobile model, the cells of its last grid."""
         config = self.config
         if not isinstance(config, ViTConfig):
             return config.grid.area

@@ -50,7 +50,7 @@ class LayerHeads:
     distance: list[float]
     entropy: list[float]
     even_distance: float
-    """Of a head that weighs everything alike."""
+    """Entropy of a head that weighs everything alike."""
     even_entropy: float
     rows: Rows | None
     """None where all of them are too many."""

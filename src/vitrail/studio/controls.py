@@ -124,7 +124,7 @@ class CardChoice(Group):
 class Pictured(Group):
     """For rooms that look at the image."""
 
-    image: Name = choice("cat", label="Image", about="An uploaded image's id, or one that comes along", source="images")
+    image: Name = choice("cat", label="Image", about="An uploaded image's id, or a bundled image", source="images")
 
 
 class Loaded(Pictured):

@@ -37,7 +37,7 @@ __all__ = [
 
 PYRAMID = (4, 8, 16, 32)
 MOST_CELLS = 2**16
-"""Of the finest grid that a quadtree is drawn on."""
+"""Most cells of the finest grid that a quadtree is drawn on."""
 
 
 class Level(BaseModel):
@@ -59,7 +59,7 @@ class Kind(BaseModel):
     sees: Pair
     """Pixels that one token sees, at most."""
     attention_elements: int
-    """Of one head, prefix included."""
+    """Attention elements of one head, prefix included."""
     embedding_params: int
     flops_forward: int
     refused: str

@@ -33,7 +33,7 @@ class Sequence:
     regular: bool
     """One patch a cell of the grid; otherwise a quadtree over it."""
     boxes: list[list[int]]
-    """Of every patch: top, left, height, width in pixels of the image that is cut."""
+    """Top, left, height and width of every patch, in pixels of the image that is cut."""
     cells: list[list[int]]
     """The same where no two share a pixel: what a patch is hovered by."""
     image: Tensor
@@ -54,7 +54,7 @@ class Sequence:
         return self.owners()[self.grid.height // 2 * self.grid.width + self.grid.width // 2]
 
     def owners(self) -> list[int]:
-        """Of every cell of the grid, rows first, the token that covers it."""
+        """The token that covers each cell of the grid, rows first."""
         first = len(self.prefix)
         if self.regular:
             return list(range(first, first + len(self.cells)))

@@ -63,7 +63,7 @@ class Kept(Generic[V]):
 
 @dataclass(frozen=True)
 class Source:
-    """Weights that the person who started the studio named, or the embedded ones."""
+    """Weights that the person who started the studio named, or the bundled ones."""
 
     name: str
     read: Callable[[], Checkpoint]
@@ -114,7 +114,7 @@ class Session:
         return self._checkpoints[name]
 
     def config(self, name: str) -> Config:
-        """Of loaded weights, or of a preset."""
+        """The config of loaded weights, or of a preset."""
         return self.checkpoint(name).config if name in self._sources else preset(name)
 
     def planned(self, name: str) -> ViTConfig:

@@ -43,7 +43,7 @@ class Start(BaseModel):
     rule: str
     weight_deviation: float
     token_deviation: float
-    """Of all values of all tokens of the image, positions not added."""
+    """Deviation of all values of all tokens of the image, positions not added."""
 
 
 class Measured(BaseModel):

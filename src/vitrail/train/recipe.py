@@ -54,7 +54,7 @@ class Recipe(Value):
     warmup: Rate = 0.05
     """Part of the steps in which the learning rate climbs to `lr`."""
     weight_decay: Rate = 0.05
-    """Of matrices; vectors and tables of positions and tokens are left alone."""
+    """Weight decay of matrices; vectors and tables of positions and tokens are left alone."""
     beta1: Rate = 0.9
     beta2: Rate = 0.999
     clip: Annotated[float, Range("(0, inf)", "1 is usual, None leaves it out")] | None = 1.0
@@ -70,7 +70,7 @@ class Recipe(Value):
     """The smallest part of an image's area that a random crop keeps; 1 for no crop."""
     flip: bool = False
     shift: NonNegativeInt = 0
-    """Pixels by which an image may move up, down, left and right; its edge goes on behind it."""
+    """Pixels by which an image may move up, down, left and right; edge pixels are replicated."""
     augment: Annotated[int, Range("[0, 8]", "2 is usual, 0 is none")] = 0
     """RandAugment operations per image."""
     magnitude: Annotated[float, Range("[0, 1]", "0.3 is usual")] = 0.3
@@ -180,7 +180,7 @@ NOTES = {
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "
-        "The model that comes along at 40 instead of 32 pixels: 78.92 → 82.74 % of CIFAR-10's test images after 15 "
+        "The bundled model at 40 instead of 32 pixels: 78.92 → 82.74 % of CIFAR-10's test images after 15 "
         "minutes on one core (compiled, one seed)."
     ),
 }

@@ -43,7 +43,7 @@ class Stage:
     num_heads: int | None
     """None where nothing attends."""
     transformer_width: int | None = None
-    """Of the transformer behind the residuals of a mobile network."""
+    """Depth of the transformer behind the residuals of a mobile network."""
     transformer_depth: int | None = None
 
 
@@ -59,7 +59,7 @@ class Description:
     channels: int
     patch: Size
     grid: Size
-    """Of the patches; in a model of stages, of the last one."""
+    """Grid of the patches; in a model of stages, of the last stage."""
     prefix: tuple[str, ...]
     """The tokens before the patches, in order."""
     position: str
@@ -71,7 +71,7 @@ class Description:
     depth: int | None
     num_heads: int | None
     stages: tuple[Stage, ...]
-    """Of a pyramid or a mobile network, finest first; empty for a model of one width."""
+    """Stages of a pyramid or a mobile network, finest first; empty for a model of one width."""
     classes: int
     parameters: int
     """What training changes: the statistics of batch norms are not counted."""

@@ -33,7 +33,7 @@ from vitrail.parts import Learned, Position, RelativeBias, Rotary, RotaryMixed, 
 __all__ = ["Survival", "learned_table", "survival", "survival_of"]
 
 WIDTH, HEADS, HEAD_WIDTH = 192, 3, 64
-"""Of the stand-ins for kinds without trained weights: ViT-Ti's."""
+"""Width of the stand-ins for kinds without trained weights: ViT-Ti's."""
 
 KINDS: tuple[Position, ...] = (
     Learned(),
@@ -235,7 +235,7 @@ def _step(position: Position, before: Tensor, after: Tensor, old: Size, new: Siz
 
 
 def _unseen(old: Size, new: Size) -> float:
-    """Of all ordered pairs of patches on the new grid, those farther apart on some axis than the old grid is long."""
+    """Ordered pairs of patches on the new grid that are farther apart on some axis than the old grid is long."""
     seen = 1.0
     for before, after in zip(old, new, strict=True):
         apart = torch.arange(after)

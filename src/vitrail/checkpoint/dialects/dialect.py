@@ -50,7 +50,7 @@ class Family:
     name: str
     rows: tuple[Row, ...]
     anchor: str
-    """Their name of the patch projection: what stands before it stands before all."""
+    """Their name of the patch projection. Whatever precedes this name is the prefix of every name."""
     known: Callable[[Stored, str], Known]
     """(stored, prefix) → what is known besides shapes."""
     signs: Callable[[Stored, str], bool] = lambda stored, prefix: True

@@ -36,11 +36,11 @@ class Row:
     section: str
     seconds_per_image: float
     share: float
-    """Of the whole, decode included."""
+    """Share of the whole, decode included."""
     flops_per_image: int
     """Two per multiply-add; 0 for what is no product."""
     peak_share: float
-    """Of the machine's float32 GEMM peak, in the same run."""
+    """Share of the machine's float32 GEMM peak, in the same run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitrail.embed.job.part_files import Tally
 from vitrail.embed.job.run import Finished
-from vitrail.embed.job.worker import DEATHS, Worker, WorkerOptions
+from vitrail.embed.job.worker import MAX_DEATHS, Worker, WorkerOptions
 from vitrail.errors import VitrailError, require
 
 __all__ = ["RayCluster", "RayCrew"]
@@ -51,7 +51,7 @@ class RayCrew:
 
         self.ray, self.size = ray, size
         self.folder, self.options = folder, options
-        self.actor = ray.remote(num_cpus=1, max_restarts=0)(Hand)
+        self.actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         self.hands: list[Any] = [None] * size
         self.doing: dict[Any, tuple[int, int]] = {}
         self.deaths: Counter[int] = Counter()
@@ -73,8 +73,8 @@ class RayCrew:
             self.deaths[shard] += 1
             reason = " ".join(str(error).split())[:100]
             require(
-                self.deaths[shard] < DEATHS,
-                f"an actor died {DEATHS} times in shard {shard} ({reason}); run the same command again",
+                self.deaths[shard] < MAX_DEATHS,
+                f"an actor died {MAX_DEATHS} times in shard {shard} ({reason}); run the same command again",
             )
             self.hands[member] = None
             self.give(member, shard)
@@ -87,7 +87,7 @@ class RayCrew:
         self.ray.shutdown()
 
 
-class Hand:
+class RayWorker:
     """What an actor runs: a worker, and errors as lines, for they cross machines better than exceptions."""
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:

@@ -40,13 +40,13 @@ class Input(NamedTuple):
     file: bytes
     """The path, as the system has it."""
     start: int
-    """Of a tar's member the first byte, of a table's row its number."""
+    """Byte offset in a tar, or row number in a table."""
     length: int
-    """Of a tar's member, in bytes."""
+    """Size of a tar's member, in bytes."""
     size: int
-    """Of the file; −1 where there was none."""
+    """Size of the file; −1 where there was none."""
     modified: int
-    """Of the file, in nanoseconds."""
+    """Modification time of the file, in nanoseconds."""
 
 
 @dataclass
@@ -216,7 +216,7 @@ def _image_column(table: Any, path: Path) -> str:
 class Opener:
     """An input → what a decoder takes, if its file is still what it was when the plan was made.
 
-    Of a table the latest row group is kept: neighbours in a shard are neighbours in the file.
+    The latest row group of a table is kept: neighbours in a shard are neighbours in the file.
     """
 
     def __init__(self) -> None:

@@ -31,13 +31,13 @@ class Options(Value):
 
     engine: Literal["torch", "int8"] = "torch"
     precision: Literal["float32", "float16"] = "float32"
-    """Of the stored numbers."""
+    """Type of the stored numbers."""
     exact: bool = False
     """Decode and resize as Pillow does, to the bit."""
     native: bool = False
     """Images keep their aspect ratio."""
     token_budget: PositiveInt | None = None
-    """Of a native image: at most so many patches."""
+    """Most patches of an image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
     merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
     """Tokens that every block merges away."""

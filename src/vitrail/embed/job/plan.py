@@ -60,12 +60,12 @@ class Plan(Value):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all that the output depends on; every part carries it."""
+        """Hash of all that the output depends on; every part carries it."""
         return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
 
 
 def weights_sha256(path: Path) -> str:
-    """Of a file; of a directory, of the files directly in it."""
+    """Hash of a file, or of the files directly in a directory."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

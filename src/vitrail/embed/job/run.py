@@ -37,12 +37,12 @@ class Crew(Protocol):
     def give(self, member: int, shard: int) -> None: ...
 
     def wait(self, seconds: float) -> list[Finished]:
-        """Who has finished, after at most so long; what kept one from it is raised."""
+        """Wait up to `seconds`; return finished members; re-raise a member's error."""
         ...
 
     @property
     def underway(self) -> int:
-        """Images that are behind in the shards being done."""
+        """Images finished in shards still running."""
         ...
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class Progress:
 
     images: int
     tally: Tally = field(default_factory=Tally)
-    """Of the shards that are done, by this run or by others."""
+    """Images in finished shards, by this run or by others."""
     before: int = 0
     """Images that were done when this run began."""
     underway: int = 0
@@ -69,7 +69,7 @@ class Progress:
     stopping: bool = False
 
     @property
-    def behind(self) -> int:
+    def done(self) -> int:
         return self.tally.ok + self.tally.failed + self.underway
 
     @property
@@ -90,7 +90,7 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
             waiting.append(shard)
         else:
             progress.tally += tally
-    progress.before = progress.behind
+    progress.before = progress.done
     watch(progress)
     first = random.randrange(len(waiting)) if waiting else 0
     waiting = (waiting[first:] + waiting[:first])[::-1]

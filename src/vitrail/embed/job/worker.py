@@ -26,10 +26,10 @@ from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value
 
-__all__ = ["CALIBRATE", "COMPUTING", "DEATHS", "StoppedError", "Worker", "WorkerOptions"]
+__all__ = ["CALIBRATE", "COMPUTING", "MAX_DEATHS", "StoppedError", "Worker", "WorkerOptions"]
 
-DEATHS = 3
-"""Of one shard, outside of any image, before the run gives up."""
+MAX_DEATHS = 3
+"""Give up after a worker dies this often in one shard, outside any image."""
 ROW, SINCE, DONE = 0, 1, 2
 COMPUTING = -1
 """On the board, while no row is being decoded."""
@@ -92,9 +92,9 @@ class Worker:
             if row >= 0 and (result not in KILLED or deaths[row] > 1):
                 how = f"hung for {self.options.patience:g} s" if result == HUNG else f"crashed ({result})"
                 lost[row] = f"the decoder {how}; replace or remove it"
-            elif deaths[row] >= DEATHS:
+            elif deaths[row] >= MAX_DEATHS:
                 raise VitrailError(
-                    f"a worker died {DEATHS} times in shard {shard}, in no image ({result}); "
+                    f"a worker died {MAX_DEATHS} times in shard {shard}, in no image ({result}); "
                     "if memory is short, use fewer --workers, then run the same command again"
                 )
 

@@ -178,7 +178,7 @@ def _own_row(found: AttentionMap) -> AttentionMap:
 def _row_at(query: tuple[int, int] | None) -> Callable[[AttentionMap], AttentionMap]:
     """Keep the row of a patch of the first grid, and on coarser ones of the patch over the same place.
 
-    Of a mobile model it is the mean of the places that attend apart.
+    For a mobile model it is the mean of the places that attend apart.
     """
     first: list[Size] = []
 

@@ -61,7 +61,7 @@ class Layer(BaseModel):
     distance: list[float]
     entropy: list[float]
     even_distance: float
-    """Of a head that weighs everything alike."""
+    """Entropy of a head that weighs everything alike."""
     even_entropy: float
 
 

@@ -65,7 +65,7 @@ class Answer(BaseModel):
     prefix: int
     attention_elements: int
     attention_flops: int
-    """Of one block."""
+    """FLOPs of one block."""
     params: int
     flops_forward: int
     flops_train: int
@@ -73,7 +73,7 @@ class Answer(BaseModel):
     exact: bool
     num_heads: int
     attention_share: float
-    """Of a block's FLOPs."""
+    """Share of a block's FLOPs."""
     crossover_mlp: int
     crossover_linear: int
     density: dict[str, float]

@@ -111,7 +111,7 @@ class Side(BaseModel):
     curve: Curve | None
     """None on a grid of one patch."""
     offset_share: float
-    """Of the similarity's variance, what the offset between two patches alone explains."""
+    """Share of the similarity's variance that the offset between two patches alone explains."""
     cell: Pair
     map: list[list[float]]
     """The chosen patch's similarity with all: exact, rows first."""
@@ -234,7 +234,7 @@ def _position(kind: str, config: Config) -> Position | None:
 
 
 def _plain(config: Config, grid: Size, position: Position, here: Session, **changes: Any) -> ViTConfig:
-    """A ViT of the model's width and heads on a grid; a pyramid has no one width, so the embedded model's are taken."""
+    """A ViT of the model's width and heads on a grid; a pyramid has no one width, so the bundled model's are taken."""
     base = config if isinstance(config, ViTConfig) else here.planned("default")
     if isinstance(position, RelativeBias) and not base.prefix.count:
         position = replace(position, prefix=False)

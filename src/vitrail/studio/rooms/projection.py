@@ -73,7 +73,7 @@ class Curve(BaseModel):
 class Answer(BaseModel):
     patch: Pair
     side: float
-    """Of a square patch of the same area."""
+    """Side of a square patch of the same area."""
     channels: int
     width: int
     inputs: int
@@ -81,7 +81,7 @@ class Answer(BaseModel):
     params: int
     bias: bool
     multiply_adds: int
-    """Of one patch."""
+    """Values of one patch."""
     compression: float
     """Values in per value out."""
     rank_bound: int
@@ -225,7 +225,7 @@ def _filters(subject: Subject) -> Response:
 
 
 def _answers(maps: Tensor, weight: Tensor) -> dict[str, Any]:
-    """Of maps (D, h, w) and their filters: sizes, orders, and where each answers most and least."""
+    """What the page shows of maps (D, h, w) and their filters: sizes, orders, and where each answers most and least."""
     flat, norms = maps.flatten(1), weight.flatten(1).norm(dim=1)
     spread, most = flat.std(dim=1, correction=0), min(EXTREMES, flat.shape[1])
     return {

@@ -71,7 +71,7 @@ def _model(name: str, here: Session) -> Option:
 
 
 def _weights(name: str) -> str:
-    return "embedded: CIFAR-10" if name == DEFAULT else name
+    return "bundled: CIFAR-10" if name == DEFAULT else name
 
 
 class Picture(BaseModel):

@@ -88,7 +88,7 @@ class Token(BaseModel):
     place: str
     """How its number comes about."""
     values: list[float]
-    """Of a patch: its pixels as the model gets them, flattened channel by channel, row by row."""
+    """A patch's pixels as the model gets them, flattened channel by channel, row by row."""
     projected: list[float]
     position: list[float] | None
     """What is added for the place; None where positions work elsewhere."""

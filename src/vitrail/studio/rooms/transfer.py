@@ -114,7 +114,7 @@ class Answer(BaseModel):
     methods: list[MethodErrors]
     conventions: list[str]
     disagreement: list[list[float]]
-    """Of the convention in the row from that in the column, relative to the latter."""
+    """Difference of the row's convention from the column's, relative to the latter."""
     kinds: list[dict[str, Any]]
     """Which kind survives: the model's own first, then stand-ins."""
     trained: bool

@@ -118,7 +118,7 @@ class Group:
         return tuple(run.job.recipe.seed for run in self.runs)
 
     def spreads(self) -> dict[str, Spread]:
-        """Of every result, over the runs that have it; unfinished runs are left out where there are finished ones."""
+        """Spread of every result over the runs that have it; unfinished runs count only if no run has finished."""
         counted = [run for run in self.runs if run.finished] or list(self.runs)
         found: dict[str, list[float]] = {}
         for run in counted:

@@ -72,7 +72,7 @@ def _text(name: str, value: Spread | None) -> str:
 
 
 def _difference(first: ArmResult, other: ArmResult) -> Spread | None:
-    """Of accuracies, seed by seed: both runs saw the same images in the same order."""
+    """Difference of accuracies, seed by seed: both runs saw the same images in the same order."""
     if first is other:
         return None
     ours, theirs = ([run.results().get("final_accuracy") for run in arm.runs] for arm in (other, first))
