@@ -8,6 +8,8 @@ PAGE := src/vitrail/studio/static/index.html
 MODULES := web/node_modules/.ready
 # the machine's Node comes first; .venv/bin has one where there is none
 NODE := PATH="$(PATH):$(CURDIR)/$(BIN)"
+# A machine may forbid bytecode: without it, every process of the tests compiles all of them again.
+export PYTHONDONTWRITEBYTECODE :=
 # pip's own settings on a machine must not reach around the pins.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 

@@ -92,7 +92,7 @@ def opened(opener: Page, address: str) -> Iterator[Page]:
     page.on("console", lambda said: wrong.append(said.text) if _is_wrong(said) else None)
     yield page
     page.close()
-    assert wrong == []
+    assert not wrong, wrong
 
 
 @pytest.fixture
