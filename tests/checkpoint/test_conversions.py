@@ -33,6 +33,7 @@ from vitrail.parts import (
     NoPosition,
     Patches,
     Prefix,
+    RelativeBias,
     SinCos2d,
     SwiGLU,
 )
@@ -375,6 +376,11 @@ def test_vitrails_own_dialect_takes_every_model(config: Config, tmp_path: Path):
         ({"pool": MeanPool()}, "torchvision", "its pool is ClsPool"),
         ({"pool": MeanPool()}, "huggingface", "its pool is ClsPool"),
         ({"embedding": Patches(patch=Size(8, 16))}, "huggingface", "patch 8x16 is not square"),
+        (
+            {"position": RelativeBias(), "image": Size(32, 64), "layer_scale": 0.1, "qkv_bias": "no_key"},
+            "huggingface",
+            "its relative biases are for square grids, and 2x4 is not",
+        ),
     ],
 )
 def test_what_a_dialect_cannot_say_is_refused_with_the_reason(changes: dict, dialect: str, reason: str):

@@ -162,7 +162,7 @@ def test_nothing_to_do_is_the_same_file_again(weights, tmp_path, capsys):
         (("--image", "30x28", *KNOWN), "not divisible by patch 4x4"),
         (("--prefix", "none", *KNOWN), "choose another pool as well, such as mean"),
         (("--prefix", "cls,tokens=3", *KNOWN), "not understood at 'tokens=3'"),
-        (("--pool", "sum", *KNOWN), "pool 'sum' is unknown; use one of cls, mean, max, attention"),
+        (("--pool", "sum", *KNOWN), "pool 'sum' is unknown; use one of cls, mean, max, cls_mean, attention"),
         (("--convention", "cubic", *KNOWN), "method 'cubic' is unknown"),
         (("--patch", "2", "--projection", "magic", *KNOWN), "projection 'magic' is unknown"),
         (("--to", "keras", *KNOWN), "dialect 'keras' is unknown"),

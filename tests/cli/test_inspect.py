@@ -118,7 +118,7 @@ def test_a_pool_with_weights_is_another_shape():
             {"position": RelativeBias(prefix=False), "attention": WindowedAttention(window=Size(2, 3))},
             "RelativeBias within windows of 2x3 on another grid kept",
         ),
-        ({"position": RelativeBias()}, "RelativeBias on another grid resampled: bicubic over offsets"),
+        ({"position": RelativeBias()}, "RelativeBias on another grid resampled: offsets are stretched with the grid"),
         (
             {"attention": LinearAttention(), "mlp": Mlp(width=40, activation="silu")},
             "LinearAttention, MLP 40 wide (silu)",

@@ -54,7 +54,7 @@ from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
 from vitrail.config import Config, ViTConfig
-from vitrail.parts import ClsMeanPool, Learned, MeanPool, SinCos2d
+from vitrail.parts import ClsMeanPool, Learned, MeanPool, RelativeBias, SinCos2d
 
 __all__ = ["HUGGINGFACE"]
 
@@ -83,6 +83,14 @@ def _square(config: Config) -> str | None:
     return (
         None if config.image.height == config.image.width else f"its tables are square and image {config.image} is not"
     )
+
+
+def _square_bias(config: Config) -> str | None:
+    """transformers reads the table of a grid that is not square with its sides swapped."""
+    assert isinstance(config, ViTConfig)
+    if isinstance(config.position, RelativeBias) and config.grid.height != config.grid.width:
+        return f"its relative biases are for square grids, and {config.grid} is not"
+    return None
 
 
 def _swiglu_width(config: Config) -> str | None:
@@ -321,6 +329,7 @@ HUGGINGFACE = Dialect(
             known_beit,
             _of_type("beit", "data2vec-vision", names=lambda names: "encoder.layer.0.lambda_1" in names),
             describe("beit", beit_fields, plain=("BeitModel", ""), headed=("BeitForImageClassification", "beit.")),
+            refuse=_square_bias,
             needs=("prefix.cls", "norm.weight"),
         ),
         _family(

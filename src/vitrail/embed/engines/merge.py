@@ -2,8 +2,8 @@
 
 Patches are split into two alternating sets; each of the first finds its most similar in the second, and the r best
 pairs become their mean, weighted by how many patches each stands for. A token that stands for s patches counts s
-times in attention. Prefix tokens are never merged. After the last block, every patch takes the token that stands for it, so that pooling
-and layouts mean what they meant before.
+times in attention. Prefix tokens are never merged. After the last block, every patch takes the token that stands for
+it, so that pooling and layouts mean what they meant before.
 
 Shapes: B images, T tokens of which n patches are left of N, D width, h heads, d = D/h.
 """
