@@ -90,12 +90,12 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     a = t.cast(x, 4) if t.amp else x
-    size = a.size
+    size, wanted = a.size, a.node is not None
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
     saved = t.save(path, a, mean, rstd)
 
     def backward(grad: Tensor):
-        return t.new(count, size), t.new(width, t.size), t.new(width, t.size)
+        return t.new(count, size) if wanted else None, t.new(width, t.size), t.new(width, t.size)
 
     return t.record(y, (a, w, b), saved, backward)
 

@@ -42,8 +42,9 @@ def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, he
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
     along = ops.split(t, frequencies, heads * pairs, heads * pairs)
     rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
+    spread = patches > 1
     angles = ops.add(
-        t, ops.multiply(t, path, rows, along[0], spread=True), ops.multiply(t, path, columns, along[1], spread=True)
+        t, ops.multiply(t, path, rows, along[0], spread=spread), ops.multiply(t, path, columns, along[1], spread=spread)
     )
     return _rotation_of(t, path, angles, heads * tokens * pairs, size)
 

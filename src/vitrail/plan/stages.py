@@ -212,6 +212,8 @@ def inverted_residual(
 def map_transformer(t: Tape, c: MobileConfig, n: Sizes, spec: MobileStage, path: str, x: Tensor, size: Size) -> Tensor:
     width, places = spec.transformer_width, n.batch * size.area
     grid = Size(size.height // c.patch.height, size.width // c.patch.width)
+    if 1 in (*c.patch, *grid):
+        t.approximate("a mobile map cut into patches one pixel wide, or into one row: copies not made are counted")
     hidden = c.mlp_ratio * width
     encoder = Encoder(grid=grid, mlp=Mlp(width=hidden, activation="silu"))  # type: ignore[arg-type]
     numbers = _numbers(n.batch * c.patch.area, grid, width, c.num_heads, hidden)

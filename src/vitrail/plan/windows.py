@@ -135,6 +135,8 @@ def _pad(t: Tape, x: Tensor, p: Problem, windows: Windows, fill: Tensor | None) 
     height, width = (side * count for side, count in zip(windows.window, windows.across, strict=True))
     fill = t.cast(fill, x.size)
     if width > grid.width:
+        if not windows.shifted:  # cutting the padding's gradient off leaves gaps
+            x = ops.copied_back(t, x)
         x = ops.cat(t, x, ops.expand(t, fill, values * grid.height * (width - grid.width)))
     if height > grid.height:
         x = ops.cat(t, x, ops.expand(t, fill, values * (height - grid.height) * width))
