@@ -108,9 +108,10 @@ def by_shape(name: str) -> Outcome:
         expected = read_stored(Stored(path=Path("it"), format="memory", tensors=tensors, config=named)).config
     except VitrailError as error:
         return "differs", f"read alone, refused by its name: {error}"
-    same = alone.but(image=expected.image)
-    if isinstance(same, ViTConfig) and isinstance(expected, ViTConfig):
-        same = same.but(remainder=expected.remainder)  # two images whose remainders are dropped may give one grid
+    # two images whose remainders are dropped may give one grid
+    both_vit = isinstance(alone, ViTConfig) and isinstance(expected, ViTConfig)
+    remainder = {"remainder": expected.remainder} if both_vit else {}
+    same = alone.but(image=expected.image, **remainder)
     return ("equal", "") if (same, alone.grid) == (expected, expected.grid) else ("differs", f"{alone}, not {expected}")
 
 
