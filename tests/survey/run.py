@@ -109,8 +109,7 @@ def by_shape(name: str) -> Outcome:
     except VitrailError as error:
         return "differs", f"read alone, refused by its name: {error}"
     # two images whose remainders are dropped may give one grid
-    both_vit = isinstance(alone, ViTConfig) and isinstance(expected, ViTConfig)
-    remainder = {"remainder": expected.remainder} if both_vit else {}
+    remainder = {"remainder": expected.remainder} if isinstance(expected, ViTConfig) else {}
     same = alone.but(image=expected.image, **remainder)
     return ("equal", "") if (same, alone.grid) == (expected, expected.grid) else ("differs", f"{alone}, not {expected}")
 
