@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,13 +63,11 @@ __all__ = ["HUGGINGFACE"]
 MODEL_TYPES: list[str] = []
 
 
-def _of_type(*types: str, names: Callable[[set[str]], bool], classifier: bool = False) -> Callable[[Stored, str], bool]:
-    """By the config's model_type, or, without a config, by the names; a `classifier` has a layer of that name."""
+def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored, str], bool]:
+    """By the config's model_type, or, without a config, by the names."""
     MODEL_TYPES.extend(kind for kind in types if kind not in MODEL_TYPES)
 
     def signs(stored: Stored, prefix: str) -> bool:
-        if classifier and "classifier.weight" not in stored.tensors:
-            return False
         if "model_type" in stored.config:
             return stored.config["model_type"] in types
         return names({name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix)})
@@ -153,107 +152,185 @@ def _foreign(stored: Stored) -> str | None:
     return None if kind is None else f"config.json has model_type {kind!r}, and vitrail reads {known}"
 
 
+SIGLIP2 = _family(
+    "siglip2",
+    SIGLIP2_ROWS,
+    known_siglip2,
+    lambda stored, prefix: (
+        stored.config.get("model_type", "siglip2") in ("siglip2", "siglip2_vision_model")
+        and stored.tensors[prefix + TOWER].ndim == 2
+    ),
+    describe("siglip2_vision_model", siglip2_fields, plain=("Siglip2VisionModel", "")),
+    anchor=TOWER,
+    refuse=_square,
+    needs=("pool.query", "position.table", "embedding.bias"),
+)
+SIGLIP = _family(
+    "siglip",
+    SIGLIP_ROWS,
+    known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh"),
+    _of_type("siglip", "siglip_vision_model", "siglip2", names=lambda names: "head.probe" in names),
+    describe("siglip_vision_model", mlp_fields, plain=("SiglipVisionModel", "")),
+    anchor=TOWER,
+    refuse=_square,
+    needs=("pool.query", "position.table", "embedding.bias"),
+)
+CLIP = _family(
+    "clip",
+    CLIP_ROWS,
+    known(LEARNED, eps=1e-5, activation="quick_gelu"),
+    _of_type("clip", "clip_vision_model", names=lambda names: "embeddings.class_embedding" in names),
+    describe(
+        "clip_vision_model",
+        clip_fields,
+        plain=("CLIPVisionModel", ""),
+        headed=("CLIPVisionModelWithProjection", "vision_model."),
+    ),
+    anchor=TOWER,
+    statistics=OPENAI_CLIP,
+    refuse=_square,
+    needs=("prefix.cls", "embedding_norm.weight", "position.table", "norm.weight"),
+)
+DINOV2_WITH_REGISTERS = _family(
+    "dinov2_with_registers",
+    DINOV2_REGISTER_ROWS,
+    known(Learned(prefix="cls", convention="timm"), eps=1e-6),  # it resizes with antialiasing, as timm does
+    _of_type("dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names),
+    describe("dinov2_with_registers", dinov2_fields, plain=("Dinov2WithRegistersModel", "")),
+    statistics=IMAGENET,
+    constants=_mask_token(1),
+    refuse=_swiglu_width,
+    needs=("prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
+)
+DINOV2 = _family(
+    "dinov2",
+    DINOV2_ROWS,
+    known(Learned(prefix="cls", convention="huggingface"), eps=1e-6),
+    _of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names),
+    describe("dinov2", dinov2_fields, plain=("Dinov2Model", "")),
+    statistics=IMAGENET,
+    constants=_mask_token(1),
+    refuse=_swiglu_width,
+    needs=("prefix.cls", "blocks.0.scale1", "position.table", "norm.weight"),
+)
+DEIT = _family(
+    "deit",
+    DEIT_ROWS,
+    known(LEARNED),
+    _of_type("deit", names=lambda names: "embeddings.distillation_token" in names),
+    describe(
+        "deit",
+        vit_fields,
+        plain=("DeiTModel", ""),
+        headed=("DeiTForImageClassificationWithTeacher", "deit."),
+    ),
+    statistics=IMAGENET,
+    needs=("prefix.cls", "prefix.distillation", "position.table", "norm.weight"),
+)
+
+
+def _classifier(
+    plain: Family,
+    rows: tuple[Row, ...],
+    read: Callable[[Stored, str], Known],
+    model: str,
+    prefix: str,
+    fields: Callable[[ViTConfig], Mapping[str, Any]],
+    *,
+    needs: tuple[str, ...],
+    nested: bool = False,
+    spare: str = SPARE,
+    **options: Any,
+) -> Family:
+    """A plain model with a layer "classifier" on its tokens; `nested` where the vision tower's config is inside."""
+    return replace(
+        plain,
+        name=f"{plain.name}_classifier",
+        rows=rows,
+        known=read,
+        signs=lambda stored, at: "classifier.weight" in stored.tensors and plain.signs(stored, at),
+        write=describe(plain.name, fields, plain=(model, prefix), headed=(model, prefix), nested=nested),
+        needs=("head.weight", *needs),
+        spare=spare,
+        **options,
+    )
+
+
+CLASSIFIERS = (
+    _classifier(
+        SIGLIP2,
+        SIGLIP2_CLASSIFIER_ROWS,
+        known_siglip2_classifier,
+        "Siglip2ForImageClassification",
+        "vision_model.",
+        siglip2_fields,
+        needs=("position.table", "embedding.bias", "norm.weight"),
+        nested=True,
+        spare=rf"{SPARE}|head\..*",
+    ),
+    _classifier(
+        SIGLIP,
+        SIGLIP_CLASSIFIER_ROWS,
+        known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh", pool=MeanPool()),
+        "SiglipForImageClassification",
+        "vision_model.",
+        mlp_fields,
+        needs=("position.table", "embedding.bias", "norm.weight"),
+        nested=True,
+        spare=rf"{SPARE}|head\..*",
+    ),
+    _classifier(
+        CLIP,
+        CLIP_CLASSIFIER_ROWS,
+        known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
+        "CLIPForImageClassification",
+        "vision_model.",
+        mlp_fields,
+        needs=("prefix.cls", "embedding_norm.weight", "position.table"),
+        nested=True,
+        spare=rf"{SPARE}|post_layernorm\..*",
+    ),
+    _classifier(
+        DINOV2_WITH_REGISTERS,
+        DINOV2_REGISTER_CLASSIFIER_ROWS,
+        known(Learned(prefix="cls", convention="timm"), eps=1e-6, pool=ClsMeanPool()),
+        "Dinov2WithRegistersForImageClassification",
+        "dinov2_with_registers.",
+        dinov2_fields,
+        needs=DINOV2_WITH_REGISTERS.needs,
+    ),
+    _classifier(
+        DINOV2,
+        DINOV2_CLASSIFIER_ROWS,
+        known(Learned(prefix="cls", convention="huggingface"), eps=1e-6, pool=ClsMeanPool()),
+        "Dinov2ForImageClassification",
+        "dinov2.",
+        dinov2_fields,
+        needs=DINOV2.needs,
+    ),
+    _classifier(
+        DEIT,
+        DEIT_CLASSIFIER_ROWS,
+        known(LEARNED),
+        "DeiTForImageClassification",
+        "deit.",
+        vit_fields,
+        needs=("prefix.cls", "prefix.registers", "position.table", "norm.weight"),
+        refuse=_one_register,
+    ),
+)
+
+
 HUGGINGFACE = Dialect(
     name="huggingface",
     foreign=_foreign,
     directory=True,
     preprocessing=read_processor,
     families=(
-        _family(
-            "siglip2_classifier",
-            SIGLIP2_CLASSIFIER_ROWS,
-            known_siglip2_classifier,
-            lambda stored, prefix: (
-                stored.config.get("model_type", "siglip2") == "siglip2"
-                and stored.tensors[prefix + TOWER].ndim == 2
-                and "classifier.weight" in stored.tensors
-            ),
-            describe(
-                "siglip2",
-                siglip2_fields,
-                plain=("Siglip2ForImageClassification", "vision_model."),
-                headed=("Siglip2ForImageClassification", "vision_model."),
-                nested=True,
-            ),
-            anchor=TOWER,
-            refuse=_square,
-            needs=("head.weight", "position.table", "embedding.bias", "norm.weight"),
-            spare=rf"{SPARE}|head\..*",
-        ),
-        _family(
-            "siglip_classifier",
-            SIGLIP_CLASSIFIER_ROWS,
-            known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh", pool=MeanPool()),
-            _of_type("siglip", names=lambda names: "head.probe" in names, classifier=True),
-            describe(
-                "siglip",
-                mlp_fields,
-                plain=("SiglipForImageClassification", "vision_model."),
-                headed=("SiglipForImageClassification", "vision_model."),
-                nested=True,
-            ),
-            anchor=TOWER,
-            refuse=_square,
-            needs=("head.weight", "position.table", "embedding.bias", "norm.weight"),
-            spare=rf"{SPARE}|head\..*",
-        ),
-        _family(
-            "clip_classifier",
-            CLIP_CLASSIFIER_ROWS,
-            known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
-            _of_type("clip", names=lambda names: "embeddings.class_embedding" in names, classifier=True),
-            describe(
-                "clip",
-                mlp_fields,
-                plain=("CLIPForImageClassification", "vision_model."),
-                headed=("CLIPForImageClassification", "vision_model."),
-                nested=True,
-            ),
-            anchor=TOWER,
-            statistics=OPENAI_CLIP,
-            refuse=_square,
-            needs=("head.weight", "prefix.cls", "embedding_norm.weight", "position.table"),
-            spare=rf"{SPARE}|post_layernorm\..*",
-        ),
-        _family(
-            "siglip2",
-            SIGLIP2_ROWS,
-            known_siglip2,
-            lambda stored, prefix: (
-                stored.config.get("model_type", "siglip2") in ("siglip2", "siglip2_vision_model")
-                and stored.tensors[prefix + TOWER].ndim == 2
-            ),
-            describe("siglip2_vision_model", siglip2_fields, plain=("Siglip2VisionModel", "")),
-            anchor=TOWER,
-            refuse=_square,
-            needs=("pool.query", "position.table", "embedding.bias"),
-        ),
-        _family(
-            "siglip",
-            SIGLIP_ROWS,
-            known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh"),
-            _of_type("siglip", "siglip_vision_model", "siglip2", names=lambda names: "head.probe" in names),
-            describe("siglip_vision_model", mlp_fields, plain=("SiglipVisionModel", "")),
-            anchor=TOWER,
-            refuse=_square,
-            needs=("pool.query", "position.table", "embedding.bias"),
-        ),
-        _family(
-            "clip",
-            CLIP_ROWS,
-            known(LEARNED, eps=1e-5, activation="quick_gelu"),
-            _of_type("clip", "clip_vision_model", names=lambda names: "embeddings.class_embedding" in names),
-            describe(
-                "clip_vision_model",
-                clip_fields,
-                plain=("CLIPVisionModel", ""),
-                headed=("CLIPVisionModelWithProjection", "vision_model."),
-            ),
-            anchor=TOWER,
-            statistics=OPENAI_CLIP,
-            refuse=_square,
-            needs=("prefix.cls", "embedding_norm.weight", "position.table", "norm.weight"),
-        ),
+        *CLASSIFIERS,  # told from the plain models by one layer more
+        SIGLIP2,
+        SIGLIP,
+        CLIP,
         _family(
             "dinov3",
             DINOV3_ROWS,
@@ -265,64 +342,8 @@ HUGGINGFACE = Dialect(
             constants=_mask_token(1, 1),
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
         ),
-        _family(
-            "dinov2_with_registers_classifier",
-            DINOV2_REGISTER_CLASSIFIER_ROWS,
-            known(
-                Learned(prefix="cls", convention="timm"), eps=1e-6, pool=ClsMeanPool()
-            ),  # it resizes with antialiasing, as timm does
-            _of_type(
-                "dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names, classifier=True
-            ),
-            describe(
-                "dinov2_with_registers",
-                dinov2_fields,
-                plain=("Dinov2WithRegistersForImageClassification", "dinov2_with_registers."),
-                headed=("Dinov2WithRegistersForImageClassification", "dinov2_with_registers."),
-            ),
-            statistics=IMAGENET,
-            constants=_mask_token(1),
-            refuse=_swiglu_width,
-            needs=("head.weight", "prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
-        ),
-        _family(
-            "dinov2_classifier",
-            DINOV2_CLASSIFIER_ROWS,
-            known(Learned(prefix="cls", convention="huggingface"), eps=1e-6, pool=ClsMeanPool()),
-            _of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names, classifier=True),
-            describe(
-                "dinov2",
-                dinov2_fields,
-                plain=("Dinov2ForImageClassification", "dinov2."),
-                headed=("Dinov2ForImageClassification", "dinov2."),
-            ),
-            statistics=IMAGENET,
-            constants=_mask_token(1),
-            refuse=_swiglu_width,
-            needs=("head.weight", "prefix.cls", "blocks.0.scale1", "position.table", "norm.weight"),
-        ),
-        _family(
-            "dinov2_with_registers",
-            DINOV2_REGISTER_ROWS,
-            known(Learned(prefix="cls", convention="timm"), eps=1e-6),  # it resizes with antialiasing, as timm does
-            _of_type("dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names),
-            describe("dinov2_with_registers", dinov2_fields, plain=("Dinov2WithRegistersModel", "")),
-            statistics=IMAGENET,
-            constants=_mask_token(1),
-            refuse=_swiglu_width,
-            needs=("prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
-        ),
-        _family(
-            "dinov2",
-            DINOV2_ROWS,
-            known(Learned(prefix="cls", convention="huggingface"), eps=1e-6),
-            _of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names),
-            describe("dinov2", dinov2_fields, plain=("Dinov2Model", "")),
-            statistics=IMAGENET,
-            constants=_mask_token(1),
-            refuse=_swiglu_width,
-            needs=("prefix.cls", "blocks.0.scale1", "position.table", "norm.weight"),
-        ),
+        DINOV2_WITH_REGISTERS,
+        DINOV2,
         _family(
             "beit",
             BEIT_ROWS,
@@ -332,35 +353,7 @@ HUGGINGFACE = Dialect(
             refuse=_square_bias,
             needs=("prefix.cls", "norm.weight"),
         ),
-        _family(
-            "deit_classifier",
-            DEIT_CLASSIFIER_ROWS,
-            known(LEARNED),
-            _of_type("deit", names=lambda names: "embeddings.distillation_token" in names, classifier=True),
-            describe(
-                "deit",
-                vit_fields,
-                plain=("DeiTForImageClassification", "deit."),
-                headed=("DeiTForImageClassification", "deit."),
-            ),
-            statistics=IMAGENET,
-            refuse=_one_register,
-            needs=("head.weight", "prefix.cls", "prefix.registers", "position.table", "norm.weight"),
-        ),
-        _family(
-            "deit",
-            DEIT_ROWS,
-            known(LEARNED),
-            _of_type("deit", names=lambda names: "embeddings.distillation_token" in names),
-            describe(
-                "deit",
-                vit_fields,
-                plain=("DeiTModel", ""),
-                headed=("DeiTForImageClassificationWithTeacher", "deit."),
-            ),
-            statistics=IMAGENET,
-            needs=("prefix.cls", "prefix.distillation", "position.table", "norm.weight"),
-        ),
+        DEIT,
         _family(
             "mae",
             MAE_ROWS,
