@@ -13,7 +13,7 @@ from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.parts import ClsPool, Learned, MeanPool, Position, RelativeBias, Rotary
+from vitrail.parts import ClsPool, Learned, MeanPool, NoPosition, Position, RelativeBias, Rotary
 
 __all__ = ["LEARNED", "known", "known_beit", "known_dinov3", "known_siglip2", "known_siglip2_classifier", "known_vit"]
 
@@ -73,9 +73,11 @@ def known_beit(stored: Stored, prefix: str) -> Known:
         fields |= {"final_norm": "pooled", "pool": MeanPool()}
     if f"{prefix}embeddings.position_embeddings" in stored.tensors:
         fields["position"] = LEARNED
-    else:
+    elif any(name.endswith("relative_position_bias_table") for name in stored.tensors):
         shared = f"{prefix}encoder.relative_position_bias.relative_position_bias_table" in stored.tensors
         fields["position"] = RelativeBias(shared=shared, convention="huggingface")
+    else:
+        fields["position"] = NoPosition()
     return replace(found, fields=fields)
 
 

@@ -92,7 +92,7 @@ BEIT_ROWS = (
     *HEAD,
 )
 EVA_ROWS = (
-    *FRONT[:3],  # its positions are rotary
+    *FRONT,
     MASK,
     REGISTERS,
     *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
