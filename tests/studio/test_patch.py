@@ -95,3 +95,10 @@ def test_formulas_end_in_the_figures():
     formulas = {entry["name"]: entry["numbers"] for entry in said["formulas"]}
     assert formulas["tokens"].endswith(f"= {said['tokens']:,}")
     assert formulas["all FLOPs, forward"].endswith(f"= {said['flops_forward']:,}")
+
+
+def test_a_crop_begins_where_the_model_begins_to_look():
+    """The model keeps the centre of an image that patches don't divide, and the page draws it there."""
+    said = ask(height=230, width=250, patch_height=16, patch_width=16, remainder="crop")
+    assert said["offset"] == list(fit(Size(230, 250), Size(16, 16), remainder="crop").offset) == [3, 5]
+    assert ask(height=230, width=250, patch_height=16, patch_width=16, remainder="pad")["offset"] == [0, 0]

@@ -59,6 +59,8 @@ class Answer(BaseModel):
     divides: bool
     image: Pair
     fitted: Pair
+    offset: tuple[int, int]
+    """Row and column of the image at which the first patch begins: a crop keeps the centre."""
     patch: Pair
     grid: Pair
     tokens: int
@@ -99,6 +101,7 @@ def patch(asked: Asked, here: Here) -> Answer:
         divides=divides(asked),
         image=(image.height, image.width),
         fitted=(cut.fitted.height, cut.fitted.width),
+        offset=cut.offset,
         patch=(size.height, size.width),
         grid=(cut.grid.height, cut.grid.width),
         tokens=config.tokens,
