@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -103,5 +104,6 @@ def _question(asked: Question, here: Session) -> Asking:
     return measured if wanted == first else replace(measured, survey=_survey(data, wanted))
 
 
+@lru_cache(maxsize=8)  # every other slider asks about the same image again
 def _survey(data: bytes, image: Size) -> Survey:
     return survey([data], image=image)
