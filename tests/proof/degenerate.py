@@ -49,9 +49,9 @@ ALONE = MANY.but(image=Size(4, 4), prefix=Prefix(cls=False), pool=MeanPool())
 
 
 def degenerate() -> list[tuple[Config, Workload]]:
-    heads = list(product(_kinds(ONE), (INFER, TRAIN, AGAIN)))
-    images = list(product(_kinds(MANY), (replace(INFER, batch=1), replace(TRAIN, batch=1))))
-    tokens = list(product((ALONE, ALONE.but(attention=LinearAttention())), (INFER, TRAIN, EAGER, AGAIN)))
+    heads = product(_kinds(ONE), (INFER, TRAIN, AGAIN))
+    images = product(_kinds(MANY), (replace(INFER, batch=1), replace(TRAIN, batch=1)))
+    tokens = product((ALONE, ALONE.but(attention=LinearAttention())), (INFER, TRAIN, EAGER, AGAIN))
     return [*heads, *images, *tokens, *_windows(), *_widths(), *_libraries(), *_others()]
 
 
@@ -91,13 +91,11 @@ def _widths() -> list[tuple[Config, Workload]]:
 
 def _libraries() -> list[tuple[Config, Workload]]:
     workloads = INFER, TRAIN, EAGER, replace(EAGER, batch=1), replace(EAGER, precision="fp32"), AGAIN
-    return [
-        (c, replace(workload, library=library))
-        for library, c, workload in product(("timm", "huggingface"), (ONE, MANY), workloads)
-    ] + [
-        (ONE.but(qk_norm=True), replace(workload, library="timm"))
-        for workload in (INFER, TRAIN, EAGER, replace(EAGER, batch=1))
-    ] + [(MANY.but(width=36), replace(TRAIN, library="huggingface"))]  # fmt: skip
+    questions = [
+        *product(("timm",), (ONE, MANY, ONE.but(qk_norm=True)), workloads),
+        *product(("huggingface",), (ONE, MANY, MANY.but(width=36)), workloads),
+    ]
+    return [(config, replace(workload, library=library)) for library, config, workload in questions]
 
 
 def _others() -> list[tuple[Config, Workload]]:
