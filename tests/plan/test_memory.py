@@ -14,11 +14,22 @@ import pytest
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive, FullAttention, Mlp, Prefix, Rotary, SinCos2d
+from vitrail.parts import (
+    Adaptive,
+    FullAttention,
+    Mlp,
+    Prefix,
+    Rotary,
+    SinCos2d,
+    SparseAttention,
+    Stem,
+    WindowedAttention,
+)
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN = json.loads((ROOT / "golden" / "memory.json").read_text())
+GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json")]
+GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)
 
 
@@ -34,10 +45,8 @@ def test_every_phase_peaks_where_the_tracker_says(case: int) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the tracker's stand-in for a GPU is compiled")
 def test_the_tracker_still_gives_the_golden_answers() -> None:
-    script, golden = ROOT / "proof" / "run.py", ROOT / "golden" / "memory.json"
-    done = subprocess.run(
-        [sys.executable, str(script), "--check", str(golden), "--count", "6"], capture_output=True, text=True
-    )
+    command = [sys.executable, ROOT / "proof" / "run.py", "--check", *GOLDEN_FILES, "--count", "8"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -138,3 +147,30 @@ def test_heads_that_no_kernel_takes_are_labelled() -> None:
     assert not plan.exact
     assert "heads of width 18" in plan.note
     assert memory(SMALL.but(width=54, attention=FullAttention(fused=False)), Workload()).exact
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (SMALL.but(width=12, num_heads=1), "flash pads"),
+        (SMALL.but(width=3), "heads of one value"),
+        (SMALL.but(attention=SparseAttention(), num_heads=1), "one head or one row"),
+        (SMALL.but(attention=SparseAttention(), image=Size(16, 112)), "one head or one row"),
+        (SMALL.but(attention=WindowedAttention(window=Size(2, 7))), "windows of whole rows"),
+        (MobileConfig(image=Size(64, 128)), "mobile map"),
+    ],
+)
+def test_degenerate_sizes_that_are_not_proven_are_labelled(config, word: str) -> None:
+    plan = memory(config, Workload(batch=2, train=True, precision="bf16"))
+    assert not plan.exact
+    assert word in plan.note
+
+
+def test_a_step_that_pytorch_refuses_is_not_called_exact() -> None:
+    """Batch norm cannot be trained on one value per channel."""
+    stem = SMALL.but(embedding=Stem(), image=Size(16, 16))
+    assert memory(stem, Workload(batch=1)).exact
+    assert memory(stem, Workload(batch=2, train=True)).exact
+    refused = memory(stem, Workload(batch=1, train=True))
+    assert not refused.exact
+    assert "PyTorch refuses to train; use a batch of 2" in refused.note

@@ -57,8 +57,10 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
                 config = _vit(random)
             config = _varied(later, config)
             workload = replace(_workload(random, config), library=library)
-            memory(config, workload)
+            refused = "PyTorch refuses" in memory(config, workload).note
         except VitrailError:
+            continue
+        if refused:
             continue
         cases.append((config, workload))
     return cases
@@ -93,7 +95,7 @@ def _workload(random: _Draw, config: Config) -> Workload:
         batch=random.pick([1, 2, 3, 5], [1]),
         train=train,
         precision=random.choice(["fp32", "amp-bf16", "amp-fp16", "bf16"]),
-        optimizer=random.choice(["sgd", "momentum", "adamw", "adamw-fused"]),
+        optimizer=random.pick(["sgd", "momentum", "adamw", "adamw-fused"], ["sgd"]),
         attention=random.choice(["flash", "efficient", "eager"] if plain else ["flash", "efficient"]),
         checkpointing=train and random.random() < 0.3,
         accumulate=random.choice([1, 1, 2]) if train else 1,
@@ -105,10 +107,11 @@ def _vit(random: _Draw) -> ViTConfig:
     width = num_heads * random.pick([16, 24, 32, 64], [1, 2, 4, 8, 12, 264])
     prefix = random.choice([Prefix(), Prefix(), Prefix(registers=4), Prefix(cls=False), Prefix(distillation=True)])
     pools = [MeanPool(), MaxPool(), AttentionPool(num_heads=random.pick([2], [1]), mlp_width=2 * width)]
-    embedding = random.choice(
+    embedding = random.pick(
         [Patches(patch=Size(16, 16))] * 4
         + [Patches(patch=Size(8, 16)), Patches(patch=Size(16, 16), stride=Size(8, 8)), Patches(bias=False)]
-        + [Stem(widths=(8, 16, 24, 32)), Hierarchical(widths=(24, 40))]
+        + [Stem(widths=(8, 16, 24, 32)), Hierarchical(widths=(24, 40))],
+        [Patches(patch=Size(16, 16)), Patches(patch=Size(4, 8))],  # many tokens beside few weights: activations peak
     )
     attention = random.choice(
         [FullAttention()] * 5

@@ -1,7 +1,8 @@
 """The planner against the tracker: `python tests/proof/run.py --count 200` draws cases and prints every difference.
 
-`--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE` follows
-some of a file's cases again; `--table FILE` writes the results as JSON for the docs.
+`--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
+some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
+cases of degenerate.py, whose answers are tests/golden/degenerate.json.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ load_shim()
 
 import torch  # noqa: E402
 from cases import draw  # noqa: E402
+from degenerate import degenerate  # noqa: E402
 
 from truth import follow_step  # noqa: E402
 from vitrail.config import config_from_json  # noqa: E402
@@ -36,17 +38,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
     parser.add_argument("--golden", type=Path)
-    parser.add_argument("--check", type=Path)
+    parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.check:
-        golden = json.loads(options.check.read_text())
+        golden = [case for path in options.check for case in json.loads(path.read_text())]
         cases = [(config_from_json(json.dumps(case["config"])), Workload(**case["workload"])) for case in golden]
         cases = cases[:: max(1, len(cases) // options.count)]
     else:
-        cases = draw(options.count, options.seed)
+        cases = degenerate() if options.degenerate else draw(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:
         plan, tracked = memory(config, workload), follow_step(config, workload).phase_peaks

@@ -76,8 +76,8 @@ def sdpa(
     if not flash and head_width % (16 // t.compute):
         return _plain(t, path, q, k, v, p, mask)
     cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
-    m = None if cast is None else _mask(t, cast, p, shared)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
+    m = None if cast is None else _mask(t, cast, p, shared)
     size = t.compute
     flops = 4 * p.count * p.queries * p.keys * p.head_width
     t.tally(path, flops)
