@@ -4,7 +4,9 @@
 anything else that escapes is a bug of ours and keeps its traceback.
 """
 
-__all__ = ["VitrailError", "require", "shown"]
+import re
+
+__all__ = ["VitrailError", "one_line", "require", "shown"]
 
 
 class VitrailError(ValueError):
@@ -25,3 +27,12 @@ def shown(value: object) -> str:
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:68].rstrip()}…"
+
+
+def one_line(text: str) -> str:
+    """A message on one line: control characters, which a name from outside may hold, are escaped.
+
+    >>> one_line("no field 'wid\\nth'")
+    "no field 'wid\\\\nth'"
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], text)

@@ -25,7 +25,7 @@ def actors_below(pid: int) -> list[int]:
     """Processes at work as actors, of a Ray cluster that this process started."""
     found = []
     for child in children(pid):
-        is_actor = command_of(child).startswith(b"ray::Hand.do")
+        is_actor = command_of(child).startswith(b"ray::RayWorker.do")
         found += [child] if is_actor else actors_below(child)  # what an actor starts has the actor's name at first
     return found
 

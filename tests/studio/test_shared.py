@@ -143,3 +143,9 @@ def changed(height: int, width: int, down: int, across: int):
     from vitrail.parts import Patches
 
     return {"image": Size(height, width), "embedding": Patches(patch=Size(down, across))}
+
+
+def test_an_error_is_one_line_whatever_a_parameter_is_called():
+    answer = client().get("/api/patch", params={"a\nname": 1})
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("a\\nname: extra inputs are not permitted")

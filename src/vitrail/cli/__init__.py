@@ -7,14 +7,13 @@ standard error and exit code 2, and so is what the system says of names, rights 
 from __future__ import annotations
 
 import errno
-import re
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
 from vitrail._version import __version__
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, one_line
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _complain(line: str) -> int:
     """One line, whatever names and values from files it quotes."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], line)
+    line = one_line(line)
     if len(line) > LONGEST_LINE:
         line = f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
     sys.stderr.write(f"vitrail: {line}\n")

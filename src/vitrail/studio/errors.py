@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, one_line
 
 __all__ = ["RESPONSES", "BusyError", "Failure", "failure", "install"]
 
@@ -40,7 +40,7 @@ class BusyError(VitrailError):
 
 def failure(status: int, line: str) -> JSONResponse:
     """The one shape."""
-    return JSONResponse(Failure(error=line, status=status).model_dump(), status_code=status)
+    return JSONResponse(Failure(error=one_line(line), status=status).model_dump(), status_code=status)
 
 
 def install(app: FastAPI) -> None:
