@@ -76,6 +76,12 @@ def test_axes_are_chosen_and_a_point_chooses_its_model(page: Page):
     expect(page.locator("h1")).to_have_text("Models")
 
 
+def test_a_figure_that_was_not_looked_up_says_so(page: Page):
+    page.goto("/?room=models")
+    expect(page.locator("tbody tr", has_text="H/14")).to_contain_text("JFT-300M, 384 px, unchecked")
+    expect(page.get_by_text("unchecked: not looked up in the source")).to_be_visible()
+
+
 def test_the_table_sorts_by_any_column(page: Page):
     page.goto("/?room=models")
     first = page.locator("tbody tr").first

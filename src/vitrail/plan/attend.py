@@ -52,6 +52,11 @@ def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
     return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
 
 
+def is_plain(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
+    """Neither kernel takes it: the memory-efficient one wants rows of 16 bytes."""
+    return not is_flash(t, p, mask) and p.head_width % (16 // t.compute) != 0
+
+
 def is_flash(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
     """Flash takes half precision, heads of up to 256 and no mask; the rest goes to the memory-efficient kernel."""
     return t.kernel != "efficient" and t.compute == 2 and p.head_width <= 256 and mask is None
@@ -70,10 +75,10 @@ def sdpa(
 ) -> Tensor:
     """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads, and may be `shared` by
     the images."""
-    flash, head_width = is_flash(t, p, mask), p.head_width
-    if flash and head_width % 8:
+    flash = is_flash(t, p, mask)
+    if flash and p.head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
-    if not flash and head_width % (16 // t.compute):
+    if is_plain(t, p, mask):
         return _plain(t, path, q, k, v, p, mask)
     cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
@@ -119,8 +124,32 @@ def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask
         f"heads of width {p.head_width} fit no fused kernel (multiples of {16 // t.compute} do): PyTorch's plain "
         "attention is modelled, not proven"
     )
-    mixed = softmax_attention(t, path, q, fresh(t, k), v, p, 0.0, mask, in_order=False)
-    return copy(t, mixed)
+    mask = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
+    whole = [t.cast(t.cast(x, t.compute), 4) for x in (q, k, v)]  # it computes in float32
+    scaled = fresh(t, whole[0])
+    scores = product(
+        t,
+        path,
+        scaled,
+        fresh(t, whole[1]),
+        p.count,
+        p.queries,
+        p.head_width,
+        p.keys,
+        "attention_maps",
+        copies=(not p.single, not p.single),
+        size=4,
+    )
+    if mask is not None:
+        scores = add(t, scores, mask, "attention_maps", spread=True)
+    weights = softmax(t, path, scores)
+    del scores
+    returned = t.new(weights.count, t.compute, "attention_maps") if t.compute < 4 else None
+    copies = False, not p.single
+    mixed = product(t, path, weights, whole[2], p.count, p.queries, p.keys, p.head_width, copies=copies, size=4)
+    mixed = t.cast(mixed if p.single else copied_back(t, mixed), t.compute)
+    del scaled, returned
+    return mixed
 
 
 def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
@@ -148,9 +177,10 @@ def product(
     component: str | None = None,
     *,
     copies: tuple[bool, bool] = (True, True),
+    size: int | None = None,
 ) -> Tensor:
     """`batch` products of m×k and k×n matrices; `copies` says which operands do not lie as such a batch."""
-    size = t.compute
+    size = size or t.compute
     cast_b, cast_a = t.cast(b, size), t.cast(a, size)
     left = copy(t, cast_a) if copies[0] else cast_a
     right = copy(t, cast_b) if copies[1] else cast_b

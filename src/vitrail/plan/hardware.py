@@ -200,8 +200,8 @@ def flash_scratch_bytes(config: Config, workload: Workload) -> int:
     flash = workload.train and workload.attention == "flash" and workload.precision != "fp32"
     if not (flash and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)):
         return 0
-    if isinstance(config.position, RelativeBias) or not config.attention.fused:
-        return 0  # a bias on the scores is not flash's to take
+    if isinstance(config.position, RelativeBias) or not config.attention.fused or config.head_width > 256:
+        return 0  # flash takes neither a bias on the scores nor wider heads
     patches = config.grid.area if workload.adaptive_tokens is None else workload.adaptive_tokens
     tokens = _ceil(config.prefix.count + patches, 128)
     return 4 * workload.batch * config.num_heads * tokens * (_ceil(config.head_width, 32) + 1)

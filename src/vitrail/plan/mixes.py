@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, product, sdpa, softmax, softmax_attention
+from vitrail.plan.attend import Problem, copy, is_flash, is_plain, product, sdpa, softmax, softmax_attention
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["full_mix", "fused_mix", "linear_mix", "sparse_mix"]
@@ -33,8 +33,9 @@ def fused_mix(
     in_order: bool = False,
 ) -> tuple[Tensor, bool]:
     """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
-    cut = p.head_width % 8 != 0
-    return sdpa(t, path, q, k, v, p, bias, shared=True), is_flash(t, p, bias) and (cut or (in_order and not p.merges))
+    cut = is_flash(t, p, bias) and p.head_width % 8 != 0
+    heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
+    return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
 
 
 def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, in_order: bool) -> tuple[Tensor, bool]:
