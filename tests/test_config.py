@@ -121,5 +121,5 @@ def test_a_position_says_what_happens_to_its_weights_on_a_new_grid(kind):
     config = config.but(mlp=parts.Mlp(width=40), position=kind())
     preprocessing = Preprocessing(image=config.image)
     checkpoint = Checkpoint(config=config, tensors=build(config).state_dict(), preprocessing=preprocessing)
-    _, report = adapt(checkpoint, {"image": "24x16"})
-    assert bool(report.resampled) == kind.on_new_grid.startswith("resampled")
+    _, changes = adapt(checkpoint, {"image": "24x16"})
+    assert bool(changes.resampled) == kind.on_new_grid.startswith("resampled")

@@ -47,10 +47,11 @@ _HOMES = {
     "nn.positions": ("sinusoidal_2d",),
     "nn.remainder": ("pad_batch",),
     "nn.vit": ("ViT",),
-    "checkpoint.surgery.adapt": ("adapt",),
+    "checkpoint.assess.report": ("assess",),
     "checkpoint.checkpoint": ("Checkpoint",),
     "checkpoint.preprocessing": ("Preprocessing",),
     "checkpoint.read": ("load",),
+    "checkpoint.surgery.adapt": ("adapt",),
     "checkpoint.write": ("save",),
 }
 _HOME = {name: f"vitrail.{module}" for module, names in _HOMES.items() for name in names}
@@ -58,6 +59,7 @@ _HOME = {name: f"vitrail.{module}" for module, names in _HOMES.items() for name 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint.assess.report import assess as assess
     from vitrail.checkpoint.checkpoint import Checkpoint as Checkpoint
     from vitrail.checkpoint.preprocessing import Preprocessing as Preprocessing
     from vitrail.checkpoint.read import load as load

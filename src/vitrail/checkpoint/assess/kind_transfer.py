@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.checkpoint.assess.similarity import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.caveats import on_new_grid
-from vitrail.checkpoint.surgery.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.surgery.resample import Method, resample_relative, resample_table
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.errors import VitrailError, require

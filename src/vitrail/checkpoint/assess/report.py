@@ -1,67 +1,31 @@
-"""What an adaptation did, as data: every tensor accounted for, with the numbers to judge it by."""
+"""What an adaptation is worth: the numbers to judge it by, computed from the weights before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.checkpoint.assess.drift import Drift
-from vitrail.checkpoint.assess.simulate import Band
-from vitrail.checkpoint.surgery.projection import ProjectionLoss
-from vitrail.checkpoint.surgery.resample import Method, resample_table
+from vitrail.checkpoint.assess.drift import Drift, measure_drift
+from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
+from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
+from vitrail.checkpoint.assess.simulate import Band, simulate
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.surgery.changes import STATUSES, Changes, Resized
+from vitrail.checkpoint.surgery.projection import change_channels, projection_named
+from vitrail.checkpoint.surgery.resample import Method, method_of, resample_relative, resample_table
 from vitrail.codec import to_plain
-from vitrail.config import Config
+from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.nn.relative import offsets_of
 
-__all__ = [
-    "PLACES",
-    "STATUSES",
-    "Change",
-    "Report",
-    "SimilarityMap",
-    "TableChange",
-    "agreement",
-    "correlation",
-    "similarity_maps",
-    "to_json",
-]
+__all__ = ["Report", "TableChange", "assess", "to_json"]
 
-Status = Literal["kept", "resampled", "missing", "unused"]
-STATUSES: dict[Status, str] = {
-    "kept": "the same tensor, untouched",
-    "resampled": "made from the old tensor",
-    "missing": "made new: the old model has none that fits",
-    "unused": "the new model has no place for it: left out",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What became of one tensor."""
-
-    name: str
-    status: Status
-    before: tuple[int, ...] | None
-    """Its shape in the old model; None if it has none there."""
-    after: tuple[int, ...] | None
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarityMap:
-    """Cosine of one place's row with every place's, before and after, as pictures of the two grids."""
-
-    place: tuple[float, float]
-    """Row and column of the place, 0 … 1 down and across the image."""
-    before: Tensor
-    """(h, w) of the old grid."""
-    after: Tensor
-    """(h, w) of the new grid."""
+WORTH_SAYING = 0.01
+"""A loss above this is a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +47,9 @@ class TableChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Kept, resampled, missing, unused: every tensor of the old and the new model is in exactly one line."""
+    """What surgery changed, and what that does."""
 
-    source: Config
-    target: Config
-    changes: tuple[Change, ...]
+    changes: Changes
     tables: tuple[TableChange, ...] = ()
     projection: ProjectionLoss | None = None
     filters: tuple[Tensor, Tensor] | None = None
@@ -97,34 +59,89 @@ class Report:
     drift: Drift | None = None
     """Measured on images, where there were any."""
 
-    def named(self, status: Status) -> tuple[str, ...]:
-        return tuple(change.name for change in self.changes if change.status == status)
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.named("kept")
+def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
+    """Judge an adaptation, `after, changes = adapt(before, …)`; with files of `images`, on these too."""
+    require(
+        (changes.source, changes.target) == (before.config, after.config),
+        "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
+    )
+    resized = [(change.name, change.resized) for change in changes.tensors if change.resized is not None]
+    pairs = {name: (before.tensors[name].double(), after.tensors[name].double()) for name in changes.resampled}
+    tables = tuple(
+        _biases(name, each, *pairs[name]) if each.what == "biases" else _positions(name, each, *pairs[name])
+        for name, each in resized
+        if each.what != "patch"
+    )
+    patches = ((each, pairs[name][0]) for name, each in resized if each.what == "patch")
+    loss = next((_projection_loss(each, weight, after.config.channels) for each, weight in patches), None)
+    return Report(
+        changes=changes,
+        tables=tables,
+        projection=loss,
+        filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
+        notes=(*changes.notes, *_losses_in_words(tables, loss)),
+        drift=None if images is None else measure_drift(before, after, images),
+    )
 
-    @property
-    def resampled(self) -> tuple[str, ...]:
-        return self.named("resampled")
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        return self.named("missing")
+def _positions(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
+    """The patches' rows: those of the prefix come first and are not resampled."""
+    old, new, method = moved.old, moved.new, method_of(moved.by)
+    before, after = before[-old.area :], after[-new.area :]
+    maps = similarity_maps(before, after, old=old, new=new)
+    return TableChange(
+        name=name,
+        old=old,
+        new=new,
+        method=method,
+        round_trip=_relative_error(resample_table(after, old=new, new=old, method=method), before),
+        agreement=agreement(maps),
+        bands=simulate(old, new, method, table=before).bands if old.area > 1 else (),
+        maps=maps,
+    )
 
-    @property
-    def unused(self) -> tuple[str, ...]:
-        return self.named("unused")
+
+def _biases(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
+    """The biases of offsets: the prefix's entries come last and are not resampled."""
+    old, new, method = moved.old, moved.new, method_of(moved.by)
+    before, after = before[: offsets_of(old).area], after[: offsets_of(new).area]
+    back = resample_relative(after, old=new, new=old, method=method)
+    return TableChange(
+        name=name, old=old, new=new, method=method, round_trip=_relative_error(back, before), agreement=None
+    )
+
+
+def _relative_error(back: Tensor, table: Tensor) -> float:
+    length = table.norm()
+    return 0.0 if length == 0 else float((back - table).norm() / length)
+
+
+def _projection_loss(moved: Resized, weight: Tensor, channels: int) -> ProjectionLoss:
+    return predicted_loss(change_channels(weight, channels), moved.new, how=projection_named(moved.by))
+
+
+def _losses_in_words(tables: Sequence[TableChange], loss: ProjectionLoss | None) -> Iterator[str]:
+    for table in tables[:1]:
+        if table.round_trip > WORTH_SAYING:
+            yield f"{table.name} comes back from {table.new} with an error of {table.round_trip:.0%}"
+    if loss is not None and loss.natural > WORTH_SAYING:
+        better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
+        yield (
+            f"tokens of the new patch {loss.new} are off by {loss.natural:.0%} on photographs{better} and by "
+            f"{loss.white:.0%} on noise, as predicted from the filters"
+        )
 
 
 def to_json(report: Report) -> dict[str, Any]:
     """The report as JSON values; pictures are left out, sizes are "384x640"."""
+    changes = report.changes
     return {
-        "source": to_plain(report.source),
-        "target": to_plain(report.target),
-        "counts": {status: len(report.named(status)) for status in STATUSES},
-        "changes": [_plain(change) for change in report.changes if change.status != "kept"],
-        "kept": list(report.kept),
+        "source": to_plain(changes.source),
+        "target": to_plain(changes.target),
+        "counts": {status: len(changes.named(status)) for status in STATUSES},
+        "changes": [_plain(change) for change in changes.tensors if change.status != "kept"],
+        "kept": list(changes.kept),
         "tables": _plain(report.tables),
         "projection": _plain(report.projection),
         "notes": list(report.notes),
@@ -136,44 +153,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Size) or not is_dataclass(value):
         return [_plain(item) for item in value] if isinstance(value, tuple) else to_plain(value)
     return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != "maps"}
-
-
-# ── similarity before and after ─────────────────────────────────────────────────────────────────────────────────
-
-PLACES = tuple((row, column) for row in (1 / 6, 1 / 2, 5 / 6) for column in (1 / 6, 1 / 2, 5 / 6))
-"""Nine places, spread evenly over the image."""
-
-
-def similarity_maps(
-    before: Tensor, after: Tensor, *, old: Size, new: Size, places: Sequence[tuple[float, float]] = PLACES
-) -> tuple[SimilarityMap, ...]:
-    """Maps of a table before, (old.area, D), and after, (new.area, D)."""
-    pairs = zip(places, _maps(before, old, places), _maps(after, new, places), strict=True)
-    return tuple(SimilarityMap(place=place, before=first, after=second) for place, first, second in pairs)
-
-
-def agreement(maps: Iterable[SimilarityMap]) -> float:
-    """Mean correlation of each map before, brought to the new grid, with the one after."""
-    values = []
-    for each in maps:
-        old, new = Size(*each.before.shape), Size(*each.after.shape)
-        expected = resample_table(each.before.reshape(-1, 1), old=old, new=new, method="exact")
-        values.append(correlation(expected, each.after))
-    return sum(values) / len(values)
-
-
-def correlation(first: Tensor, second: Tensor) -> float:
-    """Pearson's, of all elements; 1 where both are constant."""
-    pair = torch.stack([first.flatten(), second.flatten()]).double()
-    pair = pair - pair.mean(dim=1, keepdim=True)
-    length = pair.norm(dim=1).prod()
-    return 1.0 if length == 0 else float(pair.prod(dim=0).sum() / length)
-
-
-def _maps(table: Tensor, grid: Size, places: Sequence[tuple[float, float]]) -> Tensor:
-    """(places, h, w): rows at places are read between cells, so that both grids are asked about the same points."""
-    table = table.float()
-    points = torch.tensor([[[(2 * column - 1, 2 * row - 1) for row, column in places]]])  # (1, 1, places, 2)
-    image = table.T.reshape(1, -1, *grid)
-    rows = F.grid_sample(image, points, mode="bilinear", padding_mode="border", align_corners=False)[0, :, 0]  # (D, p)
-    return (F.normalize(rows, dim=0).T @ F.normalize(table, dim=1).T).view(len(places), *grid)
