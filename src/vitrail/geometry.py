@@ -12,7 +12,17 @@ from typing import Literal, get_args
 
 from vitrail.errors import VitrailError, require, shown
 
-__all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count", "windows_divide"]
+__all__ = [
+    "Fit",
+    "Remainder",
+    "Size",
+    "attention_elements",
+    "fit",
+    "offsets_of",
+    "position_id",
+    "token_count",
+    "windows_divide",
+]
 
 Remainder = Literal["error", "resize", "crop", "floor", "pad"]
 """What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
@@ -158,6 +168,15 @@ def windows_divide(grid: Size, window: Size) -> bool:
     (True, False)
     """
     return all(length % min(side, length) == 0 for length, side in zip(grid, window, strict=True))
+
+
+def offsets_of(grid: Size) -> Size:
+    """How many row and column offsets there are between two patches of a grid.
+
+    >>> offsets_of(Size(14, 14)).area
+    729
+    """
+    return Size(2 * grid.height - 1, 2 * grid.width - 1)
 
 
 def token_count(grid: Size, prefix: int = 0) -> int:

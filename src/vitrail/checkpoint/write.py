@@ -310,7 +310,7 @@ def _essence(config: Config) -> dict[str, Any]:
     fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.position, Learned):
         prefix = config.prefix
-        rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
+        rows = config.position.prefix_rows(prefix)
         fields["position"] = f"a learned table with {rows} prefix rows"
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)

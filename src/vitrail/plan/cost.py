@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
+from vitrail.geometry import offsets_of
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
@@ -53,7 +54,7 @@ def numbers(c: ViTConfig, workload: Workload) -> Numbers:
         grid=patches,
         cells=grid.area,
         tokens=c.prefix.count + patches,
-        offsets=(2 * grid.height - 1) * (2 * grid.width - 1),
+        offsets=offsets_of(grid).area,
         width=c.width,
         depth=c.depth,
         num_heads=c.num_heads,
@@ -106,7 +107,7 @@ def runs(c: ViTConfig, n: Numbers) -> list[Run]:
 def embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
     tokens = embedding(t, c, n, fit_pixels(t, c, image, n))
     tokens = prefix(t, c, n, tokens)
-    if isinstance(c.position, Learned | SinCos1d | SinCos2d):
+    if c.position.acts_on == "tokens":
         tokens = position(t, c, n, tokens)
     return tokens
 
@@ -163,7 +164,7 @@ def position(t: Tape, c: ViTConfig, n: Numbers, tokens: Tensor) -> Tensor:
         case SinCos2d():
             return _add_rows(t, n, tokens, count, None, t.buffer("position", n.grid * n.width, t.size))
     assert isinstance(spec, Learned)
-    rows = {"all": count, "cls": int(c.prefix.cls), "none": 0}[spec.prefix]
+    rows = spec.prefix_rows(c.prefix)
     table = t.parameter("position", (rows + n.cells) * n.width, "table")
     if rows == count and not isinstance(c.embedding, Adaptive):
         return ops.add(t, tokens, table, spread=True)

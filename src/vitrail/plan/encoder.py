@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.config import ViTConfig
-from vitrail.geometry import Size
+from vitrail.geometry import Size, offsets_of
 from vitrail.parts import (
     AttentionKind,
     FullAttention,
@@ -126,15 +126,19 @@ def attention(
     t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
-    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
-    bias = None
-    if isinstance(position, Rotation):
-        q, k = position.turn(t, path, q), position.turn(t, path, k)
-    elif position is not None:
-        bias = position
+    q, k, bias = placed(t, c, n, q, k, path, shared)
     mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
     x = ops.linear(t, f"{path}.out", copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
+
+
+def placed(
+    t: Tape, c: ViTConfig | Encoder, n: Numbers, q: Tensor, k: Tensor, path: str, shared: Rotation | Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
+    if isinstance(position, Rotation):
+        return position.turn(t, path, q), position.turn(t, path, k), None
+    return q, k, position
 
 
 def self_attention(t: Tape, n: Numbers) -> Problem:
@@ -224,7 +228,7 @@ def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
     """What acts inside attention is computed once for all blocks."""
-    return isinstance(c.position, Rotary) or (isinstance(c.position, RelativeBias) and c.position.shared)
+    return c.position.acts_on in ("queries and keys", "scores") and not c.position.per_block
 
 
 def within(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, size: int) -> Rotation | Tensor | None:
@@ -237,8 +241,7 @@ def within(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, size: int) ->
         case RelativeBias(prefix=framed):
             heads, prefix = n.num_heads, c.prefix.count
             if isinstance(c.attention, WindowedAttention):
-                window = Windows.of(c.grid, c.attention.window, shifted=False).window
-                offsets = (2 * window.height - 1) * (2 * window.width - 1)
-                return relative_bias(t, path, offsets, window.area, heads, 0, 0)
+                window = c.attention.span(c.grid)
+                return relative_bias(t, path, offsets_of(window).area, window.area, heads, 0, 0)
             return relative_bias(t, path, n.offsets, n.grid, heads, 3 if framed else 0, prefix)
     return None

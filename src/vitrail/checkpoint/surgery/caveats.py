@@ -13,7 +13,6 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.projection import ProjectionLoss
 from vitrail.checkpoint.surgery.report import Change, TableChange
 from vitrail.checkpoint.surgery.resample import Method
-from vitrail.checkpoint.surgery.target import with_patch
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, windows_divide
@@ -22,15 +21,13 @@ from vitrail.parts import (
     ClsPool,
     FullAttention,
     Learned,
-    Position,
     Prefix,
     RelativeBias,
-    Rotary,
     RotaryMixed,
     WindowedAttention,
 )
 
-__all__ = ["caveats", "on_new_grid"]
+__all__ = ["caveats"]
 
 WORTH_SAYING = 0.01
 """A predicted loss above this is named."""
@@ -66,23 +63,6 @@ def caveats(
     return tuple(found)
 
 
-def on_new_grid(position: Position) -> str:
-    """What becomes of positions, for the coordinates that these have."""
-    match position:
-        case Rotary(coordinates="index"):
-            return "recomputed: indices go on, beyond those of training on a larger grid"
-        case Rotary():
-            return "recomputed: coordinates stay between −1 and 1, so they interpolate"
-        case Learned():
-            return "resampled, which changes their finest detail"
-        case RelativeBias(convention="timm"):
-            return "resampled: near offsets keep their biases, counted in patches, and far ones are spread"
-        case RelativeBias():
-            return "resampled: offsets are stretched with the grid"
-        case _:
-            return position.on_new_grid
-
-
 def _on_method(source: Config, target: Config, tables: Sequence[TableChange], method: Method | None) -> Iterator[str]:
     same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
     if method is not None and not tables and same:
@@ -97,7 +77,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
-    become = on_new_grid(position)
+    become = position.describe().on_new_grid
     if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
@@ -170,7 +150,7 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
     """Whether the embedding differs in its patch alone."""
     try:
-        return with_patch(source, target.patch) == target.embedding
+        return source.embedding.with_patch(target.patch) == target.embedding
     except VitrailError:
         return False
 

@@ -262,7 +262,6 @@ def _measure(asked: Question, here: Session, old: Size, new: Size) -> dict[str, 
     """The library's answers, in the way that `vitrail simulate` asks for them."""
     from vitrail.checkpoint.assess.kind_transfer import survival, survival_of
     from vitrail.checkpoint.assess.simulate import known_table, simulate
-    from vitrail.checkpoint.surgery.caveats import on_new_grid
     from vitrail.checkpoint.surgery.resample import METHODS, resample_table
 
     own = _own_table(asked, here)
@@ -275,7 +274,7 @@ def _measure(asked: Question, here: Session, old: Size, new: Size) -> dict[str, 
         with suppress(VitrailError):  # no positions, or biases of windows: nothing to carry
             trained = [survival_of(here.checkpoint(asked.weights), new, method=asked.resampling)]
     return {
-        "on_new_grid": on_new_grid(config.position) if isinstance(config, ViTConfig) else "the windows stay",
+        "on_new_grid": config.position.describe().on_new_grid if isinstance(config, ViTConfig) else "the windows stay",
         "methods": [
             MethodErrors(
                 method=each.method,
