@@ -9,9 +9,9 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, product, softmax, unbind_heads
-from vitrail.plan.encoder import Numbers, norm, self_attention
-from vitrail.plan.mixes import fused_mix
+from vitrail.plan.attention_ops import Problem, copy, is_flash, product, softmax, unbind_heads
+from vitrail.plan.model.attention import Numbers, norm, self_attention
+from vitrail.plan.model.sparse_attention import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
 __all__ = ["check_huggingface", "check_timm", "huggingface_vit", "timm_vit"]

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.parts import FullAttention
-from vitrail.plan import cost, peers, stages
-from vitrail.plan.encoder import Numbers
+from vitrail.plan import peers
 from vitrail.plan.meter import Meter
+from vitrail.plan.model import mobile as stages
+from vitrail.plan.model import vit as cost
+from vitrail.plan.model.attention import Numbers
+from vitrail.plan.model.mobile import Sizes
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.stages import Sizes
 from vitrail.plan.tape import Tape, Tensor
 from vitrail.plan.workload import Workload
 

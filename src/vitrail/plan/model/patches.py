@@ -10,7 +10,7 @@ from itertools import pairwise
 from vitrail.geometry import Size
 from vitrail.parts import Adaptive, Hierarchical, Stem
 from vitrail.plan import ops
-from vitrail.plan.attend import copy
+from vitrail.plan.attention_ops import copy
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["adaptive_embed", "conv_stem", "halved", "patch_merge", "pyramid_embed"]

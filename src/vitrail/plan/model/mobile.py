@@ -11,9 +11,9 @@ from vitrail.config import MobileConfig, MobileStage, PyramidConfig
 from vitrail.geometry import Size
 from vitrail.parts import Mlp, RelativeBias, WindowedAttention
 from vitrail.plan import ops
-from vitrail.plan.attend import copy
-from vitrail.plan.embeddings import batch_norm, halved, patch_merge
-from vitrail.plan.encoder import Encoder, Numbers, block
+from vitrail.plan.attention_ops import copy
+from vitrail.plan.model.attention import Encoder, Numbers, block
+from vitrail.plan.model.patches import batch_norm, halved, patch_merge
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 

@@ -25,11 +25,11 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, unbind_heads
-from vitrail.plan.mixes import full_mix, linear_mix, sparse_mix
-from vitrail.plan.positions import Rotation, axial_rotation, mixed_rotation, relative_bias
+from vitrail.plan.attention_ops import Problem, copy, unbind_heads
+from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation, relative_bias
+from vitrail.plan.model.sparse_attention import full_mix, linear_mix, sparse_mix
+from vitrail.plan.model.windowed_attention import Windows, windowed_mix
 from vitrail.plan.tape import Tape, Tensor, module
-from vitrail.plan.windows import Windows, windowed_mix
 
 __all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "self_attention", "shares_position", "within"]
 

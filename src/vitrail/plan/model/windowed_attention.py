@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, sdpa
+from vitrail.plan.attention_ops import Problem, copy, is_flash, sdpa
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Windows", "windowed_mix"]

@@ -27,10 +27,10 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, unbind_heads
-from vitrail.plan.embeddings import adaptive_embed, conv_stem, pyramid_embed
-from vitrail.plan.encoder import Numbers, block, mlp, norm, shares_position, within
-from vitrail.plan.mixes import fused_mix
+from vitrail.plan.attention_ops import Problem, copy, unbind_heads
+from vitrail.plan.model.attention import Numbers, block, mlp, norm, shares_position, within
+from vitrail.plan.model.patches import adaptive_embed, conv_stem, pyramid_embed
+from vitrail.plan.model.sparse_attention import fused_mix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, is_plain, product, sdpa, softmax, softmax_attention
+from vitrail.plan.attention_ops import Problem, copy, is_flash, is_plain, product, sdpa, softmax, softmax_attention
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["full_mix", "fused_mix", "linear_mix", "sparse_mix"]
