@@ -1,4 +1,8 @@
-"""A pre-norm block and its parts on a tape, as `vitrail.nn` spells them.
+"""The cost of multi-head self-attention.
+
+A kind of attention takes queries, keys and values, each (B, h, T, d). `in_order` says that queries and keys are stored
+heads first; otherwise they are views of one projection, and a matrix product copies them. Every kind also says whether
+its result is stored heads first, so that merging the heads copies it.
 
 Letters: B images, T tokens, D width, h heads, d = D/h.
 """
@@ -21,17 +25,19 @@ from vitrail.parts import (
     Rotary,
     RotaryMixed,
     SparseAttention,
-    SwiGLU,
     WindowedAttention,
 )
 from vitrail.plan import ops
-from vitrail.plan.attention_ops import Problem, copy, unbind_heads
-from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation, relative_bias
-from vitrail.plan.model.sparse_attention import full_mix, linear_mix, sparse_mix
+from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unbind_heads
+from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.linear_attention import linear_mix
+from vitrail.plan.model.relative import relative_bias
+from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
+from vitrail.plan.model.sparse_attention import sparse_mix
 from vitrail.plan.model.windowed_attention import Windows, windowed_mix
 from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["Encoder", "Numbers", "block", "drop_path", "mlp", "norm", "self_attention", "shares_position", "within"]
+__all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax_attention", "within"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,80 +56,9 @@ class Encoder:
     attention_dropout: float = 0.0
 
 
-@dataclass
-class Numbers:
-    """The sizes of a ViT."""
-
-    batch: int
-    channels: int
-    patch: int
-    """Pixels of a patch."""
-    pixels: int
-    """Pixels of the image."""
-    grid: int
-    """Patches per image."""
-    cells: int
-    """Places of the grid: patches, but for adaptive ones."""
-    tokens: int
-    offsets: int
-    """Between patches of the grid: (2·rows − 1)·(2·columns − 1)."""
-    width: int
-    depth: int
-    num_heads: int
-    mlp_width: int
-    classes: int
-
-    @property
-    def head_width(self) -> int:
-        return self.width // self.num_heads
-
-
-@module
-def norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
-    return ops.layer_norm(t, path, x, n.width)
-
-
-@module
-def block(
-    t: Tape,
-    c: ViTConfig | Encoder,
-    n: Numbers,
-    x: Tensor,
-    path: str,
-    rate: float,
-    shared: Rotation | Tensor | None,
-    shifted: bool,
-) -> Tensor:
-    def attend(x: Tensor) -> Tensor:
-        return attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attention", shared, shifted)
-
-    def feed_forward(x: Tensor) -> Tensor:
-        return mlp(t, c.mlp, n.width, n.mlp_width, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp", c.dropout)
-
-    x = _add(t, c, n, x, attend(x), path, "scale1", rate)
-    return _add(t, c, n, x, feed_forward(x), path, "scale2", rate)
-
-
-def _add(
-    t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, branch: Tensor, path: str, scale: str, rate: float
-) -> Tensor:
-    if c.layer_scale is not None:
-        branch = ops.multiply(t, path, branch, t.parameter(path, n.width, scale), spread=True)
-    return ops.add(t, x, drop_path(t, path, n, branch, rate) if t.train else branch)
-
-
-def drop_path(t: Tape, path: str, n: Numbers, branch: Tensor, rate: float) -> Tensor:
-    if rate == 0:
-        return branch
-    drawn = t.new(n.batch, branch.size)  # before it is scaled
-    kept = ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
-    del drawn
-    return kept
-
-
 @module
 def attention(
-    t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
+    t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
@@ -133,11 +68,11 @@ def attention(
     elif position is not None:
         bias = position
     mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
-    x = ops.linear(t, f"{path}.out", copy(t, mixed) if heads_first else mixed, n.width, n.width)
+    x = ops.linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
-def self_attention(t: Tape, n: Numbers) -> Problem:
+def self_attention(t: Tape, n: Sizes) -> Problem:
     """Every token is a query and a key."""
     if n.head_width == 1:
         t.approximate("heads of one value: which of them are copied is not proven")
@@ -147,7 +82,7 @@ def self_attention(t: Tape, n: Numbers) -> Problem:
 def mix(
     t: Tape,
     c: ViTConfig | Encoder,
-    n: Numbers,
+    n: Sizes,
     path: str,
     q: Tensor,
     k: Tensor,
@@ -171,7 +106,35 @@ def mix(
             return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
 
 
-def padding(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> tuple[Tensor, Tensor]:
+def full_mix(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
+) -> tuple[Tensor, bool]:
+    if t.explicit:
+        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
+    return fused_mix(t, path, q, k, v, p, bias, in_order)
+
+
+def softmax_attention(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
+) -> Tensor:
+    """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
+    scores = _scores(t, path, ops.fresh(t, q), k, p, in_order)
+    if bias is not None:
+        scores = ops.add(t, scores, bias, "attention_maps", spread=True)
+    weights = ops.dropout(t, path, softmax(t, path, scores), rate)
+    copies = False, not p.single
+    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
+    return mixed if p.single or p.queries == 1 else ops.copied_back(t, mixed)
+
+
+@module
+def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
+    ordered = in_order or p.single
+    copies = not ordered and p.queries > 1, not ordered
+    return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
+
+
+def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tensor, Tensor]:
     """Key and value of a token that is zero before it is projected: the projection's biases."""
     bias = qkv_bias(t, c, n, path)
     if bias is True:
@@ -179,10 +142,10 @@ def padding(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> tuple[Ten
     elif bias is False:
         bias = t.new(3 * n.width, t.size)
     _, k, v = ops.split(t, bias, n.width, n.width, n.width)
-    return qk_norm(t, n, k, f"{path}.k_norm") if c.qk_norm else k, v
+    return ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width) if c.qk_norm else k, v
 
 
-def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> bool | Tensor:
+def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Tensor:
     """The projection's own, or one that is made of the queries' and the values'."""
     if c.qkv_bias != "no_key":
         return c.qkv_bias == "all"
@@ -190,36 +153,13 @@ def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str) -> bool | T
     return ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
 
 
-def heads(t: Tape, c: ViTConfig | Encoder, n: Numbers, x: Tensor, path: str) -> list[Tensor]:
+def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> list[Tensor]:
     bias = qkv_bias(t, c, n, path)
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
     if c.qk_norm:
-        q, k = qk_norm(t, n, q, f"{path}.q_norm"), qk_norm(t, n, k, f"{path}.k_norm")
+        q = ops.LayerNorm(t, f"{path}.q_norm", q, n.head_width)
+        k = ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width)
     return [q, k, v]
-
-
-@module
-def qk_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
-    return ops.layer_norm(t, path, x, n.head_width)
-
-
-@module
-def mlp(t: Tape, spec: MlpKind, width: int, hidden: int, x: Tensor, path: str, rate: float) -> Tensor:
-    if isinstance(spec, SwiGLU):
-        inner = x.count // width * hidden
-        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)
-        x = ops.dropout(t, path, ops.multiply(t, path, ops.activate(t, path, gate), value), rate)
-    else:
-        inner = activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden))
-        x = ops.dropout(t, path, inner, rate)
-        del inner
-    return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, hidden, width), rate)
-
-
-def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
-    if name != "quick_gelu":
-        return ops.activate(t, path, x)
-    return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))
 
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
@@ -227,18 +167,16 @@ def shares_position(c: ViTConfig | Encoder) -> bool:
     return isinstance(c.position, Rotary) or (isinstance(c.position, RelativeBias) and c.position.shared)
 
 
-def within(t: Tape, c: ViTConfig | Encoder, n: Numbers, path: str, size: int) -> Rotation | Tensor | None:
+def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
     """What a position contributes inside attention: a rotation, a bias, or nothing."""
     match c.position:
-        case Rotary(coordinates=coordinates):
-            return axial_rotation(t, n.tokens, n.head_width, size, coordinates == "normalised")
+        case Rotary():
+            return axial_rotation(t, n.tokens, n.head_width, size)
         case RotaryMixed():
-            return mixed_rotation(t, path, n.grid, n.tokens, n.num_heads, n.head_width, size)
+            return mixed_rotation(t, path, n.patches, n.tokens, n.num_heads, n.head_width, size)
         case RelativeBias(prefix=framed):
-            heads, prefix = n.num_heads, c.prefix.count
             if isinstance(c.attention, WindowedAttention):
                 window = Windows.of(c.grid, c.attention.window, shifted=False).window
-                offsets = (2 * window.height - 1) * (2 * window.width - 1)
-                return relative_bias(t, path, offsets, window.area, heads, 0, 0)
-            return relative_bias(t, path, n.offsets, n.grid, heads, 3 if framed else 0, prefix)
+                return relative_bias(t, path, window, n.num_heads)
+            return relative_bias(t, path, c.grid, n.num_heads, 3 if framed else 0, c.prefix.count)
     return None

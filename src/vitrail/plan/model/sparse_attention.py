@@ -1,71 +1,13 @@
-"""The kinds of attention on a tape: which tokens mix. Queries, keys and values in, each (B, h, T, d); mixed values out.
-
-`in_order` says that queries and keys are stored heads first; otherwise they are views of one projection, and a matrix
-product copies them. Every mix also says whether its result is stored heads first, so that merging the heads copies it.
-"""
+"""The cost of criss-cross attention."""
 
 from __future__ import annotations
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attention_ops import Problem, copy, is_flash, is_plain, product, sdpa, softmax, softmax_attention
+from vitrail.plan.attention_ops import Problem, product, sdpa, softmax
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["full_mix", "fused_mix", "linear_mix", "sparse_mix"]
-
-
-def full_mix(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
-) -> tuple[Tensor, bool]:
-    if t.explicit:
-        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
-    return fused_mix(t, path, q, k, v, p, bias, in_order)
-
-
-def fused_mix(
-    t: Tape,
-    path: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    p: Problem,
-    bias: Tensor | None = None,
-    in_order: bool = False,
-) -> tuple[Tensor, bool]:
-    """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
-    cut = is_flash(t, p, bias) and p.head_width % 8 != 0
-    heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
-    return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
-
-
-def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, in_order: bool) -> tuple[Tensor, bool]:
-    q, k = _feature_map(t, path, q), _feature_map(t, path, k)
-    total = _sum_keys(t, k, p)
-    size = p.head_width
-
-    copies = not in_order and not p.single and p.queries > 1
-    summed = product(t, path, k, v, p.count, size, p.keys, size, copies=(copies, not p.single))
-    mixed = product(t, path, q, summed, p.count, p.queries, size, size, copies=(copies, False))
-    if not p.single and p.queries > 1:
-        mixed = ops.copied_back(t, mixed)
-    del summed
-    share = product(t, path, q, total, p.count, p.queries, size, 1, copies=(copies, False))
-    return ops.divide(t, path, mixed, share), not p.merges
-
-
-def _feature_map(t: Tape, path: str, x: Tensor) -> Tensor:
-    return copy(t, ops.activate(t, path, x))  # elu, then + 1, whose gradient is passed on
-
-
-def _sum_keys(t: Tape, k: Tensor, p: Problem) -> Tensor:
-    """Σφ(K), in float32 under autocast; its gradient is spread over the keys, and copied if it has to be cast."""
-    count, size, own = p.count * p.head_width, 4 if t.amp else k.size, k.size
-    whole = k.count
-
-    def backward(grad: Tensor):
-        return (Tensor(grad.storage, whole, own) if own == size else t.new(whole, own),)
-
-    return t.record(t.new(count, size), (k,), None, backward)
+__all__ = ["sparse_mix"]
 
 
 def sparse_mix(

@@ -1,4 +1,4 @@
-"""Windowed attention on a tape: cut into windows, mix inside them, put together again.
+"""The cost of windowed attention: cut into windows, mix inside them, put together again.
 
 Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d values per head.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitrail.geometry import Size
 from vitrail.plan import ops
-from vitrail.plan.attention_ops import Problem, copy, is_flash, sdpa
+from vitrail.plan.attention_ops import Problem, is_flash, sdpa
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["Windows", "windowed_mix"]
@@ -102,7 +102,7 @@ def windowed_mix(
         own = p.heads if bias is not None else 1
         scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None)
         if allowed is not None and p.batch > 1:  # windows have masks of their own: one for each must be made
-            scores = copy(t, scores)
+            scores = ops.copy(t, scores)
     problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
     if not in_place:
@@ -125,7 +125,7 @@ def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int, fill: 
         x = _pad(t, x, p, windows, fill)
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
-    return copy(t, ops.copied_back(t, x))
+    return ops.copy(t, ops.copied_back(t, x))
 
 
 def _pad(t: Tape, x: Tensor, p: Problem, windows: Windows, fill: Tensor | None) -> Tensor:
@@ -165,7 +165,7 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
 
 
 def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
-    x = copy(t, ops.copied_back(t, mixed))
+    x = ops.copy(t, ops.copied_back(t, mixed))
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
     if windows.higher:
@@ -174,4 +174,4 @@ def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
     if windows.shifted and windows.zeros:
         return ops.fresh(t, x)
-    return copy(t, x) if windows.wider else x
+    return ops.copy(t, x) if windows.wider else x
