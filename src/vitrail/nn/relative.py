@@ -67,7 +67,7 @@ class RelativeTable(AttentionPosition):
         if self.window_padding == "zeros":
             layout = Layout(grid=self.grid, frame=self.grid)
         elif self.window_padding == "masked":
-            window = Size(min(self.grid.height, layout.frame.height), min(self.grid.width, layout.frame.width))
+            window = Size(*map(min, self.grid, layout.frame))
             layout = Layout(grid=window, frame=self.grid)
         table, index, frame = self.table, self.index, layout.frame
         old, new = offsets_of(self.grid), offsets_of(frame)

@@ -15,7 +15,7 @@ from vitrail.checkpoint.surgery.report import Change, TableChange
 from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size, windows_divide
+from vitrail.geometry import Size, Windows
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
@@ -226,7 +226,7 @@ def _on_windows(source: Config, target: Config) -> Iterator[str]:
     if windows is None or windows == _windows(source):
         return
     window, grids, padding = windows
-    odd = ", ".join(str(grid) for grid in grids if not windows_divide(grid, window))
+    odd = ", ".join(str(grid) for grid in grids if Windows.of(grid, window).padded != grid)
     if not odd:
         return
     how = {

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.plan.compared import Compared, compared
+from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.published import DOUBTS, FOLKLORE, Check, Result, best
 from vitrail.presets import PRESETS
