@@ -121,9 +121,9 @@ def test_a_position_says_what_happens_to_its_weights_on_a_new_grid(kind):
     config = config.but(mlp=parts.Mlp(width=40), position=kind())
     preprocessing = Preprocessing(image=config.image)
     checkpoint = Checkpoint(config=config, tensors=build(config).state_dict(), preprocessing=preprocessing)
-    _, report = adapt(checkpoint, {"image": "24x16"})
+    _, changes = adapt(checkpoint, {"image": "24x16"})
     said = kind().describe().on_new_grid.startswith("resampled")
-    assert bool(report.resampled) == kind.resampled == said
+    assert bool(changes.resampled) == kind.resampled == said
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -18,6 +18,7 @@ from .parts import *
 from .presets import PRESETS, preset
 
 if TYPE_CHECKING:
+    from .checkpoint.assess.report import assess
     from .checkpoint.checkpoint import Checkpoint
     from .checkpoint.preprocessing import Preprocessing
     from .checkpoint.read import load
@@ -42,6 +43,7 @@ __all__ = [
     "VitrailError",
     "__version__",
     "adapt",
+    "assess",
     "build",
     "fit",
     "load",
@@ -61,6 +63,7 @@ _ON_DEMAND = {
     "ViT": "nn.vit",
     "VisionFrontEnd": "nn.front",
     "adapt": "checkpoint.surgery.adapt",
+    "assess": "checkpoint.assess.report",
     "build": "nn.build",
     "load": "checkpoint.read",
     "pad_batch": "nn.remainder",

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.checkpoint.assess.similarity import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.surgery.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.surgery.resample import Method, resample_relative, resample_table
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.errors import VitrailError, require

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.surgery.projection import ProjectionLoss
-from vitrail.checkpoint.surgery.report import Change, TableChange
+from vitrail.checkpoint.surgery.changes import Change, Resized
 from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
@@ -29,29 +28,23 @@ from vitrail.parts import (
 
 __all__ = ["caveats"]
 
-WORTH_SAYING = 0.01
-"""A predicted loss above this is named."""
 REMEDY = "fine-tune, or measure it on images"
 TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
 """Fields that change nothing once a model is trained."""
 
 
 def caveats(
-    checkpoint: Checkpoint,
-    target: Config,
-    changes: Sequence[Change],
-    *,
-    tables: Sequence[TableChange] = (),
-    loss: ProjectionLoss | None = None,
-    method: Method | None = None,
+    checkpoint: Checkpoint, target: Config, changes: Sequence[Change], *, method: Method | None = None
 ) -> tuple[str, ...]:
     source = checkpoint.config
+    resized = [change.resized for change in changes if change.resized is not None]
+    patch, tables = ([each for each in resized if (each.what == "patch") == wanted] for wanted in (True, False))
     found = [
         *_on_method(source, target, tables, method),
         *_on_grid(source, target, tables),
         *_on_windows(source, target),
         *_on_channels(checkpoint, target),
-        *_on_projection(loss),
+        *_on_projection(patch),
     ]
     if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
         found += [
@@ -63,13 +56,13 @@ def caveats(
     return tuple(found)
 
 
-def _on_method(source: Config, target: Config, tables: Sequence[TableChange], method: Method | None) -> Iterator[str]:
+def _on_method(source: Config, target: Config, tables: Sequence[Resized], method: Method | None) -> Iterator[str]:
     same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
     if method is not None and not tables and same:
         yield f"method {method} has nothing to resample here: no table of positions goes to another grid"
 
 
-def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> Iterator[str]:
+def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Iterator[str]:
     if source.grid == target.grid:
         return
     if not isinstance(source, ViTConfig):
@@ -81,9 +74,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
     if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
-        lost = tables[0].round_trip
-        become = f"resampled by {tables[0].method}"
-        become += f", with an error of {lost:.0%} after resampling back" if lost > WORTH_SAYING else ""
+        become = f"resampled by {tables[0].by}"
     yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}; {REMEDY}"
 
 
@@ -102,13 +93,14 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
         )
 
 
-def _on_projection(loss: ProjectionLoss | None) -> Iterator[str]:
-    if loss is not None and loss.natural > WORTH_SAYING:
-        better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
-        yield (
-            f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
-            f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and nothing undoes it; fine-tune"
-        )
+def _on_projection(resized: Sequence[Resized]) -> Iterator[str]:
+    """A patch that grows keeps its tokens, except where filters are resized as pictures."""
+    for each in resized[:1]:  # others of the same embedding are resized in proportion
+        words = f"the patch projection {each.old} → {each.new} ({each.by})"
+        if each.new.height < each.old.height or each.new.width < each.old.width:
+            yield f"{words} loses detail, and nothing undoes it; fine-tune"
+        elif each.by == "interpolate":
+            yield f"{words} changes tokens, where pinv would keep them; {REMEDY}"
 
 
 def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:

@@ -24,7 +24,7 @@ from vitrail.studio.session import Here, Session
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.checkpoint.surgery.projection import ProjectionLoss
+    from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 
 __all__ = ["Question", "router"]
 
@@ -160,7 +160,7 @@ def maps(asked: Asked, here: Here) -> Response:
 
 
 class Loss(BaseModel):
-    """`checkpoint.projection.ProjectionLoss`, as `vitrail adapt --json` says it."""
+    """`checkpoint.assess.projection_loss.ProjectionLoss`, as `vitrail adapt --json` says it."""
 
     old: str
     new: str
@@ -351,7 +351,7 @@ def _sides(patch: Size) -> list[int]:
 
 
 def _loss(filters: Tensor, new: Size, how: Any) -> ProjectionLoss:
-    from vitrail.checkpoint.surgery.projection import predicted_loss
+    from vitrail.checkpoint.assess.projection_loss import predicted_loss
 
     return predicted_loss(filters, new, how=how)
 
