@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from vitrail.checkpoint.bundled import names_weights
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
+from vitrail.config import Config, config_from_json
 from vitrail.data.open import open_source
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import Patches
 from vitrail.presets import preset
 from vitrail.train.batches import statistics
 from vitrail.train.job import DataFacts, Job
@@ -112,12 +110,4 @@ def _changed(config: Config, source: Source, image: Size | None, patch: Size | N
     )
     if image is not None:
         config = config.but(image=image)
-    if patch is None:
-        return config
-    match config:
-        case ViTConfig(embedding=Patches() as embedding):
-            return config.but(embedding=replace(embedding, patch=patch, stride=None))
-        case PyramidConfig():
-            return config.but(patch=patch)
-        case ViTConfig() | MobileConfig():
-            raise VitrailError(f"patch {patch} cannot be set for this model; give its config as JSON")
+    return config if patch is None else config.with_patch(patch)

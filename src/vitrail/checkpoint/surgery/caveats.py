@@ -12,24 +12,21 @@ from dataclasses import fields
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.changes import Change, Resized
 from vitrail.checkpoint.surgery.resample import Method
-from vitrail.checkpoint.surgery.target import with_patch
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size, windows_divide
+from vitrail.geometry import Size, Windows
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
     FullAttention,
     Learned,
-    Position,
     Prefix,
     RelativeBias,
-    Rotary,
     RotaryMixed,
     WindowedAttention,
 )
 
-__all__ = ["caveats", "on_new_grid"]
+__all__ = ["caveats"]
 
 REMEDY = "fine-tune, or measure it on images"
 TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
@@ -59,23 +56,6 @@ def caveats(
     return tuple(found)
 
 
-def on_new_grid(position: Position) -> str:
-    """What becomes of positions, for the coordinates that these have."""
-    match position:
-        case Rotary(coordinates="index"):
-            return "recomputed: indices go on, beyond those of training on a larger grid"
-        case Rotary():
-            return "recomputed: coordinates stay between −1 and 1, so they interpolate"
-        case Learned():
-            return "resampled, which changes their finest detail"
-        case RelativeBias(convention="timm"):
-            return "resampled: near offsets keep their biases, counted in patches, and far ones are spread"
-        case RelativeBias():
-            return "resampled: offsets are stretched with the grid"
-        case _:
-            return position.on_new_grid
-
-
 def _on_method(source: Config, target: Config, tables: Sequence[Resized], method: Method | None) -> Iterator[str]:
     same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
     if method is not None and not tables and same:
@@ -90,7 +70,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Itera
         yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
-    become = on_new_grid(position)
+    become = position.describe().on_new_grid
     if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
@@ -162,7 +142,7 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
     """Whether the embedding differs in its patch alone."""
     try:
-        return with_patch(source, target.patch) == target.embedding
+        return source.embedding.with_patch(target.patch) == target.embedding
     except VitrailError:
         return False
 
@@ -238,7 +218,7 @@ def _on_windows(source: Config, target: Config) -> Iterator[str]:
     if windows is None or windows == _windows(source):
         return
     window, grids, padding = windows
-    odd = ", ".join(str(grid) for grid in grids if not windows_divide(grid, window))
+    odd = ", ".join(str(grid) for grid in grids if Windows.of(grid, window).padded != grid)
     if not odd:
         return
     how = {

@@ -13,8 +13,9 @@ from torch import Tensor
 from vitrail.checkpoint.surgery.changes import Resized
 from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
 from vitrail.config import Config, ViTConfig
+from vitrail.geometry import offsets_of
 from vitrail.nn.positions import LearnedTable
-from vitrail.nn.relative import RelativeTable, offsets_of
+from vitrail.nn.relative import RelativeTable
 from vitrail.parts import Learned
 
 __all__ = ["Carried", "carry_learned", "carry_relative", "prefix_rows"]
@@ -33,7 +34,7 @@ def prefix_rows(config: Config) -> tuple[str, ...]:
     prefix = config.prefix
     tokens = ("cls",) * prefix.cls + ("distillation",) * prefix.distillation
     tokens += tuple(f"registers.{index}" for index in range(prefix.registers))
-    return {"all": tokens, "cls": tokens[: int(prefix.cls)], "none": ()}[config.position.prefix]
+    return tokens[: config.position.prefix_rows(prefix)]
 
 
 def carry_learned(

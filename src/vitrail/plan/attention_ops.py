@@ -1,0 +1,220 @@
+"""Attention's operations on tensors without content: heads, softmax in the open, and PyTorch's fused kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitrail.plan.ops import add, copied_back, copy, expand, fresh, narrow, pad
+from vitrail.plan.tape import Tape, Tensor
+
+__all__ = ["Problem", "fused_mix", "product", "sdpa", "softmax", "unbind_heads"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """How much attention there is: for every image and head, a score matrix of queries × keys."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_width: int
+
+    @property
+    def count(self) -> int:
+        """Score matrices."""
+        return self.batch * self.heads
+
+    @property
+    def single(self) -> bool:
+        """One image or one head: the heads are a batch of matrices as they lie, and a product copies nothing."""
+        return self.batch == 1 or self.heads == 1
+
+    @property
+    def merges(self) -> bool:
+        """One head or one query: a result that is stored heads first is the merged one too, without a copy."""
+        return self.heads == 1 or self.queries == 1
+
+
+def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
+    """(B, T, parts·D) → views (B, h, T, d); backward stacks their gradients and, but for a single token, copies them
+    into x's order."""
+    count, size, alone = x.count, x.size, x.count == parts * width
+
+    def backward(grads: dict[int, Tensor]):
+        stacked = t.new(count, size)
+        grads.clear()
+        ordered = stacked if alone else t.new(count, size)
+        del stacked
+        return (ordered,)
+
+    first = t.record(Tensor(x.storage, count // parts, size), (x,), None, backward)
+    return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
+
+
+def is_plain(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
+    """Neither kernel takes it: the memory-efficient one wants rows of 16 bytes."""
+    return not is_flash(t, p, mask) and p.head_width % (16 // t.compute) != 0
+
+
+def is_flash(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
+    """Flash takes half precision, heads of up to 256 and no mask; the rest goes to the memory-efficient kernel."""
+    return t.kernel != "efficient" and t.compute == 2 and p.head_width <= 256 and mask is None
+
+
+def sdpa(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    mask: Tensor | None = None,
+    *,
+    shared: bool = False,
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads, and may be `shared` by
+    the images."""
+    flash = is_flash(t, p, mask)
+    if flash and p.head_width % 8:
+        return _padded_flash(t, path, q, k, v, p)
+    if is_plain(t, p, mask):
+        return _plain(t, path, q, k, v, p, mask)
+    cast = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
+    v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
+    m = None if cast is None else _mask(t, cast, p, shared)
+    size = t.compute
+    flops = 4 * p.count * p.queries * p.keys * p.head_width
+    t.tally(path, flops)
+    out = t.new(p.count * p.queries * p.head_width, size)
+    if flash:
+        statistics = t.new(p.count * p.queries, 4, "attention_maps")
+        seed, offset = t.new(2, 8), t.new(1, 8)
+    else:
+        statistics = t.new(p.count * -(-p.queries // 32) * 32 if t.train else 0, 4, "attention_maps")
+        seed, offset = t.new(1, 8), t.new(1, 8)
+    kept = (q, k, v, out, statistics, seed, offset)
+    saved = t.save(path, *kept) if m is None else t.save(path, *kept, m)
+    counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
+    if m is not None and m.node is not None:  # rows padded to 16, but for the last
+        counts.append((p.count * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
+
+    def backward(grad: Tensor):
+        t.tally(path, flops * 5 // 2)
+        return [t.new(count, size) for count in counts]
+
+    return t.record(out, (q, k, v) if m is None or m.node is None else (q, k, v, m), saved, backward)
+
+
+def fused_mix(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    bias: Tensor | None = None,
+    in_order: bool = False,
+) -> tuple[Tensor, bool]:
+    """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
+    cut = is_flash(t, p, bias) and p.head_width % 8 != 0
+    heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
+    return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
+
+
+def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
+    """Flash wants head widths in eights: queries, keys and values are padded, and the result cut."""
+    if p.heads == 1:
+        t.approximate(f"one head of width {p.head_width}, which flash pads: how its result is merged is not proven")
+    whole = replace(p, head_width=-(-p.head_width // 8) * 8)
+    v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)  # live until the kernel returns
+    wide_q, wide_k, wide_v = (
+        pad(t, x, p.count * length * whole.head_width) for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
+    )
+    return narrow(t, sdpa(t, path, wide_q, wide_k, wide_v, whole), p.count * p.queries * p.head_width)
+
+
+def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None) -> Tensor:
+    """Heads whose width no fused kernel takes: PyTorch computes plain attention, scaling queries and keys alike."""
+    t.approximate(
+        f"heads of width {p.head_width} fit no fused kernel (multiples of {16 // t.compute} do): PyTorch's plain "
+        "attention is modelled, not proven"
+    )
+    mask = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
+    whole = [t.cast(t.cast(x, t.compute), 4) for x in (q, k, v)]  # it computes in float32
+    scaled = fresh(t, whole[0])
+    scores = product(
+        t,
+        path,
+        scaled,
+        fresh(t, whole[1]),
+        p.count,
+        p.queries,
+        p.head_width,
+        p.keys,
+        "attention_maps",
+        copies=(not p.single, not p.single),
+        size=4,
+    )
+    if mask is not None:
+        scores = add(t, scores, mask, "attention_maps", spread=True)
+    weights = softmax(t, path, scores)
+    del scores
+    returned = t.new(weights.count, t.compute, "attention_maps") if t.compute < 4 else None
+    copies = False, not p.single
+    mixed = product(t, path, weights, whole[2], p.count, p.queries, p.keys, p.head_width, copies=copies, size=4)
+    mixed = t.cast(mixed if p.single else copied_back(t, mixed), t.compute)
+    del scaled, returned
+    return mixed
+
+
+def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
+    """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over images and heads."""
+    m = mask if mask.size != 1 else t.new(mask.count, t.compute, "attention_maps")  # booleans become 0 and −∞
+    if p.keys % 8:
+        m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
+    return expand(t, m, p.count * p.queries * p.keys, new_axis=shared)
+
+
+def product(
+    t: Tape,
+    path: str,
+    a: Tensor,
+    b: Tensor,
+    batch: int,
+    m: int,
+    k: int,
+    n: int,
+    component: str | None = None,
+    *,
+    copies: tuple[bool, bool] = (True, True),
+    size: int | None = None,
+) -> Tensor:
+    """`batch` products of m×k and k×n matrices; `copies` says which operands do not lie as such a batch."""
+    size = size or t.compute
+    cast_b, cast_a = t.cast(b, size), t.cast(a, size)
+    left = copy(t, cast_a) if copies[0] else cast_a
+    right = copy(t, cast_b) if copies[1] else cast_b
+    saved = t.save(path, left, right)
+    flops, counts = 2 * batch * m * k * n, (batch * m * k, batch * k * n)
+    needs = left.node is not None, right.node is not None
+    t.tally(path, flops)
+
+    def backward(grad: Tensor):
+        t.tally(path, flops * sum(needs))
+        of_right = t.new(counts[1], size) if needs[1] else None
+        return t.new(counts[0], size) if needs[0] else None, of_right
+
+    return t.record(t.new(batch * m * n, size, component), (left, right), saved, backward)
+
+
+def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
+    """In float32 under autocast, or if asked to be `precise`.
+
+    From float16, but not from bfloat16, the kernel itself casts, there and back.
+    """
+    full = t.amp or precise
+    a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
+    count, size = a.count, a.size
+    y = t.new(count, 4 if full else size, "attention_maps")
+    return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))

@@ -1,0 +1,159 @@
+"""The cost of windowed attention: cut into windows, mix inside them, put together again.
+
+Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d values per head.
+"""
+
+from __future__ import annotations
+
+from vitrail.geometry import Windows
+from vitrail.plan import ops
+from vitrail.plan.attention_ops import Problem, is_flash, sdpa
+from vitrail.plan.tape import Tape, Tensor
+
+__all__ = ["CutGrid", "windowed_mix"]
+
+
+class CutGrid(Windows):
+    """A grid cut into windows, as `vitrail.nn.windowed_attention` cuts it."""
+
+    @property
+    def shifted(self) -> bool:
+        return any(self.shift)
+
+    @property
+    def sticks_out(self) -> bool:
+        return self.padded != self.grid
+
+    @property
+    def higher(self) -> bool:
+        return self.padded.height != self.grid.height
+
+    @property
+    def wider(self) -> bool:
+        """The padding makes rows longer, so that cutting it off leaves gaps."""
+        return self.padded.width != self.grid.width
+
+    @property
+    def masked(self) -> bool:
+        """Some patches of a window may not meet."""
+        return self.shifted or (self.sticks_out and not self.zeros)
+
+    @property
+    def thin(self) -> bool:
+        """Windows as wide as the grid, or of one row or column: some of their axes are one as they lie."""
+        return self.across.width == 1 or 1 in self.window
+
+    def in_place(self, prefix: int) -> bool:
+        """Windows that follow each other as tokens do need no copy; with a prefix, only the whole grid does not."""
+        runs = (self.across.width == 1 or self.window.height == 1) and not self.sticks_out and not self.shifted
+        return runs and (self.across.area == 1 or prefix == 0)
+
+
+def windowed_mix(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    windows: CutGrid,
+    prefix: int,
+    bias: Tensor | None,
+    padding: tuple[Tensor, Tensor] | None,
+    in_order: bool,
+) -> tuple[Tensor, bool]:
+    """`padding`: the key and the value of a padded patch, where padding takes part."""
+    in_place = windows.in_place(prefix)
+    gaps = p.heads == 1 and windows.higher and not windows.wider and not prefix
+    if (windows.thin and not in_place) or gaps:
+        t.approximate("windows of whole rows, of one row or column, or padded below one head: copies are not proven")
+    count, size = windows.across.area, windows.window.area
+    keys = size + prefix
+    key, value = padding or (None, None)
+    q_parts, k_parts, v_parts = (
+        _split(t, x, p, windows, prefix, fill) for x, fill in ((q, None), (k, key), (v, value))
+    )
+    allowed = t.new(count * size * size, 1, "attention_maps") if windows.masked else None
+    scores = _join_masks(t, path, bias, allowed, count)
+    if prefix:
+        k_parts = _with_prefix(t, k, k_parts, p, count, prefix)
+        v_parts = _with_prefix(t, v, v_parts, p, count, prefix)
+        if scores is not None:
+            scores = ops.pad(t, scores, scores.count // size * keys, "attention_maps")
+    if scores is not None:
+        own = p.heads if bias is not None else 1
+        scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None)
+        if allowed is not None and p.batch > 1:  # windows have masks of their own: one for each must be made
+            scores = ops.copy(t, scores)
+    problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
+    mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
+    if not in_place:
+        mixed = _join(t, mixed, p, windows)
+    if not prefix:
+        return mixed, (not in_place or (in_order and is_flash(t, problem, scores))) and not p.merges
+    queries = ops.narrow(t, q, p.count * prefix * p.head_width)
+    from_prefix = sdpa(t, path, queries, k, v, Problem(p.batch, p.heads, prefix, p.keys, p.head_width))
+    return ops.cat(t, from_prefix, mixed), not p.merges
+
+
+def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: Tensor | None) -> Tensor:
+    if prefix:
+        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    if windows.in_place(prefix):
+        return x
+    if windows.shifted and windows.zeros:
+        x = ops.fresh(t, x)
+    if windows.sticks_out:
+        x = _pad(t, x, p, windows, fill)
+    if windows.shifted and not windows.zeros:
+        x = ops.fresh(t, x)
+    return ops.copy(t, ops.copied_back(t, x))
+
+
+def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) -> Tensor:
+    if fill is None:
+        return ops.pad(t, x, p.count * windows.padded.area * p.head_width)
+    grid, values = windows.grid, p.count * p.head_width
+    height, width = windows.padded
+    fill = t.cast(fill, x.size)
+    if width > grid.width:
+        if not windows.shifted:  # cutting the padding's gradient off leaves gaps
+            x = ops.copied_back(t, x)
+        x = ops.cat(t, x, ops.expand(t, fill, values * grid.height * (width - grid.width)))
+    if height > grid.height:
+        x = ops.cat(t, x, ops.expand(t, fill, values * (height - grid.height) * width))
+    return x
+
+
+def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefix: int) -> Tensor:
+    values = p.count * prefix * p.head_width
+    return ops.cat(t, ops.expand(t, ops.narrow(t, x, values), count * values), part)
+
+
+def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None, count: int) -> Tensor | None:
+    if bias is None or allowed is None:
+        return allowed if bias is None else bias
+    hidden = t.new(allowed.count, 1, "attention_maps")
+    saved = t.save(path, hidden)
+    own, size = bias.count, bias.size
+
+    def backward(grad: Tensor):
+        filled = t.new(count * own, size)
+        summed = t.new(own, size)
+        del filled
+        return (summed,)
+
+    return t.record(t.new(count * own, size, "attention_maps"), (bias,), saved, backward)
+
+
+def _join(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
+    x = ops.copy(t, ops.copied_back(t, mixed))
+    if windows.shifted and not windows.zeros:
+        x = ops.fresh(t, x)
+    if windows.higher:
+        x = ops.narrow(t, x, x.count // windows.across.height // windows.window.height * windows.grid.height)
+    if windows.wider:
+        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+    if windows.shifted and windows.zeros:
+        return ops.fresh(t, x)
+    return ops.copy(t, x) if windows.wider else x
