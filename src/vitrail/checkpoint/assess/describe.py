@@ -144,7 +144,7 @@ def pixels_in_words(steps: Preprocessing) -> str:
     >>> pixels_in_words(Preprocessing(image=Size(224, 224), crop_share=0.9))
     'bicubic, the shorter side to 248, the middle 224x224; mean 0.5 0.5 0.5, std 0.5 0.5 0.5'
     """
-    whole = steps.whole
+    whole = steps.resize_to
     resize = f"resized to {whole}"
     if steps.resize == "crop":
         square = whole.height == whole.width

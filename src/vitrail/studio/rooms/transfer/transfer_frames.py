@@ -111,7 +111,6 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
     import torch
     import torch.nn.functional as F
 
-    from vitrail.checkpoint.assess.drift import prepared
     from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.checkpoint.surgery.resample import METHODS, resample_table
     from vitrail.nn.vit import ViT
@@ -123,11 +122,11 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
         "adaptive patches differ from image to image, and so do their tokens; choose weights with a regular grid",
     )
     old, image = config.grid, image_of(config, new)
-    pixels = _channels(pixels, config.channels)
 
     @torch.inference_mode()
     def seen(given: Checkpoint, places: bool) -> tuple[Tensor, Tensor | None]:
-        model, shown = given.model(dtype=torch.float32), prepared(pixels, given)
+        steps = given.preprocessing.squashed(given.config.image)
+        model, shown = given.model(dtype=torch.float32), steps(pixels)
         assert isinstance(model, ViT)
         vector = model.vector(shown).flatten().double()
         if not places:
@@ -170,9 +169,3 @@ def image_of(config: ViTConfig, grid: Size) -> Size:
     stride = config.embedding.stride if isinstance(config.embedding, Patches) else None
     sides = zip(grid, patch, stride or patch, strict=True)
     return Size(*((count - 1) * step + side for count, side, step in sides))
-
-
-def _channels(pixels: Pixels, channels: int) -> Pixels:
-    from PIL import Image
-
-    return np.array(Image.fromarray(pixels).convert("L"))[:, :, None] if channels == 1 else pixels
