@@ -16,7 +16,7 @@ from vitrail.rules import NonNegativeInt
 from vitrail.train.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
-__all__ = ["DataFacts", "Job", "difference", "read_job", "write_job"]
+__all__ = ["DataFacts", "Job", "check_same", "difference", "read_job", "write_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,15 @@ def difference(before: Job, after: Job) -> list[str]:
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
+
+
+def check_same(folder: Path, held: Job, job: Job) -> None:
+    """Refuse another job than the one that the folder holds."""
+    changed = difference(held, job)
+    require(
+        not changed,
+        f"{folder} was begun otherwise: {'; '.join(changed[:4])}; go on with it as it was, or choose another --out",
+    )
 
 
 def _flat(value: Any, name: str) -> dict[str, Any]:

@@ -24,8 +24,10 @@ __all__ = ["Start", "open_checkpoint", "prepare", "read_recipe"]
 Start = Checkpoint | None
 
 
-def read_recipe(name: str | Path) -> Recipe:
-    """A recipe by its name, or from a JSON or TOML file."""
+def read_recipe(name: str | Path | Recipe) -> Recipe:
+    """A recipe by its name, from a JSON or TOML file, or as it is."""
+    if isinstance(name, Recipe):
+        return name
     path = Path(name)
     if path.suffix not in (".json", ".toml"):
         return recipe_named(str(name))
@@ -76,8 +78,7 @@ def prepare(
         config = checkpoint.config
         preprocessing = checkpoint.preprocessing
     if epochs is not None:
-        require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
-        recipe = recipe.but(steps=max(1, round(epochs * len(source) / recipe.batch)))
+        recipe = recipe.for_epochs(epochs, len(source))
     facts = DataFacts(
         sources=sources,
         images=len(source),

@@ -31,7 +31,7 @@ from vitrail.train.experiments.compare import Run, Spread, read_run, spread
 from vitrail.train.experiments.structure import structure_of
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
-from vitrail.train.job import DataFacts, Job, difference, read_job, write_job
+from vitrail.train.job import DataFacts, Job, check_same, read_job, write_job
 from vitrail.train.loop import Watch, train
 from vitrail.train.objective import Model
 from vitrail.train.random import reseed
@@ -83,8 +83,7 @@ def run_experiment(
     require(limit is None or limit > 0, f"limit {limit} is not a positive number of images")
     source, test = (open_source(data, split, image=base.image) for split in ("train", "test"))
     test = evenly(test, limit)
-    require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
-    recipe = RECIPE.but(steps=steps if steps is not None else max(1, round(epochs * len(source) / RECIPE.batch)))
+    recipe = RECIPE.but(steps=steps) if steps is not None else RECIPE.for_epochs(epochs, len(source))
     facts = DataFacts(
         sources=tuple(data),
         images=len(source),
@@ -129,11 +128,7 @@ def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> 
     place = RunFolder(folder)
     with place.alone(ALONE):  # experiments share runs, and two of them may be under way
         if (folder / "recipe.json").is_file():
-            changed = difference(read_job(folder), job)
-            require(
-                not changed,
-                f"{folder} was run otherwise: {'; '.join(changed[:3])}; ask for the same, or choose another --out",
-            )
+            check_same(folder, read_job(folder), job)
             if (folder / "model.safetensors").is_file():
                 return
         else:
