@@ -22,6 +22,6 @@ def middle_of(image: Size, shape: Size) -> tuple[float, float, float, float]:
     >>> middle_of(Size(300, 400), Size(64, 64))
     (0.0, 0.125, 1.0, 0.75)
     """
-    scale = min(image.height / shape.height, image.width / shape.width)
-    height, width = shape.height * scale / image.height, shape.width * scale / image.width
+    taller = shape.height * image.width / (shape.width * image.height)
+    height, width = min(1.0, taller), min(1.0, 1 / taller)
     return (1 - height) / 2, (1 - width) / 2, height, width

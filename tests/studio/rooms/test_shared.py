@@ -50,7 +50,7 @@ def test_the_middle_is_what_pillow_fits(shape):
     said = client().get(f"/api/images/{name}/middle", params={"height": height, "width": width}).json()
     left, top = said["left"] * image.width, said["top"] * image.height
     right, bottom = left + said["width"] * image.width, top + said["height"] * image.height
-    box = (left, top, min(right, image.width), min(bottom, image.height))  # beyond it by rounding, Pillow refuses it
+    box = (left, top, min(right, image.width), min(bottom, image.height))  # Pillow refuses a rounding beyond it
     ours = image.resize((width, height), Image.Resampling.BICUBIC, box=box)
     fitted = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     # Pillow rounds a box's corner to float32: a step of a byte, here and there

@@ -12,7 +12,8 @@ from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.studio.crop import middle_of
-from vitrail.studio.pictures import PICTURES
+from vitrail.studio.guard import MAX_BODY
+from vitrail.studio.pictures import ABOUT, PICTURES
 from vitrail.studio.plans import Shape, described
 from vitrail.studio.session import DEFAULT, Here, Session, png
 
@@ -26,6 +27,7 @@ class Option(BaseModel):
 
     value: str
     words: str
+    about: str = ""
     height: int | None = None
     width: int | None = None
     patch_height: int | None = None
@@ -40,6 +42,8 @@ class Controls(BaseModel):
     """The names that /api/config takes."""
     options: dict[str, list[Option]]
     """models, weights, images and cards."""
+    max_bytes: int
+    """The largest image that may be uploaded."""
 
 
 @router.get("/controls")
@@ -55,16 +59,23 @@ def controls(here: Here) -> Controls:
         options={
             "models": [_model(name, here) for name in here.plannable],
             "weights": [Option(value=name, words=_weights(name)) for name in here.weights],
-            "images": [Option(value=name, words=name) for name in PICTURES],
+            "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
+        max_bytes=MAX_BODY,
     )
 
 
 def _model(name: str, here: Session) -> Option:
     config = PRESETS[name]
-    own = {"height": config.image.height, "width": config.image.width}
-    return Option(value=name, words=name, **own, patch_height=config.patch.height, patch_width=config.patch.width)
+    return Option(
+        value=name,
+        words=name,
+        height=config.image.height,
+        width=config.image.width,
+        patch_height=config.patch.height,
+        patch_width=config.patch.width,
+    )
 
 
 def _weights(name: str) -> str:
