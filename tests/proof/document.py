@@ -172,7 +172,9 @@ def _flops() -> str:
             [f"{image}", name, f"{value / 1e9:,.3f}", f"{value / truth - 1:+.1%}"] for name, value in found.items()
         ]
     text = _table(["image", "tool", "GFLOP", "off by"], lines)
-    why = "vitrail's number equals torch's own counter as an integer (`tests/plan/test_cost.py`); MACs are taken twice."
+    why = (
+        "vitrail's number equals torch's own counter as an integer (`tests/plan/test_model.py`); MACs are taken twice."
+    )
     return f"\n## FLOPs of ViT-B/16, forward, one image\n\n{text}\n\n{why}\n"
 
 

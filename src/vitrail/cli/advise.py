@@ -15,7 +15,7 @@ from vitrail.plan.advise import Advice
 from vitrail.plan.advise import advise as decide
 from vitrail.plan.guidance import Question
 from vitrail.plan.hardware import card
-from vitrail.plan.rank import input_size
+from vitrail.plan.rank import measured
 
 __all__ = ["advise"]
 
@@ -82,21 +82,15 @@ def advise(
 
 
 def _measured(question: Question, folder: Path, limit: int, *, quiet: bool) -> Question:
-    """The question with a survey of the folder at the input size that the survey itself suggests."""
+    """The question with a survey of the folder, whose images are the training images unless their number is given."""
     from dataclasses import replace
 
     from vitrail.images.folder import image_files
     from vitrail.images.measure import survey
 
-    everything = image_files(folder)
     paths = image_files(folder, limit=limit)
-    first = question.image or Size(224, 224)
-    found = replace(question, survey=survey(_progress(paths, quiet), image=first))
-    if found.data_size is None:
-        found = replace(found, data_size=len(everything))
-    if (wanted := input_size(found)) != first:  # measure detail where it will be seen
-        found = replace(found, survey=survey(_progress(paths, quiet), image=wanted))
-    return found
+    question = replace(question, data_size=question.data_size or len(image_files(folder)))
+    return measured(question, lambda image: survey(_progress(paths, quiet), image=image))
 
 
 def _progress(paths: list[Path], quiet: bool) -> Iterator[Path]:

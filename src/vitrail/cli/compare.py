@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from vitrail.cli.options import Flag
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
-from vitrail.plan.compared import Compared, compared
+from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.hardware import card
 from vitrail.plan.published import DOUBTS, FOLKLORE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload

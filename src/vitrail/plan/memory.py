@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import Config
-from vitrail.plan.step import SIZES, Step, run_step
+from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
@@ -65,7 +65,7 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
 
 def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
     """By component, what a device holds throughout a step; and the temporary bytes of the optimizer's own step."""
-    size = SIZES[workload.precision]
+    size = workload.parameter_bytes
     params = tape.total(tape.params)
     held = {"weights": params * size + tape.total(tape.buffer_bytes)}
     if not workload.train:
@@ -101,7 +101,7 @@ def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -
 
 def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str, int]:
     """What one device holds. DDP's buckets are one more copy of the gradients."""
-    shard, size = workload.shard, SIZES[workload.precision]
+    shard, size = workload.shard, workload.parameter_bytes
     assert shard is not None
     count, bucket = shard.devices, step.tape.total(step.tape.params) * size
     found = dict(found)

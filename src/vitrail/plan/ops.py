@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = [
+    "BatchNorm",
+    "Conv",
+    "LayerNorm",
+    "Linear",
     "activate",
     "add",
     "cat",
     "conv",
     "copied_back",
+    "copy",
     "cross_entropy",
     "dropout",
     "expand",
@@ -253,6 +258,11 @@ def copied_back(t: Tape, x: Tensor) -> Tensor:
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(count, size),))
 
 
+def copy(t: Tape, x: Tensor) -> Tensor:
+    """The same elements in another order: a new tensor, whose gradient is passed on."""
+    return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
+
+
 def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
     """Views along an axis; their gradients are stacked."""
     return split(t, x, *[x.count // parts] * parts)
@@ -301,6 +311,11 @@ def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
         return (before,)
 
     return t.record(y, (x,), t.save(path, x, y), backward)
+
+
+# ── PyTorch's own modules, which keep their input alive until they return ───────────────────────────────────────
+
+BatchNorm, Conv, LayerNorm, Linear = module(batch_norm), module(conv), module(layer_norm), module(linear)
 
 
 # ── loss ────────────────────────────────────────────────────────────────────────────────────────────────────────

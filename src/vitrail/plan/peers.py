@@ -9,12 +9,16 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
-from vitrail.plan.attend import Problem, copy, is_flash, product, softmax, unbind_heads
-from vitrail.plan.encoder import Numbers, norm, self_attention
-from vitrail.plan.mixes import fused_mix
+from vitrail.plan.attention_ops import Problem, fused_mix, is_flash, product, softmax, unbind_heads
+from vitrail.plan.model.attention import self_attention
+from vitrail.plan.model.build import Model
+from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.patches import patch_embed
+from vitrail.plan.model.vit import sizes
 from vitrail.plan.tape import Run, Tape, Tensor, module
+from vitrail.plan.workload import Workload
 
-__all__ = ["check_huggingface", "check_timm", "huggingface_vit", "timm_vit"]
+__all__ = ["build_huggingface", "build_timm"]
 
 
 def _refuse(library: str, holds: bool, what: str, instead: str) -> None:
@@ -45,7 +49,7 @@ def _blocks(depth: int) -> list[Run]:
 # ── timm ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_timm(config: Config) -> ViTConfig:
+def _check_timm(config: Config) -> ViTConfig:
     c, embedding, position = _check_common("timm", config)
     _refuse("timm", not c.prefix.distillation, "a distillation token in its plain ViT", "Prefix(distillation=False)")
     _refuse("timm", position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
@@ -56,31 +60,31 @@ def check_timm(config: Config) -> ViTConfig:
     return c
 
 
-def timm_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+def build_timm(config: Config, workload: Workload) -> Model:
+    c = _check_timm(config)
+    n = sizes(c, workload)
+    return lambda t, image: _timm_vit(t, c, n, image)
+
+
+def _timm_vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     x = _timm_features(t, c, n, image)
     return _timm_head(t, c, n, x)
 
 
-def _timm_features(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+def _timm_features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     def block(x: Tensor, i: int) -> Tensor:
         return _timm_block(t, c, n, x, f"blocks.{i}", c.drop_path * i)
 
-    x = _timm_patch_embed(t, c, n, image)
+    values, bias = c.channels * c.patch.area, not c.embedding_norm
+    x = patch_embed(t, "patch_embed.proj", image, values, n.width, n.batch * n.patches, bias)
     x = _timm_positions(t, c, n, x)
     if c.embedding_norm:
-        x = norm(t, n, x, "norm_pre")
-    x = t.repeat("blocks", block, x, _blocks(n.depth))
-    return norm(t, n, x, "norm") if c.final_norm == "tokens" else x
+        x = ops.LayerNorm(t, "norm_pre", x, n.width)
+    x = t.repeat("blocks", block, x, _blocks(c.depth))
+    return ops.LayerNorm(t, "norm", x, n.width) if c.final_norm == "tokens" else x
 
 
-@module
-def _timm_patch_embed(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
-    assert isinstance(c.embedding, Patches)
-    weights = n.width * n.channels * n.patch
-    return ops.conv(t, "patch_embed.proj", image, weights, n.width, n.batch * n.grid, c.embedding.bias)
-
-
-def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+def _timm_positions(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
     assert isinstance(c.position, Learned)
     kept = [("cls_token", c.prefix.cls), ("reg_token", c.prefix.registers)]
     before = [
@@ -89,7 +93,7 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
         if count
     ]
     apart = c.position.prefix == "none"
-    table = t.parameter("", (n.grid if apart else n.tokens) * n.width, "pos_embed")
+    table = t.parameter("", (n.patches if apart else n.tokens) * n.width, "pos_embed")
     if apart:
         x = ops.add(t, x, table)
         return ops.cat(t, *before, x) if before else x
@@ -99,7 +103,7 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
 
 
 @module
-def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: float) -> Tensor:
+def _timm_block(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str, rate: float) -> Tensor:
     def scaled(branch: Tensor, name: str) -> Tensor:
         if c.layer_scale is not None:
             branch = ops.multiply(t, path, branch, t.parameter(f"{path}.{name}", n.width, "gamma"), spread=True)
@@ -107,16 +111,20 @@ def _timm_block(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, rate: f
             return branch
         return ops.multiply(t, path, branch, t.new(n.batch, branch.size), spread=True)
 
-    x = ops.add(t, x, scaled(_timm_attention(t, c, n, norm(t, n, x, f"{path}.norm1"), f"{path}.attn"), "ls1"))
-    return ops.add(t, x, scaled(_timm_mlp(t, c, n, norm(t, n, x, f"{path}.norm2"), f"{path}.mlp"), "ls2"))
+    def norm(x: Tensor, name: str) -> Tensor:
+        return ops.LayerNorm(t, f"{path}.{name}", x, n.width)
+
+    x = ops.add(t, x, scaled(_timm_attention(t, c, n, norm(x, "norm1"), f"{path}.attn"), "ls1"))
+    return ops.add(t, x, scaled(_timm_mlp(t, c, n, norm(x, "norm2"), f"{path}.mlp"), "ls2"))
 
 
 @module
-def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+def _timm_attention(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Tensor:
     p = self_attention(t, n)
     q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, c.qkv_bias == "all"), 3, n.width)
     if c.qk_norm:
-        q, k = _head_norm(t, n, q, f"{path}.q_norm"), _head_norm(t, n, k, f"{path}.k_norm")
+        q = ops.LayerNorm(t, f"{path}.q_norm", q, n.head_width)
+        k = ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width)
     if t.explicit:
         q = ops.fresh(t, q)
         copies = not c.qk_norm and not p.single
@@ -140,49 +148,39 @@ def _timm_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> 
     else:
         x, copies = fused_mix(t, path, q, k, v, p, None, c.qk_norm)
     if copies:
-        x = copy(t, x)
-    x = _linear(t, f"{path}.proj", x, n.width, n.width)
+        x = ops.copy(t, x)
+    x = ops.Linear(t, f"{path}.proj", x, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
 @module
-def _head_norm(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
-    return ops.layer_norm(t, path, x, n.head_width)
-
-
-@module
-def _linear(t: Tape, path: str, x: Tensor, before: int, after: int, bias: bool = True) -> Tensor:
-    return ops.linear(t, path, x, before, after, bias)
-
-
-@module
-def _timm_mlp(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
-    x = _linear(t, f"{path}.fc1", x, n.width, n.mlp_width)
+def _timm_mlp(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Tensor:
+    x = ops.Linear(t, f"{path}.fc1", x, n.width, c.mlp.width)
     x = ops.activate(t, path, x)
     x = ops.dropout(t, path, x, c.dropout)
-    x = _linear(t, f"{path}.fc2", x, n.mlp_width, n.width)
+    x = ops.Linear(t, f"{path}.fc2", x, c.mlp.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
-def _timm_head(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+def _timm_head(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
     x = _timm_pool(t, c, n, x)
     if c.final_norm == "pooled":
-        x = norm(t, n, x, "fc_norm")
-    return _linear(t, "head", x, n.width, n.classes) if c.classes else x
+        x = ops.LayerNorm(t, "fc_norm", x, n.width)
+    return ops.Linear(t, "head", x, n.width, c.classes) if c.classes else x
 
 
-def _timm_pool(t: Tape, c: ViTConfig, n: Numbers, x: Tensor) -> Tensor:
+def _timm_pool(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
     if isinstance(c.pool, ClsPool):
         return ops.narrow(t, x, n.batch * n.width)
     if c.prefix.count:
-        x = ops.narrow(t, x, n.batch * n.grid * n.width)
+        x = ops.narrow(t, x, n.batch * n.patches * n.width)
     return ops.mean(t, x, n.batch * n.width)
 
 
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_huggingface(config: Config) -> ViTConfig:
+def _check_huggingface(config: Config) -> ViTConfig:
     name = "transformers"
     c, embedding, position = _check_common(name, config)
     _refuse(name, embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
@@ -194,52 +192,53 @@ def check_huggingface(config: Config) -> ViTConfig:
     return c
 
 
-def huggingface_vit(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+def build_huggingface(config: Config, workload: Workload) -> Model:
+    c = _check_huggingface(config)
+    n = sizes(c, workload)
+    return lambda t, image: _huggingface_vit(t, c, n, image)
+
+
+def _huggingface_vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     outputs = _hf_model(t, c, n, image)
     pooled = ops.narrow(t, outputs, n.batch * n.width)
-    return _linear(t, "classifier", pooled, n.width, n.classes) if c.classes else pooled
+    return ops.Linear(t, "classifier", pooled, n.width, c.classes) if c.classes else pooled
 
 
 @module
-def _hf_model(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
+def _hf_model(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     def layer(x: Tensor, i: int) -> Tensor:
         return _hf_layer(t, c, n, x, f"vit.layers.{i}")
 
     embedded = _hf_embeddings(t, c, n, image)
-    hidden = t.repeat("vit.layers", layer, embedded, _blocks(n.depth))
-    return norm(t, n, hidden, "vit.layernorm")
+    hidden = t.repeat("vit.layers", layer, embedded, _blocks(c.depth))
+    return ops.LayerNorm(t, "vit.layernorm", hidden, n.width)
 
 
 @module
-def _hf_embeddings(t: Tape, c: ViTConfig, n: Numbers, image: Tensor) -> Tensor:
-    x = _hf_patches(t, n, image)
+def _hf_embeddings(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    projection, values = "vit.embeddings.patch_embeddings.projection", c.channels * c.patch.area
+    x = patch_embed(t, projection, image, values, n.width, n.batch * n.patches)
     before = ops.expand(t, t.parameter("vit.embeddings", n.width, "cls_token"), n.batch * n.width)
     x = ops.cat(t, before, x)
     return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings"))
 
 
 @module
-def _hf_patches(t: Tape, n: Numbers, image: Tensor) -> Tensor:
-    weights = n.width * n.channels * n.patch
-    return ops.conv(t, "vit.embeddings.patch_embeddings.projection", image, weights, n.width, n.batch * n.grid)
-
-
-@module
-def _hf_layer(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> Tensor:
+def _hf_layer(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Tensor:
     residual = x
-    x = norm(t, n, x, f"{path}.layernorm_before")
+    x = ops.LayerNorm(t, f"{path}.layernorm_before", x, n.width)
     x, weights = _hf_attention(t, c, n, x, f"{path}.attention")
     x = ops.add(t, x, residual)
     residual = x
-    x = norm(t, n, x, f"{path}.layernorm_after")
-    x = _hf_mlp(t, n, x, f"{path}.mlp")
+    x = ops.LayerNorm(t, f"{path}.layernorm_after", x, n.width)
+    x = _hf_mlp(t, c, n, x, f"{path}.mlp")
     x = ops.add(t, x, residual)
     del weights  # the layer keeps its attention maps to the end
     return x
 
 
 @module
-def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
+def _hf_attention(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
     p = self_attention(t, n)
     eager, padded = t.explicit, is_flash(t, p) and p.head_width % 8 > 0
     copies = (eager or padded) and not p.merges  # these give gradients heads first, eager those of keys transposed
@@ -251,13 +250,13 @@ def _hf_attention(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str) -> tu
     else:
         (mixed, copies), weights = fused_mix(t, path, q, k, v, p), None
         if copies:
-            mixed = copy(t, mixed)
-    mixed = _linear(t, f"{path}.o_proj", mixed, n.width, n.width)
+            mixed = ops.copy(t, mixed)
+    mixed = ops.Linear(t, f"{path}.o_proj", mixed, n.width, n.width)
     return mixed, weights
 
 
-def _hf_heads(t: Tape, c: ViTConfig, n: Numbers, x: Tensor, path: str, copies: bool) -> Tensor:
-    x = _linear(t, path, x, n.width, n.width, c.qkv_bias == "all")
+def _hf_heads(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str, copies: bool) -> Tensor:
+    x = ops.Linear(t, path, x, n.width, n.width, c.qkv_bias == "all")
     return ops.copied_back(t, x) if copies else x
 
 
@@ -270,11 +269,11 @@ def _hf_eager(t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor,
     weights = ops.dropout(t, path, weights, c.attention_dropout)
     mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
     mixed = mixed if p.single else ops.copied_back(t, mixed)
-    return mixed if p.merges else copy(t, mixed), weights
+    return mixed if p.merges else ops.copy(t, mixed), weights
 
 
 @module
-def _hf_mlp(t: Tape, n: Numbers, x: Tensor, path: str) -> Tensor:
-    x = _linear(t, f"{path}.fc1", x, n.width, n.mlp_width)
+def _hf_mlp(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Tensor:
+    x = ops.Linear(t, f"{path}.fc1", x, n.width, c.mlp.width)
     x = ops.activate(t, path, x)
-    return _linear(t, f"{path}.fc2", x, n.mlp_width, n.width)
+    return ops.Linear(t, f"{path}.fc2", x, c.mlp.width, n.width)

@@ -13,7 +13,8 @@ argued with:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import log2, prod, sqrt
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,17 @@ from vitrail.presets import preset
 if TYPE_CHECKING:
     from vitrail.images.survey import Survey
 
-__all__ = ["MODELS", "Candidate", "input_size", "largest_model", "preset_of", "rank", "tokens_per_object", "training"]
+__all__ = [
+    "MODELS",
+    "Candidate",
+    "input_size",
+    "largest_model",
+    "measured",
+    "preset_of",
+    "rank",
+    "tokens_per_object",
+    "training",
+]
 
 MODELS = ("Ti", "S", "B", "L", "H")
 PATCHES = (4, 8, 14, 16, 32)
@@ -157,6 +168,14 @@ def input_size(question: Question) -> Size:
         return Size(side, side)
     lost = question.survey.lost_by_resizing
     return _shaped(question.survey, min((side for side in lost if lost[side] <= 0.05), default=max(lost)))
+
+
+def measured(question: Question, survey: Callable[[Size], Survey]) -> Question:
+    """The question with a survey of its images, at the input size that a first survey suggests."""
+    first = question.image or Size(224, 224)
+    found = replace(question, survey=survey(first))
+    wanted = input_size(found)
+    return found if wanted == first else replace(found, survey=survey(wanted))
 
 
 def _inputs(question: Question) -> tuple[Size, ...]:

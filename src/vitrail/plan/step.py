@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config
 from vitrail.parts import FullAttention
-from vitrail.plan import cost, peers, stages
-from vitrail.plan.encoder import Numbers
+from vitrail.plan import peers
 from vitrail.plan.meter import Meter
+from vitrail.plan.model.build import build
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.stages import Sizes
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
-__all__ = ["SIZES", "Step", "run_step"]
+__all__ = ["Step", "run_step"]
 
-SIZES = {"fp32": 4, "amp-bf16": 4, "amp-fp16": 4, "bf16": 2}
-"""Bytes of a parameter's element."""
+_LIBRARIES = {"vitrail": build, "timm": peers.build_timm, "huggingface": peers.build_huggingface}
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,13 @@ def run_step(config: Config, workload: Workload) -> Step:
         train=train,
         amp=workload.precision.startswith("amp"),
         fp16=workload.precision == "amp-fp16",
-        size=SIZES[workload.precision],
+        size=workload.parameter_bytes,
         kernel=workload.attention,
         explicit=workload.attention == "eager" or getattr(config, "attention", None) == FullAttention(fused=False),
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
     )
-    model, n = _model(config, workload)
+    model = _LIBRARIES[workload.library](config, workload)
     peaks: dict[str, int] = {}
     at_peak: dict[str, dict[str, int]] = {}
 
@@ -67,9 +64,9 @@ def run_step(config: Config, workload: Workload) -> Step:
         peaks[phase], at_peak[phase] = meter.peak, meter.at_peak
         meter.restart()
 
-    images = tape.new(n.batch * n.channels * n.pixels, tape.size, "input")
-    labels = tape.new(n.batch, 8, "input") if train else None
-    logits = model(tape, config, n, images)
+    images = tape.new(workload.batch * config.channels * config.image.area, tape.size, "input")
+    labels = tape.new(workload.batch, 8, "input") if train else None
+    logits = model(tape, images)
     loss = cross_entropy(tape, logits) if train else logits
     tape.end_autocast()
     end("forward")
@@ -80,18 +77,3 @@ def run_step(config: Config, workload: Workload) -> Step:
     after = meter.state()
     del images, labels
     return Step(tape, peaks, at_peak, after)
-
-
-def _model(config: Config, workload: Workload) -> tuple[Callable[..., Tensor], Numbers | Sizes]:
-    """The function that runs the model, by the library that is asked for, and the sizes that it takes."""
-    if workload.library == "timm":
-        return peers.timm_vit, cost.numbers(peers.check_timm(config), workload)
-    if workload.library == "huggingface":
-        return peers.huggingface_vit, cost.numbers(peers.check_huggingface(config), workload)
-    match config:
-        case ViTConfig():
-            return cost.vit, cost.numbers(config, workload)
-        case PyramidConfig():
-            return stages.pyramid, stages.sizes(config, workload)
-        case MobileConfig():
-            return stages.mobile, stages.sizes(config, workload)

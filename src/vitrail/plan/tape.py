@@ -1,6 +1,6 @@
 """A model run on tensors that have a size and no content: what it allocates, saves and frees, and when.
 
-`vitrail.plan.cost` spells every module as `vitrail.nn` does, with the operations of `vitrail.plan.ops`. Python's own
+`vitrail.plan.model` spells every module as `vitrail.nn` does, with the operations of `vitrail.plan.ops`. Python's own
 reference counts free the storages, as they do in PyTorch, so that lifetimes need no rules of their own.
 """
 

@@ -58,6 +58,11 @@ class Workload(Value):
     adaptive_tokens: PositiveInt | None = None
     """Patch tokens per image, for adaptive patches, where the config alone cannot say."""
 
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of one parameter: autocast keeps them in float32."""
+        return 2 if self.precision == "bf16" else 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:

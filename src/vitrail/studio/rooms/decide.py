@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ from vitrail.images.measure import survey
 from vitrail.images.survey import Survey
 from vitrail.plan.advise import Decision, advise
 from vitrail.plan.guidance import Question as Asking
-from vitrail.plan.rank import Candidate, input_size, preset_of, rank
+from vitrail.plan.rank import Candidate, measured, preset_of, rank
 from vitrail.studio.controls import CardChoice, Pictured, choice, number
 from vitrail.studio.plans import card_of
 from vitrail.studio.session import Here, Session, png
@@ -122,10 +121,7 @@ def _question(asked: Question, here: Session) -> Asking:
     if not asked.measure:
         return question
     data = png(here.image(asked.image), 2**15)
-    first = question.image or Size(224, 224)
-    measured = replace(question, survey=_survey(data, first))
-    wanted = input_size(measured)  # measure detail where it will be seen
-    return measured if wanted == first else replace(measured, survey=_survey(data, wanted))
+    return measured(question, lambda image: _survey(data, image))
 
 
 @lru_cache(maxsize=8)  # every other slider asks about the same image again

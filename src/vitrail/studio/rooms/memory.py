@@ -98,12 +98,11 @@ def memory(asked: Asked, here: Here) -> Answer:
 def _formulas(config: ViTConfig, workload: Workload, found: dict[str, int]) -> list[Formula]:
     params = ledger(config).params
     tokens, width, m, batch = config.tokens, config.width, config.mlp.width, workload.batch
-    size = {"fp32": 4, "amp-bf16": 4, "amp-fp16": 4, "bf16": 2}[workload.precision]
     formulas = [
         Formula(
             name="weights",
             symbols="parameters · bytes each (and fixed tables)",
-            numbers=f"{short(params)} · {size} → {short(found['weights'])} B",
+            numbers=f"{short(params)} · {workload.parameter_bytes} → {short(found['weights'])} B",
         )
     ]
     if workload.train:

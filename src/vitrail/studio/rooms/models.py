@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from vitrail.config import MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.plan.compared import Compared, compared
+from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.published import DOUBTS, FOLKLORE, Result, best
 from vitrail.presets import PRESETS
@@ -139,11 +138,7 @@ def _image(name: str, side: int) -> Size | None:
     """The nearest image that the model takes; None for its own."""
     if side == 0:
         return None
-    config = PRESETS[name]
-    cell = Size(64, 64) if isinstance(config, MobileConfig) else config.patch
-    if isinstance(config, PyramidConfig):
-        cell = config.patches[-1]
-    return Size(*(max(1, round(side / step)) * step for step in cell))
+    return Size(*(max(1, round(side / step)) * step for step in PRESETS[name].unit))
 
 
 def _entry(found: Compared) -> Entry:

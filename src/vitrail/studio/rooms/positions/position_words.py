@@ -12,10 +12,8 @@ __all__ = ["about", "formulas_of", "on_new_grid_of", "parameters_of"]
 
 
 def on_new_grid_of(kind: str, asked: Question, here: Session) -> str:
-    from vitrail.checkpoint.surgery.caveats import on_new_grid
-
     position = position_of(kind, here.config(asked.weights))
-    return "the window stays, whatever the grid" if position is None else on_new_grid(position)
+    return "the window stays, whatever the grid" if position is None else position.describe().on_new_grid
 
 
 def parameters_of(kind: str, asked: Question, here: Session) -> tuple[int, Formula]:
@@ -31,22 +29,8 @@ def parameters_of(kind: str, asked: Question, here: Session) -> tuple[int, Formu
     depth = config.depth if isinstance(config, ViTConfig) else here.planned("default").depth
     attention = {"attention": config.attention} if kind == "own" and isinstance(config, ViTConfig) else {}
     plain = plain_vit(config, grid_of(asked), position, here, depth=depth, **attention)
-    count, width = plain.position_parameters, plain.width
-    match plain.position:
-        case Learned(prefix=rows):
-            prefix = {"all": plain.prefix.count, "cls": int(plain.prefix.cls), "none": 0}[rows]
-            symbols = "(h · w + prefix) · D"
-            numbers = f"({plain.grid.height} · {plain.grid.width} + {prefix}) · {width}"
-        case RelativeBias(shared=shared, prefix=prefix):
-            span, more = plain.relative_span, " + 3" if prefix else ""
-            symbols = f"((2h − 1) · (2w − 1){more}) · heads{'' if shared else ' · depth'}"
-            numbers = f"({2 * span.height - 1} · {2 * span.width - 1}{more}) · {plain.num_heads}"
-            numbers += "" if shared else f" · {depth}"
-        case RotaryMixed():
-            symbols, numbers = "2 · heads · (d / 2) · depth = D · depth", f"{width} · {depth}"
-        case _:
-            symbols, numbers = "a function of the place, or nothing", "not learned"
-    return count, Formula(name=name, symbols=symbols, numbers=f"{numbers} = {short(count)}")
+    found = plain.position.learns(plain)
+    return found.count, Formula(name=name, symbols=found.symbols, numbers=f"{found.numbers} = {short(found.count)}")
 
 
 def formulas_of(parameters: dict[str, Formula], asked: Question, here: Session) -> list[Formula]:

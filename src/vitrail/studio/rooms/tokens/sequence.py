@@ -14,7 +14,7 @@ from pydantic import Field
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, position_id
-from vitrail.parts import Adaptive, Learned, Patches, RelativeBias, Rotary, RotaryMixed, SinCos1d, SinCos2d, Stem
+from vitrail.parts import Adaptive, Patches, Stem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,14 +150,15 @@ def _added(config: ViTConfig | PyramidConfig) -> str:
     """Why nothing is added, or nothing where something is."""
     if isinstance(config, PyramidConfig):
         return "no position is added: a bias on every offset inside the windows does that work"
-    match config.position:
-        case Learned() | SinCos1d() | SinCos2d():
+    match config.position.acts_on:
+        case "tokens":
             return ""
-        case Rotary() | RotaryMixed():
+        case "queries and keys":
             return "no position is added: it turns queries and keys in every block"
-        case RelativeBias():
+        case "scores":
             return "no position is added: attention has a bias for every offset"
-    return "no position is added anywhere"
+        case "nothing":
+            return "no position is added anywhere"
 
 
 def _cut(config: ViTConfig | PyramidConfig) -> str:

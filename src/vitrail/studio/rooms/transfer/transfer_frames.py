@@ -14,7 +14,7 @@ from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
-from vitrail.parts import Adaptive, Learned, Patches, RelativeBias
+from vitrail.parts import Adaptive, Patches
 from vitrail.studio.plans import Pair
 from vitrail.studio.rooms.transfer.transfer_question import TableView
 
@@ -176,7 +176,7 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
         return vector, tokens[0, layout.prefix :].double()
 
     vector, tokens = seen(checkpoint, places=True)
-    resampled = isinstance(config.position, Learned | RelativeBias)
+    resampled = config.position.resampled
     methods: list[Method] = list(METHODS) if resampled else [method]
     cosines, moved = {}, tokens
     for name in methods:

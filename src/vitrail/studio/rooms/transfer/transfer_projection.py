@@ -20,7 +20,7 @@ __all__ = ["Loss", "curves_of", "filters_of", "loss_of", "scaled", "sides_of"]
 
 
 class Loss(BaseModel):
-    """`checkpoint.surgery.projection.ProjectionLoss`, as `vitrail adapt --json` says it."""
+    """`checkpoint.assess.projection_loss.ProjectionLoss`, as `vitrail adapt --json` says it."""
 
     old: str
     new: str
@@ -52,7 +52,7 @@ def sides_of(patch: Size) -> list[int]:
 
 
 def loss_of(filters: Tensor, new: Size, how: Literal["pinv", "natural", "interpolate"]) -> Loss:
-    from vitrail.checkpoint.surgery.projection import predicted_loss
+    from vitrail.checkpoint.assess.projection_loss import predicted_loss
 
     found = predicted_loss(filters, new, how=how)
     return Loss(**{**vars(found), "old": str(found.old), "new": str(found.new)})

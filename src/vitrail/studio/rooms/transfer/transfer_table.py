@@ -100,7 +100,6 @@ def measure_table(asked: Question, here: Session, old: Size, new: Size) -> Table
     """The library's answers, in the way that `vitrail simulate` asks for them."""
     from vitrail.checkpoint.assess.kind_transfer import survival, survival_of
     from vitrail.checkpoint.assess.simulate import known_table, simulate
-    from vitrail.checkpoint.surgery.caveats import on_new_grid
     from vitrail.checkpoint.surgery.resample import METHODS, resample_table
 
     own = own_table(asked, here)
@@ -116,7 +115,7 @@ def measure_table(asked: Question, here: Session, old: Size, new: Size) -> Table
         [float((first - second).norm() / second.norm()) for second in carried.values()] for first in carried.values()
     ]
     return TableErrors(
-        on_new_grid=on_new_grid(config.position) if isinstance(config, ViTConfig) else "the windows stay",
+        on_new_grid=config.position.describe().on_new_grid if isinstance(config, ViTConfig) else "the windows stay",
         methods=[
             MethodErrors(
                 method=each.method,

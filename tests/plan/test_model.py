@@ -1,7 +1,8 @@
-"""Parameters equal the module's, row by row; FLOPs equal torch's counter, forward and backward."""
+"""The planner's model mirrors nn: the same files, parameters row by row, and FLOPs as torch's counter has them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import vitrail.nn
+import vitrail.plan.model
 from libraries import make
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
@@ -86,6 +89,13 @@ def own_parameters(model: nn.Module) -> dict[str, int]:
 
 def planned_parameters(config: Config, workload: Workload | None = None) -> dict[str, int]:
     return {row.path: row.params for row in ledger(config, workload).rows if row.params}
+
+
+def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
+    rooms = [Path(str(room.__file__)).parent for room in (vitrail.plan.model, vitrail.nn)]
+    costs, modules = ({file.stem for file in room.glob("*.py")} for room in rooms)
+    assert costs <= modules
+    assert modules - costs == {"compile", "initialise", "mimetic", "resample"}  # what they do happens before a step
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,4 +1,4 @@
-"""Positions that act inside attention, on a tape: rotations of queries and keys, and relative biases.
+"""The cost of rotary positions.
 
 Letters: B images, T tokens, N patches, h heads, d values per head.
 """
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["Rotation", "axial_rotation", "mixed_rotation", "relative_bias"]
+__all__ = ["Rotation", "axial_rotation", "mixed_rotation"]
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Cosine and sine per token and value, and how a value's partner is found."""
+    """Cosine and sine per token and value."""
 
     cos: Tensor
     sin: Tensor
-    halves: bool
 
     def turn(self, t: Tape, path: str, x: Tensor) -> Tensor:
         def turned(x: Tensor, by: Tensor) -> Tensor:
@@ -30,9 +29,9 @@ class Rotation:
         return ops.add(t, turned(x, self.cos), turned(partner, self.sin))
 
 
-def axial_rotation(t: Tape, tokens: int, head_width: int, size: int, halves: bool) -> Rotation:
+def axial_rotation(t: Tape, tokens: int, head_width: int, size: int) -> Rotation:
     """Fixed angles: computed once for all blocks."""
-    return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size), halves)
+    return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size))
 
 
 def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, head_width: int, size: int) -> Rotation:
@@ -53,7 +52,7 @@ def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> 
     angles = ops.pad(t, angles, padded)
     angles = ops.repeat(t, angles, 2)
     cos, sin = t.cast(_wave(t, path, angles, 2), size), t.cast(_wave(t, path, angles, 1), size)
-    return Rotation(cos, sin, halves=False)
+    return Rotation(cos, sin)
 
 
 def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
@@ -68,21 +67,3 @@ def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
         return (made,)
 
     return t.record(t.new(count, size), (angles,), saved, backward)
-
-
-def relative_bias(t: Tape, path: str, offsets: int, patches: int, heads: int, entries: int, prefix: int) -> Tensor:
-    """A bias per head and offset, laid out for every pair of patches, and framed by the prefix's entries."""
-    table = t.parameter(path, (offsets + entries) * heads, "table")
-    t.buffer(path, patches * patches, 8)
-    of_offsets, of_prefix = ops.split(t, table, offsets * heads, entries * heads)
-    bias = ops.index(t, of_offsets, heads * patches * patches)
-    if not prefix:
-        return bias
-    return _frame_with_prefix(t, bias, of_prefix if entries else t.new(3 * heads, t.size), heads, patches, prefix)
-
-
-def _frame_with_prefix(t: Tape, bias: Tensor, entries: Tensor, heads: int, patches: int, prefix: int) -> Tensor:
-    from_prefix, to_prefix, among = ops.split(t, entries, heads, heads, heads)
-    left = ops.cat(t, ops.expand(t, among, heads * prefix * prefix), ops.expand(t, to_prefix, heads * patches * prefix))
-    right = ops.cat(t, ops.expand(t, from_prefix, heads * prefix * patches), bias)
-    return ops.cat(t, left, right)

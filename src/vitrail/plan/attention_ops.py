@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vitrail.plan.ops import add, copied_back, dropout, expand, fresh, narrow, pad
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.ops import add, copied_back, copy, expand, fresh, narrow, pad
+from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["Problem", "copy", "product", "sdpa", "softmax", "softmax_attention", "unbind_heads"]
+__all__ = ["Problem", "fused_mix", "product", "sdpa", "softmax", "unbind_heads"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,22 @@ def sdpa(
     return t.record(out, (q, k, v) if m is None or m.node is None else (q, k, v, m), saved, backward)
 
 
+def fused_mix(
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    bias: Tensor | None = None,
+    in_order: bool = False,
+) -> tuple[Tensor, bool]:
+    """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
+    cut = is_flash(t, p, bias) and p.head_width % 8 != 0
+    heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
+    return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
+
+
 def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
     """Flash wants head widths in eights: queries, keys and values are padded, and the result cut."""
     if p.heads == 1:
@@ -160,11 +176,6 @@ def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
     return expand(t, m, p.count * p.queries * p.keys, new_axis=shared)
 
 
-def copy(t: Tape, x: Tensor) -> Tensor:
-    """The same elements in another order: a new tensor, whose gradient is passed on."""
-    return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
-
-
 def product(
     t: Tape,
     path: str,
@@ -207,23 +218,3 @@ def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
     count, size = a.count, a.size
     y = t.new(count, 4 if full else size, "attention_maps")
     return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))
-
-
-def softmax_attention(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
-) -> Tensor:
-    """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
-    scores = _scores(t, path, fresh(t, q), k, p, in_order)
-    if bias is not None:
-        scores = add(t, scores, bias, "attention_maps", spread=True)
-    weights = dropout(t, path, softmax(t, path, scores), rate)
-    copies = False, not p.single
-    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
-    return mixed if p.single or p.queries == 1 else copied_back(t, mixed)
-
-
-@module
-def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
-    ordered = in_order or p.single
-    copies = not ordered and p.queries > 1, not ordered
-    return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)

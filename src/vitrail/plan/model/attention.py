@@ -1,0 +1,184 @@
+"""The cost of multi-head self-attention.
+
+A kind of attention takes queries, keys and values, each (B, h, T, d). `in_order` says that queries and keys are stored
+heads first; otherwise they are views of one projection, and a matrix product copies them. Every kind also says whether
+its result is stored heads first, so that merging the heads copies it.
+
+Letters: B images, T tokens, D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.config import ViTConfig
+from vitrail.geometry import Size
+from vitrail.parts import (
+    AttentionKind,
+    FullAttention,
+    LinearAttention,
+    MlpKind,
+    NoPosition,
+    Position,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    SparseAttention,
+    WindowedAttention,
+)
+from vitrail.plan import ops
+from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unbind_heads
+from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.linear_attention import linear_mix
+from vitrail.plan.model.relative import relative_bias
+from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
+from vitrail.plan.model.sparse_attention import sparse_mix
+from vitrail.plan.model.windowed_attention import CutGrid, windowed_mix
+from vitrail.plan.tape import Tape, Tensor, module
+
+__all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax_attention", "within"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """What a block needs to know: a ViTConfig says it, and so do the stages of the other models."""
+
+    grid: Size
+    mlp: MlpKind
+    attention: AttentionKind = FullAttention()
+    position: Position = NoPosition()
+    prefix: Prefix = Prefix(cls=False)
+    qkv_bias: str = "all"
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+
+@module
+def attention(
+    t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
+) -> Tensor:
+    q, k, v = heads(t, c, n, x, path)
+    q, k, bias = placed(t, c, n, q, k, path, shared)
+    mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
+    x = ops.linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
+    return ops.dropout(t, path, x, c.dropout)
+
+
+def placed(
+    t: Tape, c: ViTConfig | Encoder, n: Sizes, q: Tensor, k: Tensor, path: str, shared: Rotation | Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
+    if isinstance(position, Rotation):
+        return position.turn(t, path, q), position.turn(t, path, k), None
+    return q, k, position
+
+
+def self_attention(t: Tape, n: Sizes) -> Problem:
+    """Every token is a query and a key."""
+    if n.head_width == 1:
+        t.approximate("heads of one value: which of them are copied is not proven")
+    return Problem(n.batch, n.num_heads, n.tokens, n.tokens, n.head_width)
+
+
+def mix(
+    t: Tape,
+    c: ViTConfig | Encoder,
+    n: Sizes,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    shifted: bool,
+) -> tuple[Tensor, bool]:
+    p = self_attention(t, n)
+    in_order = c.qk_norm
+    match c.attention:
+        case FullAttention():
+            return full_mix(t, path, q, k, v, p, bias, c.attention_dropout if t.train else 0.0, in_order)
+        case LinearAttention():
+            return linear_mix(t, path, q, k, v, p, in_order)
+        case WindowedAttention() as spec:
+            zeros = spec.window_padding == "zeros"
+            windows = CutGrid.of(c.grid, spec.window, shifted=shifted and spec.shift, zeros=zeros)
+            empty = padding(t, c, n, path) if zeros and windows.sticks_out else None
+            return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias, empty, in_order)
+        case SparseAttention():
+            return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
+
+
+def full_mix(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
+) -> tuple[Tensor, bool]:
+    if t.explicit:
+        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
+    return fused_mix(t, path, q, k, v, p, bias, in_order)
+
+
+def softmax_attention(
+    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
+) -> Tensor:
+    """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
+    scores = _scores(t, path, ops.fresh(t, q), k, p, in_order)
+    if bias is not None:
+        scores = ops.add(t, scores, bias, "attention_maps", spread=True)
+    weights = ops.dropout(t, path, softmax(t, path, scores), rate)
+    copies = False, not p.single
+    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
+    return mixed if p.single or p.queries == 1 else ops.copied_back(t, mixed)
+
+
+@module
+def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
+    ordered = in_order or p.single
+    copies = not ordered and p.queries > 1, not ordered
+    return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
+
+
+def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tensor, Tensor]:
+    """Key and value of a token that is zero before it is projected: the projection's biases."""
+    bias = qkv_bias(t, c, n, path)
+    if bias is True:
+        bias = t.parameter(f"{path}.qkv", 3 * n.width, "bias")
+    elif bias is False:
+        bias = t.new(3 * n.width, t.size)
+    _, k, v = ops.split(t, bias, n.width, n.width, n.width)
+    return ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width) if c.qk_norm else k, v
+
+
+def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Tensor:
+    """The projection's own, or one that is made of the queries' and the values'."""
+    if c.qkv_bias != "no_key":
+        return c.qkv_bias == "all"
+    q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
+    return ops.cat(t, q_bias, t.new(n.width, t.size), v_bias)
+
+
+def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> list[Tensor]:
+    bias = qkv_bias(t, c, n, path)
+    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
+    if c.qk_norm:
+        q = ops.LayerNorm(t, f"{path}.q_norm", q, n.head_width)
+        k = ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width)
+    return [q, k, v]
+
+
+def shares_position(c: ViTConfig | Encoder) -> bool:
+    """What acts inside attention is computed once for all blocks."""
+    return c.position.acts_on in ("queries and keys", "scores") and not c.position.per_block
+
+
+def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
+    """What a position contributes inside attention: a rotation, a bias, or nothing."""
+    match c.position:
+        case Rotary():
+            return axial_rotation(t, n.tokens, n.head_width, size)
+        case RotaryMixed():
+            return mixed_rotation(t, path, n.patches, n.tokens, n.num_heads, n.head_width, size)
+        case RelativeBias(prefix=framed):
+            prefix = 0 if isinstance(c.attention, WindowedAttention) else c.prefix.count
+            return relative_bias(t, path, c.attention.span(c.grid), n.num_heads, 3 if framed else 0, prefix)
+    return None

@@ -1,0 +1,29 @@
+"""The cost of a block's second half."""
+
+from __future__ import annotations
+
+from vitrail.parts import MlpKind, SwiGLU
+from vitrail.plan import ops
+from vitrail.plan.tape import Tape, Tensor, module
+
+__all__ = ["mlp"]
+
+
+@module
+def mlp(t: Tape, spec: MlpKind, width: int, x: Tensor, path: str, rate: float = 0.0) -> Tensor:
+    hidden = spec.width
+    if isinstance(spec, SwiGLU):
+        inner = x.count // width * hidden
+        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)
+        x = ops.dropout(t, path, ops.multiply(t, path, ops.activate(t, path, gate), value), rate)
+    else:
+        inner = activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden))
+        x = ops.dropout(t, path, inner, rate)
+        del inner
+    return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, hidden, width), rate)
+
+
+def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
+    if name != "quick_gelu":
+        return ops.activate(t, path, x)
+    return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))

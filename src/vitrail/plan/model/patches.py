@@ -1,0 +1,38 @@
+"""The cost of image → patches → tokens: the projection, and the convolutional stem."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from vitrail.geometry import Size
+from vitrail.parts import Stem
+from vitrail.plan import ops
+from vitrail.plan.tape import Tape, Tensor, module
+
+__all__ = ["conv_stem", "halved", "patch_embed"]
+
+
+@module
+def patch_embed(t: Tape, path: str, image: Tensor, values: int, width: int, places: int, bias: bool = True) -> Tensor:
+    """Patches of so many `values` at so many `places` of the whole batch."""
+    return ops.conv(t, path, image, width * values, width, places, bias)
+
+
+@module
+def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, channels: int, width: int) -> Tensor:
+    for i, (before, after) in enumerate(pairwise((channels, *spec.widths))):
+        pixels = halved(pixels)
+        image = conv_norm_relu(t, f"embedding.layers.{i}", image, before, after, batch * pixels.area)
+    return ops.conv(t, "embedding.projection", image, spec.widths[-1] * width, width, batch * pixels.area)
+
+
+def halved(size: Size) -> Size:
+    """What a 3×3 convolution of stride 2 leaves."""
+    return Size(-(-size.height // 2), -(-size.width // 2))
+
+
+@module
+def conv_norm_relu(t: Tape, path: str, x: Tensor, before: int, after: int, places: int) -> Tensor:
+    x = ops.Conv(t, f"{path}.conv", x, 9 * before * after, after, places, False)
+    x = ops.BatchNorm(t, f"{path}.norm", x, after)
+    return ops.saving_output(t, path, x)

@@ -1,0 +1,87 @@
+"""The cost of the Vision Transformer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from vitrail.config import ViTConfig
+from vitrail.errors import require
+from vitrail.parts import Adaptive, RelativeBias, WindowedAttention
+from vitrail.plan import ops
+from vitrail.plan.model.attention import shares_position, within
+from vitrail.plan.model.block import block
+from vitrail.plan.model.front import embed
+from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.pool import pool
+from vitrail.plan.tape import Run, Tape, Tensor
+from vitrail.plan.workload import Workload
+
+__all__ = ["sizes", "vit"]
+
+
+def sizes(c: ViTConfig, workload: Workload) -> Sizes:
+    grid, patches = c.grid, c.grid.area
+    if isinstance(c.embedding, Adaptive):
+        patches = workload.adaptive_tokens or patches
+        require(
+            patches <= grid.area,
+            f"adaptive_tokens {patches} is more than the finest grid {grid} has; give at most {grid.area}",
+        )
+    return Sizes(
+        batch=workload.batch,
+        patches=patches,
+        tokens=c.prefix.count + patches,
+        width=c.width,
+        num_heads=c.num_heads,
+    )
+
+
+def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    return classify(t, c, vector(t, c, n, image))
+
+
+def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    tokens = features(t, c, n, image)
+    x = pool(t, c, n, tokens)
+    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "pooled" else x
+
+
+def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    def one(x: Tensor, i: int) -> Tensor:
+        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
+
+    start = [_embedded(t, c, n, image)]
+    shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
+    x = t.repeat("blocks", one, start.pop(), runs(c))
+    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "tokens" else x
+
+
+def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    x = embed(t, c, n, image)
+    return ops.LayerNorm(t, "embedding_norm", x, c.width) if c.embedding_norm else x
+
+
+def runs(c: ViTConfig) -> list[Run]:
+    """Like blocks. The first drops no path and is the last to let go of a shared position; windows shift in every
+    other one; a shared bias gets its first gradient in the last."""
+    depth = c.depth
+    first = 1 if c.drop_path or shares_position(c) else 0
+    period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
+    last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
+    cuts = [0, first, max(first, last - (last - first) % period), depth]
+    return [
+        [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
+    ]
+
+
+def classify(t: Tape, c: ViTConfig, x: Tensor) -> Tensor:
+    if not c.classes:
+        return x
+    if not c.prefix.distillation:
+        return head(t, c, x, "head")
+    cls, distillation = ops.unbind(t, x, 2)
+    return ops.fresh(t, ops.add(t, head(t, c, cls, "head"), head(t, c, distillation, "distillation_head")))
+
+
+def head(t: Tape, c: ViTConfig, x: Tensor, path: str) -> Tensor:
+    return ops.Linear(t, path, x, c.vector_width, c.classes, c.head_bias)
