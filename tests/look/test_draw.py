@@ -134,7 +134,7 @@ def test_a_view_of_one_head_names_where_the_row_went():
     sheet = views.view_attention(subject(), layer=0, head=1)
     (line,) = [text.get_text() for text in sheet.figure.texts if text.get_text().startswith("of the row")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
-    assert re.findall(r"CLS|reg \d|patches", line) == ["CLS", "reg 0", "reg 1", "patches"]
+    assert re.findall(r"CLS|register \d|patches", line) == ["CLS", "register 0", "register 1", "patches"]
     assert sum(shares) == pytest.approx(100, abs=0.21)  # four numbers rounded to 0.1
 
 
