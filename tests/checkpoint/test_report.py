@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail.charts.raster import bars, heat, paired_filters
 from vitrail.checkpoint.assess.drift import measure_drift
-from vitrail.checkpoint.assess.pictures import bars, heat, paired_filters
 from vitrail.checkpoint.assess.report_html import to_html
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint

@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 
 from embedding import frozen, photos, png, read_rows, save_weights
+from vitrail.charts.contact_sheet import Tile, draw_sheet, match_tile, query_tile
 from vitrail.checkpoint.read import load
 from vitrail.embed.engines.engine import build_engine
 from vitrail.embed.job.part_files import part_path
 from vitrail.embed.job.plan import Plan
 from vitrail.embed.job.shard import process_shard
 from vitrail.embed.search import embed_query, nearest, stored
-from vitrail.embed.sheet import Tile, draw_sheet, match_tile, query_tile
 from vitrail.errors import VitrailError
 
 COUNT = 40
@@ -119,7 +119,7 @@ def test_a_sheet_shows_the_pictures_and_says_what_cannot_be_shown(tmp_path: Path
 
 
 def test_a_long_name_keeps_both_its_ends_and_no_command_of_a_terminal(tmp_path: Path):
-    from vitrail.embed.sheet import _fitted, _font
+    from vitrail.charts.contact_sheet import _fitted, _font
 
     name = "2019/holidays/\x1b[31m" + "very-" * 40 + "long.jpg"
     fitted = _fitted(name, 17, 300)

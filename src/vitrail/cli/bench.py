@@ -61,7 +61,7 @@ def bench(
     from vitrail.embed.pixels import prepare
 
     if chart is not None:
-        from vitrail.cli.chart_frame import new_figure
+        from vitrail.charts.plots import new_figure
 
         new_figure(chart)  # before minutes of work: the name and matplotlib are checked
     checkpoint = load(weights)
@@ -88,7 +88,7 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        from vitrail.cli.bench_chart import draw
+        from vitrail.charts.bars import draw
 
         draw(found, chart, f"{weights.name} at {config.image}")
 

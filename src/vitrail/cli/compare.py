@@ -59,7 +59,7 @@ def compare(
     size = None if image is None else Size.of(image)
     found = [compared(name, size, workload, target) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
-        from vitrail.cli.compare_chart import compare_chart
+        from vitrail.charts.points import compare_chart
 
         points = [(entry.model, entry.params, entry.flops_forward, entry.train_peak_bytes) for entry in found]
         compare_chart(points, chart, memory_label=f"training, batch {batch}, {precision}")

@@ -67,7 +67,7 @@ def look(
     seed
         Seed of random weights and of the drawn photograph (default: 0).
     """
-    from vitrail.look.draw.sheet import check_path
+    from vitrail.charts.sheet import check_path
 
     check_path(out)
     require(

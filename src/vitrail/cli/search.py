@@ -46,10 +46,10 @@ def search(
         Exact values as JSON.
     """
     require((image is None) != (known is None), "give either --image FILE or --id ID to look for")
+    from vitrail.charts.contact_sheet import check_sheet_path, draw_sheet, match_tile, original, query_tile, save_sheet
     from vitrail.embed.job.part_files import require_arrow
     from vitrail.embed.job.plan import read_plan
     from vitrail.embed.search import embed_query, nearest, stored
-    from vitrail.embed.sheet import check_sheet_path, draw_sheet, match_tile, original, query_tile, save_sheet
 
     require_arrow()
     if out is not None:

@@ -7,7 +7,7 @@ from html import escape
 
 from torch import Tensor
 
-from vitrail.checkpoint.assess.pictures import bars, data_uri, heat, paired_filters
+from vitrail.charts.raster import bars, data_uri, heat, paired_filters
 from vitrail.checkpoint.surgery.projection import ProjectionLoss
 from vitrail.checkpoint.surgery.report import STATUSES, Change, Report, TableChange
 from vitrail.checkpoint.surgery.resample import METHODS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.assess.pictures import bars, encode_png, heat, tile
+from vitrail.charts.raster import bars, encode_png, heat, tile
 from vitrail.checkpoint.assess.simulate import Simulation
 from vitrail.checkpoint.surgery.resample import resample_table
 

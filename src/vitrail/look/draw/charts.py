@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
+from vitrail.charts.sheet import GREY, HEADER, INK, MARGIN, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.charts.sheet import GREY, HEADER, INK, MARGIN, Sheet
 from vitrail.errors import require
-from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
 from vitrail.look.filters import Filters
 from vitrail.look.positions import PositionSimilarity
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.charts.sheet import ACCENT, GREY, HEADER, INK, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
-from vitrail.look.draw.sheet import ACCENT, GREY, HEADER, INK, MARGIN, Sheet
 
 __all__ = ["Photo", "draw_focus", "draw_heads", "upsample"]
 

@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from vitrail.charts.sheet import GREY, HEADER, INK, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
 from vitrail.look.draw.overlay import Photo, upsample
-from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
 
 __all__ = ["draw_patches", "draw_quadtree", "draw_tokens"]
 

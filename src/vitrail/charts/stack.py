@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.chart_frame import INK, RED, finish, halo, new_figure, plain_log, shades
+from vitrail.charts.plots import INK, RED, finish, halo, new_figure, plain_log, shades
 from vitrail.cli.tables import bytes_text
 from vitrail.config import Config
 from vitrail.errors import require

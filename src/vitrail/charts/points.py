@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.chart_frame import INK, new_figure, plain_log, save, shades, style
+from vitrail.charts.plots import INK, new_figure, plain_log, save, shades, style
 from vitrail.plan.hardware import GIB
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.cli.chart_frame import INK, finish, new_figure, shades
+from vitrail.charts.plots import INK, finish, new_figure, shades
 from vitrail.embed.engines.profile import SECTIONS, Profile
 
 __all__ = ["draw"]
