@@ -1,38 +1,41 @@
-"""What all charts share: the canvas, colours, ticks and titles. matplotlib is an extra and is imported on use."""
+"""A row of plots on a sheet, and what plots share: shades, ticks, legends, and names that keep apart."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import VitrailError, require
+from vitrail.charts.palette import INK, PAPER, RED
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["FAINT", "INK", "RED", "finish", "halo", "new_figure", "plain_log", "save", "shades", "style"]
-
-INK, FAINT, RED = "#222222", "#8a8a8a", "#b3001b"
-SUFFIXES = (".png", ".svg", ".pdf")
+__all__ = ["apart", "halo", "legend", "limit", "plain_log", "plots", "shades"]
 
 
-def new_figure(path: Path, panels: int = 1) -> tuple[Figure, Any]:
-    require(
-        path.suffix.lower() in SUFFIXES,
-        f"chart {str(path)!r} does not end in {', '.join(SUFFIXES)}; name a file like memory.png",
-    )
-    require(path.parent.is_dir(), f"chart folder {str(path.parent)!r} does not exist; make it first")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise VitrailError("charts need matplotlib, which is not installed; run pip install 'vitrail[plot]'") from None
-    figure = Figure(figsize=(8.6, 5.2) if panels == 1 else (11, 4.8), dpi=150, layout="constrained")
-    return figure, figure.subplots(1, panels)
+def plots(
+    title: str,
+    subtitle: str,
+    panels: Sequence[tuple[str, str, str]],
+    *,
+    height: float = 3.4,
+    width: float = 4.4,
+    names: Sequence[str] = (),
+) -> tuple[Sheet, list[Axes]]:
+    """A plot for each panel (its title, and what x and y are), with room for names at the right of the last one."""
+    right = max((0.5 + 0.075 * len(name) for name in names), default=0.2)
+    left, top, gap = MARGIN + 0.6, HEADER + (0.3 if any(name for name, _, _ in panels) else 0.08), 0.85
+    whole = left + len(panels) * (width + gap) - gap + right + MARGIN
+    sheet = Sheet(top + height + 0.5 + MARGIN, whole, title, subtitle)
+    return sheet, [
+        sheet.plot(top, left + index * (width + gap), height, width, title=name, x=x, y=y)
+        for index, (name, x, y) in enumerate(panels)
+    ]
 
 
 def shades(count: int) -> list[Any]:
-    """Dark to light along viridis, which keeps its order in grey and to the colour-blind; its pale end left out."""
+    """Dark to light along viridis; its pale end is left out."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.85 * index / max(1, count - 1)) for index in range(count)]
@@ -52,24 +55,26 @@ def halo() -> list[Any]:
     """A white edge, so that words stay legible over lines."""
     from matplotlib.patheffects import withStroke
 
-    return [withStroke(linewidth=3, foreground="white", alpha=0.9)]
+    return [withStroke(linewidth=3, foreground=PAPER, alpha=0.9)]
 
 
-def style(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-    axes.set_axisbelow(True)
+def legend(axes: Axes, *, reverse: bool = False) -> None:
+    """The names of what was drawn, at the right of a plot."""
+    if axes.get_legend_handles_labels()[0]:
+        place = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.02), "reverse": reverse}
+        axes.legend(**place, frameon=False, fontsize=8.5, labelcolor=INK)
 
 
-def finish(figure: Figure, axes: Axes, path: Path, title: str, subtitle: str) -> None:
-    style(axes)
-    axes.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold", color=INK)
-    axes.text(0, 1.025, subtitle, transform=axes.transAxes, fontsize=9.5, color=FAINT)
-    save(figure, path)
+def limit(axes: Axes, left: float, value: float, name: str) -> None:
+    """A red line across, and what it is."""
+    axes.axhline(value, color=RED, linewidth=1.2)
+    place = {"xytext": (4, 3), "textcoords": "offset points", "path_effects": halo()}
+    axes.annotate(name, (left, value), **place, color=RED, va="bottom", ha="left", fontsize=9)
 
 
-def save(figure: Figure, path: Path) -> None:
-    # no date in the file: the same question gives the same bytes
-    figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Ascending places, pushed up until neighbours are a gap apart."""
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else max(place, gap / 2))
+    return moved

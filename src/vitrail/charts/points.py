@@ -1,45 +1,32 @@
-"""Models side by side, as a chart."""
+"""Points on logarithmic axes, each with its name where there is room for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.charts.plots import INK, new_figure, plain_log, save, shades, style
-from vitrail.plan.hardware import GIB
+from vitrail.charts.palette import INK
+from vitrail.charts.plots import plain_log, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["compare_chart"]
+__all__ = ["named_points"]
 
 
-def compare_chart(models: Sequence[tuple[str, int, int, int]], path: Path, *, memory_label: str) -> None:
-    """(name, parameters, forward FLOPs, peak bytes) of each model: parameters and memory against FLOPs, log-log."""
-    figure, (left, right) = new_figure(path, panels=2)
-    panels = (
-        (left, [(flops / 1e9, params / 1e6, name) for name, params, flops, _ in models], "parameters, millions"),
-        (right, [(flops / 1e9, peak / GIB, name) for name, _, flops, peak in models], f"peak GiB, {memory_label}"),
-    )
-    for axes, unsorted, label in panels:
-        points = sorted(unsorted)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for (x, y, _), colour in zip(points, shades(len(points)), strict=True):
-            axes.plot([x], [y], "o", color=colour, markersize=9, zorder=3)
-        axes.margins(0.14, 0.18)
-        axes.set_xlabel("forward GFLOP an image")
-        axes.set_ylabel(label)
-        plain_log(axes, both=True)
-        style(axes)
-        axes.grid(axis="x", color="#f0f0f0", linewidth=0.7)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.04)  # type: ignore[union-attr]
-    figure.suptitle("Models side by side", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
-    figure.draw_without_rendering()  # places are known once the layout is
-    for axes, points, _ in panels:
-        _names(axes, points, figure.dpi)
-    save(figure, path)
+def named_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """(x, y, name) of every point; the shade goes with x."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    points = sorted(points)
+    for (x, y, _), colour in zip(points, shades(len(points)), strict=True):
+        axes.plot([x], [y], "o", color=colour, markersize=9, zorder=3)
+    axes.margins(0.14, 0.18)
+    plain_log(axes, both=True)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # the points' places are known once the scales are
+    _names(axes, points, figure.dpi)
 
 
 def _names(axes: Axes, points: Sequence[tuple[float, float, str]], dpi: float) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from vitrail.charts.raster import bars, data_uri, heat, paired_filters
+from vitrail.charts.bars import bars
+from vitrail.charts.raster import data_uri, filter_picture, heat
 from vitrail.checkpoint.surgery.projection import ProjectionLoss
 from vitrail.checkpoint.surgery.report import STATUSES, Change, Report, TableChange
 from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
 
-__all__ = ["to_html"]
+__all__ = ["paired_filters", "to_html"]
 
 MOST_SHOWN = 12
 """Images of which the page shows the cosine."""
@@ -122,7 +125,7 @@ def _table(table: TableChange) -> str:
     sides = []
     for label, grid in (("before", table.old), ("after", table.new)):
         maps = "".join(
-            f'<img src="{data_uri(heat(getattr(each, label), low, 1.0))}" '
+            f'<img src="{data_uri(heat(getattr(each, label).numpy(), low, 1.0))}" '
             f'style="aspect-ratio: {grid.width}/{grid.height}" '
             f'alt="{label}: {each.place[0]:.0%} down, {each.place[1]:.0%} across">'
             for each in table.maps
@@ -159,6 +162,13 @@ def _biases(tables: list[TableChange]) -> str:
         "<section><h2>Relative biases</h2><table><tr><th>table</th><th>grid</th><th>method</th>"
         f"<th>lost there and back</th></tr>{rows}</table></section>"
     )
+
+
+def paired_filters(before: Tensor, after: Tensor, count: int = 12) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The strongest directions of the old projection, (D, C, P, Q), and the same directions of the new one."""
+    directions = torch.linalg.svd(before.flatten(1).double(), full_matrices=False).U.T[:count]
+    old, new = ((directions @ each.flatten(1).double()).unflatten(1, each.shape[1:]) for each in (before, after))
+    return [(filter_picture(one.numpy()), filter_picture(other.numpy())) for one, other in zip(old, new, strict=True)]
 
 
 def _projection(report: Report) -> str:

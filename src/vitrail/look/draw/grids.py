@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.charts.sheet import GREY, HEADER, INK, MARGIN, Sheet
+from vitrail.charts.palette import BLUE, GREY, INK
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.errors import require
 from vitrail.look.filters import Filters
 from vitrail.look.positions import PositionSimilarity
@@ -66,7 +67,7 @@ def draw_filters(found: Filters, *, title: str, subtitle: str) -> Sheet:
     chart = right + some_wide + 0.85
     sheet = Sheet(top + block + MARGIN + 0.1, chart + 2.6 + MARGIN, title, subtitle)
 
-    sheet.text(HEADER + 0.1, MARGIN, "Principal filters, and what each carries", weight="bold")
+    sheet.text(top - 0.12, MARGIN, "Principal filters, and what each carries", weight="bold", size=9.5)
     for index, (picture, share) in enumerate(
         zip(found.principal[: rows * columns], found.shares.tolist(), strict=False)
     ):
@@ -78,7 +79,7 @@ def draw_filters(found: Filters, *, title: str, subtitle: str) -> Sheet:
             place[0] + tall + 0.14, place[1] + wide / 2, f"{100 * share:.1f} %", size=8, colour=GREY, align="center"
         )
 
-    sheet.text(HEADER + 0.1, right, "The filters of largest norm", weight="bold")
+    sheet.text(top - 0.12, right, "The filters of largest norm", weight="bold", size=9.5)
     order = found.filters.flatten(1).norm(dim=1).argsort(descending=True)[: SOME[0] * SOME[1]]
     pictures = np.stack([_as_picture(found.filters[index]) for index in order])
     count = (-(-len(pictures) // SOME[1]), SOME[1])
@@ -87,20 +88,13 @@ def draw_filters(found: Filters, *, title: str, subtitle: str) -> Sheet:
     axes = sheet.picture(top, right, some_wide * mosaic.shape[0] / mosaic.shape[1], some_wide)
     axes.imshow(mosaic, interpolation="nearest", cmap="gray", vmin=0, vmax=1, aspect="auto")
 
-    sheet.text(HEADER + 0.1, chart, "Carried by the first k", weight="bold")
-    axes = sheet.axes(top, chart, block - 0.42, 2.6)
+    x, y = "k principal filters", "% of the weights' squared norm"
+    axes = sheet.plot(top, chart, block - 0.42, 2.6, title="Carried by the first k", x=x, y=y)
     total = np.concatenate([[0.0], 100 * found.shares.cumsum(0).cpu().numpy()])
-    axes.plot(total, color="#31688e", linewidth=1.8)
-    axes.fill_between(range(len(total)), total, color="#31688e", alpha=0.12, linewidth=0)
+    axes.plot(total, color=BLUE, linewidth=1.8)
+    axes.fill_between(range(len(total)), total, color=BLUE, alpha=0.12, linewidth=0)
     axes.set(xlim=(0, len(total) - 1), ylim=(0, 101))
-    axes.set_xlabel("k principal filters", fontsize=8.5, color=INK)
-    axes.set_ylabel("% of the weights' squared norm", fontsize=8.5, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
-    axes.grid(color="#e9ecef", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#aab3bb")
     return sheet
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitrail.charts.sheet import GREY, HEADER, INK, MARGIN, Sheet
+from vitrail.charts.palette import BLUE, GREY, INK
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
@@ -18,7 +19,6 @@ from vitrail.look.draw.overlay import Photo, upsample
 __all__ = ["draw_patches", "draw_quadtree", "draw_tokens"]
 
 WIDE, GAP = 3.7, 0.22
-PREFIX = "#31688e"
 
 
 def draw_tokens(
@@ -77,7 +77,7 @@ def draw_patches(
         axes = sheet.picture(strip, place, thumb, thumb)
         number = index - len(prefix)
         if number < 0:
-            axes.set_facecolor(PREFIX)
+            axes.set_facecolor(BLUE)
             axes.text(0.5, 0.5, prefix[index], color="white", fontsize=7.5, ha="center", va="center", fontweight="bold")
         else:
             axes.imshow(_crop(pixels, cells, patch, *divmod(number, grid.width)), aspect="auto")
