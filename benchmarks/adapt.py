@@ -7,7 +7,7 @@ its own, after its imports, and ends with the result flushed to the disk; candid
 the resident set (which counts mapped pages of the input) less what it was after the imports.
 
     copy     read the file and write it, 8 MiB at a time: the least that anything can cost
-    vitrail  load → adapt, with its report → save
+    vitrail  load → adapt → save
     timm     create_model(img_size=(384, 640)) → load_checkpoint with its filter → save_file
 """
 

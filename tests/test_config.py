@@ -121,5 +121,51 @@ def test_a_position_says_what_happens_to_its_weights_on_a_new_grid(kind):
     config = config.but(mlp=parts.Mlp(width=40), position=kind())
     preprocessing = Preprocessing(image=config.image)
     checkpoint = Checkpoint(config=config, tensors=build(config).state_dict(), preprocessing=preprocessing)
-    _, report = adapt(checkpoint, {"image": "24x16"})
-    assert bool(report.resampled) == kind.on_new_grid.startswith("resampled")
+    _, changes = adapt(checkpoint, {"image": "24x16"})
+    said = kind().describe().on_new_grid.startswith("resampled")
+    assert bool(changes.resampled) == kind.resampled == said
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_model_takes_its_unit_and_its_multiples_and_no_half_of_it(name: str):
+    config = PRESETS[name]
+    unit = config.unit
+    taken = config.but(image=Size(2 * unit.height, 3 * unit.width))
+    assert taken.image.width == 3 * unit.width
+    if unit.height % 2 == 0:
+        with pytest.raises(VitrailError, match=r"height|divisible|patch"):
+            config.but(image=Size(2 * unit.height + unit.height // 2, 3 * unit.width), **_strict(config))
+
+
+def _strict(config: Config) -> dict[str, str]:
+    return {"remainder": "error"} if isinstance(config, ViTConfig) else {}
+
+
+EMBEDDINGS = {
+    "patches": (parts.Patches(patch=Size(16, 8)), Size(32, 24)),
+    "overlapping": (parts.Patches(patch=Size(16, 16), stride=Size(8, 12)), Size(8, 4)),
+    "hierarchical": (parts.Hierarchical(finest=Size(4, 2), widths=(8,)), Size(16, 12)),
+    "adaptive": (parts.Adaptive(patches=(Size(4, 2), Size(8, 4))), Size(6, 8)),
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_another_patch_keeps_the_embedding_in_proportion_and_back_is_identity(name: str):
+    embedding, patch = EMBEDDINGS[name]
+    changed = embedding.with_patch(patch)
+    assert changed.patch == patch
+    assert changed.with_patch(embedding.patch) == embedding
+    assert embedding.with_patch(embedding.patch) is embedding
+
+
+@pytest.mark.parametrize(
+    ("embedding", "patch"),
+    [
+        (parts.Patches(patch=Size(16, 16), stride=Size(8, 8)), Size(15, 16)),
+        (parts.Hierarchical(finest=Size(4, 4), widths=(8,)), Size(9, 8)),
+        (parts.Stem(patch=Size(16, 16)), Size(8, 8)),
+    ],
+)
+def test_a_patch_that_an_embedding_cannot_have_is_refused(embedding: parts.Embedding, patch: Size):
+    with pytest.raises(VitrailError, match=f"patch {patch}"):
+        embedding.with_patch(patch)

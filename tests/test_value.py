@@ -228,8 +228,8 @@ def test_a_number_says_its_range():
         ),
         (
             lambda: ViTConfig(pool=parts.MeanPool),  # pyright: ignore[reportArgumentType]
-            "pool <class 'vitrail.parts.MeanPool'> is not one of ClsPool, MeanPool, MaxPool, ClsMeanPool, AttentionPool"
-            '; did you mean MeanPool(...), or {"kind": "mean_pool"} in JSON?',
+            "pool <class 'vitrail.parts.pools.MeanPool'> is not one of ClsPool, MeanPool, MaxPool, ClsMeanPool, "
+            'AttentionPool; did you mean MeanPool(...), or {"kind": "mean_pool"} in JSON?',
         ),
         (
             lambda: ViTConfig(embedding=8),  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ from operator import mul
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from vitrail.codec import from_plain, parse_json, to_plain
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Fit, Remainder, Size, fit
 from vitrail.parts import (
     Adaptive,
@@ -26,20 +26,13 @@ from vitrail.parts import (
     Embedding,
     FullAttention,
     Learned,
-    LinearAttention,
     Mlp,
     MlpKind,
-    NoPosition,
     Patches,
     Pool,
     Position,
     Prefix,
     RelativeBias,
-    Rotary,
-    RotaryMixed,
-    SinCos1d,
-    SinCos2d,
-    SparseAttention,
     WindowedAttention,
     WindowPadding,
 )
@@ -151,25 +144,20 @@ class ViTConfig(_Config):
         >>> ViTConfig().position_parameters, ViTConfig(position=RelativeBias()).position_parameters
         (151296, 105408)
         """
-        match self.position:
-            case Learned(prefix=rows):
-                count = {"all": self.prefix.count, "cls": int(self.prefix.cls), "none": 0}[rows]
-                return (count + self.grid.area) * self.width
-            case RelativeBias(shared=shared, prefix=prefix):
-                span = self.relative_span
-                offsets = (2 * span.height - 1) * (2 * span.width - 1) + 3 * prefix
-                return offsets * self.num_heads * (1 if shared else self.depth)
-            case RotaryMixed():
-                return self.depth * self.width  # a row and a column frequency for every pair of values
-            case _:
-                return 0
+        return self.position.learns(self).count
 
     @property
-    def relative_span(self) -> Size:
-        """What relative offsets span: the grid, or the window where there are windows."""
-        if isinstance(self.attention, WindowedAttention):
-            return Size(*map(min, self.attention.window, self.grid))
-        return self.grid
+    def unit(self) -> Size:
+        """What the sides of an image must be multiples of, to be cut without a remainder."""
+        return self.embedding.unit
+
+    def with_patch(self, patch: Size) -> Self:
+        """The same model with another patch, all else of its embedding in proportion.
+
+        >>> ViTConfig().with_patch(Size(32, 32)).grid
+        Size(height=7, width=7)
+        """
+        return self.but(embedding=self.embedding.with_patch(patch))
 
     def fit(self, image: Size) -> Fit:
         """How an image of this size is cut."""
@@ -221,7 +209,16 @@ class PyramidConfig(_Config):
 
     def check(self, image: Size) -> None:
         """Refuse an image that some stage's patch does not divide."""
-        _check_sides("a pyramid", image, self.patches[-1])
+        _check_sides("a pyramid", image, self.unit)
+
+    @property
+    def unit(self) -> Size:
+        """What the sides of an image must be multiples of: the last stage's patch."""
+        return self.patches[-1]
+
+    def with_patch(self, patch: Size) -> Self:
+        """The same model with another first patch."""
+        return self.but(patch=patch)
 
     @property
     def patches(self) -> tuple[Size, ...]:
@@ -296,11 +293,18 @@ class MobileConfig(_Config):
 
     def check(self, image: Size) -> None:
         """Refuse an image whose map is, at some stage, not whole, or for a transformer not of whole patches."""
-        rows = columns = self.strides[-1]
-        for stage, stride in zip(self.stages, self.strides, strict=True):
-            if stage.transformer_depth:
-                rows, columns = lcm(rows, stride * self.patch.height), lcm(columns, stride * self.patch.width)
-        _check_sides("this mobile model", image, Size(rows, columns))
+        _check_sides("this mobile model", image, self.unit)
+
+    @property
+    def unit(self) -> Size:
+        """What the sides of an image must be multiples of, for whole maps and whole patches at every stage."""
+        stages = zip(self.stages, self.strides, strict=True)
+        cells = [stride for stage, stride in stages if stage.transformer_depth]
+        last = self.strides[-1]
+        return Size(*(lcm(last, *(cell * side for cell in cells)) for side in self.patch))
+
+    def with_patch(self, patch: Size) -> Self:
+        raise VitrailError(f"patch {patch} is not a mobile model's to choose; change its stages")
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -334,65 +338,43 @@ def _check_sides(kind: str, image: Size, unit: Size) -> None:
 
 
 def _check_position(config: ViTConfig) -> None:
-    position, kind = config.position, type(config.position).__name__
-    match position:
-        case SinCos1d():
-            multiple(kind, "width", config.width, 2)
-        case SinCos2d(layout=layout):
-            multiple(kind, "width", config.width, 4)
-            require(
-                layout != "big_vision" or config.width >= 8,
-                f"width {config.width} leaves the big_vision layout one frequency; use a width of 8 or more",
-            )
-        case Rotary():
-            multiple(kind, "head width", config.head_width, 4)
-        case RotaryMixed():
-            multiple(kind, "head width", config.head_width, 2)
-        case Learned() | RelativeBias() | NoPosition():
-            pass
+    config.position.check(config)
     require(
-        not (isinstance(position, RelativeBias) and position.prefix and config.prefix.count == 0),
-        "RelativeBias has prefix entries but the model has no prefix; use RelativeBias(prefix=False)",
+        not (isinstance(config.embedding, Adaptive) and config.position.on_regular_grids_only),
+        f"{type(config.position).__name__} needs a regular grid, and adaptive patches have none; "
+        "use Learned, SinCos2d or a rotary position",
     )
-    if isinstance(config.embedding, Adaptive):
-        require(
-            not isinstance(position, RelativeBias | SinCos1d),
-            f"{kind} needs a regular grid, and adaptive patches have none; use Learned, SinCos2d or a rotary position",
-        )
 
 
 def _check_attention(config: ViTConfig) -> None:
     attention, name = config.attention, type(config.attention).__name__
-    if isinstance(config.embedding, Adaptive):
+    require(
+        not (isinstance(config.embedding, Adaptive) and attention.on_regular_grids_only),
+        f"{name} needs a regular grid, and adaptive patches have none; use FullAttention or LinearAttention",
+    )
+    if isinstance(attention, WindowedAttention):
         require(
-            isinstance(attention, FullAttention | LinearAttention),
-            f"{name} needs a regular grid, and adaptive patches have none; use FullAttention or LinearAttention",
-        )
-    if isinstance(attention, WindowedAttention) and attention.window_padding == "zeros":
-        require(
-            config.remainder != "pad",
+            attention.window_padding != "zeros" or config.remainder != "pad",
             "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
             "changes nothing; use window_padding 'masked', or another remainder",
         )
-    if isinstance(config.position, RelativeBias):
         require(
-            isinstance(attention, FullAttention | WindowedAttention),
-            f"{name} forms no square score matrix for RelativeBias; use another position or FullAttention",
-        )
-        require(
-            not (isinstance(attention, WindowedAttention) and config.position.prefix),
+            not (isinstance(config.position, RelativeBias) and config.position.prefix),
             "RelativeBias(prefix=True) is for full attention; use RelativeBias(prefix=False) with windows",
         )
-    if isinstance(config.position, Rotary | RotaryMixed):
-        require(
-            not isinstance(attention, LinearAttention),
-            "rotary positions turn q and k, which LinearAttention needs positive; use an added position",
-        )
-    if isinstance(attention, LinearAttention | SparseAttention):
-        require(
-            config.attention_dropout == 0,
-            f"attention_dropout {config.attention_dropout} has no score matrix to drop from in {name}; use 0",
-        )
+    position = type(config.position).__name__
+    require(
+        config.position.acts_on != "scores" or attention.scores,
+        f"{name} forms no square score matrix for {position}; use another position or FullAttention",
+    )
+    require(
+        config.position.acts_on != "queries and keys" or attention.turns,
+        f"{position} turns q and k, which {name} needs positive; use an added position",
+    )
+    require(
+        config.attention_dropout == 0 or attention.scores,
+        f"attention_dropout {config.attention_dropout} has no score matrix to drop from in {name}; use 0",
+    )
 
 
 def _check_pool(config: ViTConfig) -> None:

@@ -8,11 +8,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from vitrail.errors import VitrailError, require, shown
 
-__all__ = ["Fit", "Remainder", "Size", "attention_elements", "fit", "position_id", "token_count", "windows_divide"]
+__all__ = [
+    "Fit",
+    "Remainder",
+    "Size",
+    "Windows",
+    "attention_elements",
+    "fit",
+    "offsets_of",
+    "position_id",
+    "token_count",
+]
 
 Remainder = Literal["error", "resize", "crop", "floor", "pad"]
 """What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
@@ -151,13 +161,52 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
     return fitted, (fitted - window) // step + 1
 
 
-def windows_divide(grid: Size, window: Size) -> bool:
-    """Whether windows, no larger than the grid, cut it into whole ones.
+@dataclass(frozen=True)
+class Windows:
+    """A grid cut into windows; where they do not divide it, they stick out below and to the right."""
 
-    >>> windows_divide(Size(14, 21), Size(7, 7)), windows_divide(Size(14, 20), Size(7, 7))
-    (True, False)
+    grid: Size
+    window: Size
+    shift: tuple[int, int]
+    """Rows and columns that the windows are moved by."""
+    zeros: bool
+    """Padding takes part in attention: the grid is shifted before it is padded, and only what wrapped is masked."""
+
+    @classmethod
+    def of(
+        cls, grid: Size, window: Size, *, frame: Size | None = None, shifted: bool = False, zeros: bool = False
+    ) -> Self:
+        """Windows no larger than the frame (by default the grid), shifted by half where there is more than one.
+
+        >>> cut = Windows.of(Size(14, 20), Size(7, 7), shifted=True)
+        >>> cut.across, cut.padded, cut.shift
+        (Size(height=2, width=3), Size(height=14, width=21), (3, 3))
+        """
+        frame = frame or grid
+        window = Size(*map(min, window, frame))
+        down, right = (
+            side // 2 if shifted and length > side else 0 for side, length in zip(window, frame, strict=True)
+        )
+        return cls(grid, window, (down, right), zeros)
+
+    @property
+    def across(self) -> Size:
+        """Windows along each side."""
+        return Size(*(-(-length // side) for length, side in zip(self.grid, self.window, strict=True)))
+
+    @property
+    def padded(self) -> Size:
+        """The grid with what sticks out."""
+        return Size(*(count * side for count, side in zip(self.across, self.window, strict=True)))
+
+
+def offsets_of(grid: Size) -> Size:
+    """How many row and column offsets there are between two patches of a grid.
+
+    >>> offsets_of(Size(14, 14)).area
+    729
     """
-    return all(length % min(side, length) == 0 for length, side in zip(grid, window, strict=True))
+    return Size(2 * grid.height - 1, 2 * grid.width - 1)
 
 
 def token_count(grid: Size, prefix: int = 0) -> int:

@@ -8,6 +8,7 @@ from configs import any_configs
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
 from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.checkpoint.surgery.changes import Changes, Resized
 from vitrail.config import Config, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -65,6 +66,10 @@ def image(size: Size, channels: int = 3) -> torch.Tensor:
     return torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(12))
 
 
+def resized(changes: Changes) -> list[Resized]:
+    return [change.resized for change in changes.tensors if change.resized is not None]
+
+
 # ── identity ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -72,10 +77,10 @@ def image(size: Size, channels: int = 3) -> torch.Tensor:
 @given(any_configs)
 def test_any_model_at_its_native_size_is_itself(config):
     checkpoint = made(config)
-    adapted, report = adapt(checkpoint, config)
+    adapted, changes = adapt(checkpoint, config)
     assert adapted is checkpoint
-    assert set(report.kept) == set(checkpoint.tensors)
-    assert (report.resampled, report.missing, report.unused, report.tables, report.notes) == ((), (), (), (), ())
+    assert set(changes.kept) == set(checkpoint.tensors)
+    assert (changes.resampled, changes.missing, changes.unused, changes.notes) == ((), (), (), ())
 
 
 def test_changes_that_change_nothing_are_the_identity():
@@ -93,9 +98,9 @@ def test_the_input_is_never_touched():
 
 def test_what_needs_nothing_is_the_same_object():
     checkpoint = made(SMALL)
-    adapted, report = adapt(checkpoint, {"image": "32x20"})
-    assert report.resampled == ("position.table",)
-    assert all(adapted.tensors[name] is checkpoint.tensors[name] for name in report.kept)
+    adapted, changes = adapt(checkpoint, {"image": "32x20"})
+    assert changes.resampled == ("position.table",)
+    assert all(adapted.tensors[name] is checkpoint.tensors[name] for name in changes.kept)
 
 
 # ── image ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,11 +124,11 @@ POSITIONS = [
 def test_an_adapted_model_is_the_old_one_at_the_new_size(position, size):
     """The model resamples by its own convention as it runs; adapting does it once, for good."""
     checkpoint = made(SMALL.but(position=position, prefix=Prefix(registers=2)))
-    adapted, report = adapt(checkpoint, {"image": size})
+    adapted, changes = adapt(checkpoint, {"image": size})
     pixels = image(size)
     assert torch.equal(adapted.model()(pixels), checkpoint.model()(pixels))
     assert adapted.config.grid == Size(size.height // 4, size.width // 4)
-    assert any(type(position).__name__ in note for note in report.notes)
+    assert any(type(position).__name__ in note for note in changes.notes)
 
 
 @pytest.mark.parametrize("window", [Size(3, 2), Size(5, 9)], ids=str)
@@ -139,14 +144,15 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
     config = PyramidConfig(image=Size(48, 64), stages=stages, window=Size(5, 7), classes=6)
     checkpoint = made(config)
-    larger, report = adapt(checkpoint, {"image": "64x96"})
-    assert not report.resampled
+    larger, changes = adapt(checkpoint, {"image": "64x96"})
+    assert not changes.resampled
     assert torch.equal(larger.model()(image(Size(64, 96))), checkpoint.model()(image(Size(64, 96))))
-    smaller, report = adapt(checkpoint, {"image": "24x40"})
-    assert all("near offsets" in change.note for change in report.changes if change.status == "resampled")
+    smaller, changes = adapt(checkpoint, {"image": "24x40"})
+    assert all("near offsets" in change.note for change in changes.tensors if change.status == "resampled")
     assert torch.equal(smaller.model()(image(Size(24, 40))), checkpoint.model()(image(Size(24, 40))))
-    _, report = adapt(checkpoint, {"window": "7x7"})
-    assert len(report.tables) == 4
+    _, changes = adapt(checkpoint, {"window": "7x7"})
+    assert {(each.what, each.old, each.by) for each in resized(changes)} == {("biases", Size(5, 7), "timm")}
+    assert [each.new for each in resized(changes)] == [Size(7, 7)] * 2 + [Size(6, 7)] * 2  # a grid of 6x8 at the end
 
 
 @pytest.mark.parametrize("padding", ["masked", "zeros"])
@@ -155,36 +161,36 @@ def test_windows_that_do_not_divide_the_new_grid_say_what_pads_them(padding):
     pyramid = PyramidConfig(image=Size(40, 56), stages=stages, window=Size(5, 7), window_padding=padding)
     attention = WindowedAttention(window=Size(5, 7), window_padding=padding)
     for config, odd in ((pyramid, "16x24, 8x12"), (SMALL.but(attention=attention), "16x24")):
-        _, report = adapt(made(config), {"image": "64x96"})
-        (note,) = (note for note in report.notes if "windows" in note)
+        _, changes = adapt(made(config), {"image": "64x96"})
+        (note,) = (note for note in changes.notes if "windows" in note)
         assert note.startswith(f"windows of 5x7 do not divide grid {odd}: ")
         assert f"window_padding {padding!r}" in note
-        _, report = adapt(made(config), {"image": "80x112"})  # whole windows, on every grid
-        assert not any("windows" in note for note in report.notes)
+        _, changes = adapt(made(config), {"image": "80x112"})  # whole windows, on every grid
+        assert not any("windows" in note for note in changes.notes)
 
 
 def test_a_method_resamples_and_a_convention_goes_along():
     checkpoint = made(SMALL)
     named, _ = adapt(checkpoint, {"image": "32x40"}, method="torchvision")
     assert vit(named).position == Learned(convention="torchvision")
-    exact, report = adapt(checkpoint, {"image": "32x40"}, method="exact")
+    exact, changes = adapt(checkpoint, {"image": "32x40"}, method="exact")
     assert vit(exact).position == Learned(convention="timm")
-    assert report.tables[0].method == "exact"
+    assert resized(changes) == [Resized(what="positions", old=Size(5, 7), new=Size(8, 10), by="exact")]
     assert not torch.equal(named.tensors["position.table"], exact.tensors["position.table"])
     back, _ = adapt(exact, {"image": "20x28"}, method="exact")
     # float32 twice rounded
     assert torch.allclose(back.tensors["position.table"], checkpoint.tensors["position.table"], atol=1e-6)
 
 
-def test_relative_biases_go_by_their_own_convention_and_the_report_names_it():
+def test_relative_biases_go_by_their_own_convention_and_the_changes_name_it():
     tables, name = {}, "blocks.0.attention.position.table"
     for convention in ("timm", "huggingface"):
         checkpoint = made(SMALL.but(position=RelativeBias(convention=convention)))
-        adapted, report = adapt(checkpoint, {"image": "32x40"})
-        assert {each.method for each in report.tables} == {convention}
-        assert f"5x7 → 8x10 by {convention} over offsets" in {change.note for change in report.changes}
+        adapted, changes = adapt(checkpoint, {"image": "32x40"})
+        assert {each.by for each in resized(changes)} == {convention}
+        assert f"5x7 → 8x10 by {convention} over offsets" in {change.note for change in changes.tensors}
         tables[convention] = adapted.tensors[name]
-        named, report = adapt(made(SMALL.but(position=RelativeBias())), {"image": "32x40"}, method=convention)
+        named, changes = adapt(made(SMALL.but(position=RelativeBias())), {"image": "32x40"}, method=convention)
         assert torch.equal(named.tensors[name], tables[convention])
         assert vit(named).position == RelativeBias(convention=convention)
     assert not torch.allclose(tables["timm"], tables["huggingface"], atol=0.01)
@@ -192,9 +198,9 @@ def test_relative_biases_go_by_their_own_convention_and_the_report_names_it():
 
 def test_a_convention_alone_changes_the_config_and_no_tensor():
     checkpoint = made(SMALL)
-    adapted, report = adapt(checkpoint, {}, method="dinov2")
+    adapted, changes = adapt(checkpoint, {}, method="dinov2")
     assert vit(adapted).position == Learned(convention="dinov2")
-    assert not report.resampled
+    assert not changes.resampled
 
 
 @pytest.mark.parametrize(
@@ -204,7 +210,7 @@ def test_a_method_may_be_given_by_its_short_name(name, method):
     found, expected = (adapt(made(SMALL), {"image": "32x40"}, method=each) for each in (name, method))
     assert torch.equal(found[0].tensors["position.table"], expected[0].tensors["position.table"])
     assert found[0].config == expected[0].config
-    assert found[1].tables[0].method == method
+    assert resized(found[1])[0].by == method
 
 
 @pytest.mark.parametrize("changes", [{}, {"image": "32x40"}])
@@ -229,28 +235,33 @@ def test_a_method_with_nothing_to_resample_is_said():
 
 def test_a_larger_patch_on_a_larger_image_gives_the_same_tokens():
     checkpoint = made(SMALL.but(position=NoPosition()))
-    adapted, report = adapt(checkpoint, {"image": "40x56", "patch": 8})
+    adapted, changes = adapt(checkpoint, {"image": "40x56", "patch": 8})
     patches = image(Size(20, 28)).unfold(2, 4, 4).unfold(3, 4, 4)  # each resized alone, as the projection assumes
     larger = torch.nn.functional.interpolate(patches.reshape(-1, 1, 4, 4), size=(8, 8), mode="bicubic", antialias=True)
     larger = larger.view(2, 3, 5, 7, 8, 8).permute(0, 1, 2, 4, 3, 5).reshape(2, 3, 40, 56)
     assert torch.allclose(adapted.model()(larger), checkpoint.model()(image(Size(20, 28))), atol=1e-4)
-    assert report.projection is not None
-    assert report.projection.natural < 1e-6
-    assert not any("loses" in note for note in report.notes)
+    assert changes.notes == ()
 
 
-def test_a_smaller_patch_says_what_it_loses():
-    _, report = adapt(made(SMALL), {"patch": "2x4"})
-    assert report.projection is not None
-    assert report.projection.natural > 0.05
-    assert any("loses" in note and "fine-tune" in note for note in report.notes)
+def test_filters_that_grow_as_pictures_are_said_to_change_tokens():
+    _, changes = adapt(made(SMALL), {"image": "40x56", "patch": 8}, projection="interpolate")
+    assert changes.notes == (
+        "the patch projection 4x4 → 8x8 (interpolate) changes tokens, where pinv would keep them; "
+        "fine-tune, or measure it on images",
+    )
+
+
+def test_a_smaller_patch_is_said_to_lose_detail():
+    for how in ("pinv", "natural", "interpolate"):
+        _, changes = adapt(made(SMALL), {"patch": "2x4"}, projection=how)
+        assert any(f"({how}) loses detail" in note and "fine-tune" in note for note in changes.notes)
 
 
 def test_channels_change_filters_and_statistics():
-    adapted, report = adapt(made(SMALL), {"channels": 1})
+    adapted, changes = adapt(made(SMALL), {"channels": 1})
     assert adapted.model()(image(Size(20, 28), 1)).shape == (2, 6)
     assert adapted.preprocessing.mean == (pytest.approx(sum(IMAGENET[0]) / 3),)
-    assert report.resampled == ("embedding.weight",)
+    assert changes.resampled == ("embedding.weight",)
     wide, _ = adapt(made(SMALL), {"channels": 13})
     assert len(wide.preprocessing.std) == 13
     assert wide.tensors["embedding.weight"].shape == (24, 13, 4, 4)
@@ -260,9 +271,9 @@ def test_a_grey_image_is_exact_in_one_channel_where_the_channels_have_the_same_s
     checkpoint = made(SMALL)
     checkpoint = checkpoint.but(preprocessing=replace(checkpoint.preprocessing, mean=(0.5,) * 3, std=(0.5,) * 3))
     grey = image(Size(20, 28), 1)
-    adapted, report = adapt(checkpoint, {"channels": 1})
+    adapted, changes = adapt(checkpoint, {"channels": 1})
     assert torch.allclose(adapted.model()(grey), checkpoint.model()(grey.expand(-1, 3, -1, -1)), atol=1e-5)
-    assert "which is exact for grey images" in report.notes[0]
+    assert "which is exact for grey images" in changes.notes[0]
     assert "which is nearly exact for grey images" in adapt(made(SMALL), {"channels": 1})[1].notes[0]
 
 
@@ -271,26 +282,26 @@ def test_a_grey_image_is_exact_in_one_channel_where_the_channels_have_the_same_s
 
 def test_registers_are_added_behind_and_removed_from_behind():
     checkpoint = made(SMALL.but(prefix=Prefix(registers=2)))
-    more, report = adapt(checkpoint, {"prefix": Prefix(registers=4)})
+    more, changes = adapt(checkpoint, {"prefix": Prefix(registers=4)})
     assert torch.equal(more.tensors["prefix.registers"][:, :2], checkpoint.tensors["prefix.registers"])
     old, new = checkpoint.tensors["position.table"], more.tensors["position.table"]
     assert torch.equal(new[:3], old[:3])
     assert not new[3:5].any()
     assert torch.equal(new[5:], old[3:])
-    assert report.notes == (f"2 registers are new and untrained, and every token attends to them: {CHANGED}",)
-    fewer, report = adapt(more, {"prefix": Prefix(registers=1)})
-    assert report.notes == (f"3 registers are dropped, and every other token attended to them: {CHANGED}",)
+    assert changes.notes == (f"2 registers are new and untrained, and every token attends to them: {CHANGED}",)
+    fewer, changes = adapt(more, {"prefix": Prefix(registers=1)})
+    assert changes.notes == (f"3 registers are dropped, and every other token attended to them: {CHANGED}",)
     assert torch.equal(fewer.tensors["prefix.registers"], checkpoint.tensors["prefix.registers"][:, :1])
     assert torch.equal(fewer.tensors["position.table"], torch.cat([old[:2], old[3:]]))
 
 
 def test_cls_gives_way_to_the_mean_of_patches():
     checkpoint = made(SMALL)
-    adapted, report = adapt(checkpoint, {"prefix": Prefix(cls=False), "pool": MeanPool()})
-    assert report.unused == ("prefix.cls",)
+    adapted, changes = adapt(checkpoint, {"prefix": Prefix(cls=False), "pool": MeanPool()})
+    assert changes.unused == ("prefix.cls",)
     assert torch.equal(adapted.tensors["position.table"], checkpoint.tensors["position.table"][1:])
     assert adapted.model()(image(Size(20, 28))).shape == (2, 6)
-    assert any("pooled by MeanPool" in note for note in report.notes)
+    assert any("pooled by MeanPool" in note for note in changes.notes)
 
 
 def test_relative_biases_lose_their_prefix_entries_with_the_prefix():
@@ -313,21 +324,21 @@ def test_position_rows_that_go_are_added_to_their_tokens(rows):
 
 def test_an_attention_pool_comes_and_goes():
     checkpoint = made(SMALL)
-    adapted, report = adapt(checkpoint, {"pool": AttentionPool(num_heads=3, mlp_width=40)})
-    assert all(name.startswith("pool.") for name in report.missing)
+    adapted, changes = adapt(checkpoint, {"pool": AttentionPool(num_heads=3, mlp_width=40)})
+    assert all(name.startswith("pool.") for name in changes.missing)
     assert torch.equal(adapted.tensors["pool.norm.weight"], torch.ones(24))
     adapted.model()(image(Size(20, 28)))
-    back, report = adapt(adapted, {"pool": ClsPool()})
-    assert all(name.startswith("pool.") for name in report.unused)
+    back, changes = adapt(adapted, {"pool": ClsPool()})
+    assert all(name.startswith("pool.") for name in changes.unused)
     assert torch.equal(back.model()(image(Size(20, 28))), checkpoint.model()(image(Size(20, 28))))
 
 
 def test_a_new_head_is_zero_and_the_same_count_keeps_the_old():
-    adapted, report = adapt(made(SMALL), {"classes": 9})
-    assert report.missing == ("head.weight", "head.bias")
+    adapted, changes = adapt(made(SMALL), {"classes": 9})
+    assert changes.missing == ("head.weight", "head.bias")
     assert not adapted.model()(image(Size(20, 28))).any()
-    headless, report = adapt(made(SMALL), {"classes": 0})
-    assert report.unused == ("head.weight", "head.bias")
+    headless, changes = adapt(made(SMALL), {"classes": 0})
+    assert changes.unused == ("head.weight", "head.bias")
     assert headless.model()(image(Size(20, 28))).shape == (2, 24)
 
 
@@ -352,11 +363,11 @@ def test_new_tensors_have_the_weights_type():
 def test_weights_in_eight_bits_are_adapted_and_run(dtype):
     checkpoint = made(SMALL)
     narrow = checkpoint.but(tensors={name: tensor.to(dtype) for name, tensor in checkpoint.tensors.items()})
-    changes = {"image": "32x20", "patch": 2, "channels": 1, "prefix": "cls,registers=3", "classes": 4}
-    adapted, report = adapt(narrow, changes)
+    target = {"image": "32x20", "patch": 2, "channels": 1, "prefix": "cls,registers=3", "classes": 4}
+    adapted, changes = adapt(narrow, target)
     assert {tensor.dtype for tensor in adapted.tensors.values()} == {dtype}
-    assert all(adapted.tensors[name] is narrow.tensors[name] for name in report.kept)
-    wide, _ = adapt(narrow.but(tensors={name: tensor.float() for name, tensor in narrow.tensors.items()}), changes)
+    assert all(adapted.tensors[name] is narrow.tensors[name] for name in changes.kept)
+    wide, _ = adapt(narrow.but(tensors={name: tensor.float() for name, tensor in narrow.tensors.items()}), target)
     assert all(torch.equal(adapted.tensors[name].float(), t.to(dtype).float()) for name, t in wide.tensors.items())
     assert adapted.model()(image(Size(32, 20), 1)).dtype == torch.float32
 
@@ -429,6 +440,6 @@ def test_stride_scales_with_the_patch_or_is_asked_for():
 
 def test_max_pool_and_dropout_change_nothing_else():
     checkpoint = made(SMALL)
-    adapted, report = adapt(checkpoint, replace(SMALL, pool=MaxPool(), dropout=0.1))
-    assert set(report.kept) == set(checkpoint.tensors)
+    adapted, changes = adapt(checkpoint, replace(SMALL, pool=MaxPool(), dropout=0.1))
+    assert set(changes.kept) == set(checkpoint.tensors)
     assert vit(adapted).pool == MaxPool()

@@ -171,13 +171,13 @@ def test_what_is_silent_changes_no_vector_and_every_target_is_read_back(family: 
     before, silent = vector(checkpoint), 0
     for number, target in enumerate(targets(checkpoint.config)):
         try:
-            adapted, report = adapt(checkpoint, target)
+            adapted, changes = adapt(checkpoint, target)
         except VitrailError:
             continue
-        said = [note for note in report.notes if not note.startswith("the head")]
+        said = [note for note in changes.notes if not note.startswith("the head")]
         silent += not said
-        assert same(vector(adapted), before) == (not said), (target, report.notes)
-        assert all("\n" not in note for note in report.notes)
+        assert same(vector(adapted), before) == (not said), (target, changes.notes)
+        assert all("\n" not in note for note in changes.notes)
         path = tmp_path / f"{number}.safetensors"
         save(adapted, path, dialect="vitrail")
         again = load(path)

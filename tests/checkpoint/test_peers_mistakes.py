@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from peers import timm, transformers, vit_pytorch
+from vitrail.checkpoint.assess.projection_loss import predicted_loss
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.checkpoint.surgery.projection import predicted_loss
 from vitrail.checkpoint.surgery.resample import resample_relative, resample_table
 from vitrail.checkpoint.write import save
 from vitrail.geometry import Size
@@ -53,10 +53,10 @@ def test_timm_leaves_a_2x8_table_as_it_is_on_4x4_and_vitrail_resamples_it(tmp_pa
     model.set_input_size((16, 16))  # 4×4, the same count
     assert torch.equal(model.pos_embed, before)
 
-    adapted, report = adapt(checkpoint, {"image": "16x16"})
+    adapted, changes = adapt(checkpoint, {"image": "16x16"})
     expected = timm.layers.resample_abs_pos_embed(before, [4, 4], [2, 8])[0]
     assert torch.equal(adapted.tensors["position.table"], expected)
-    assert report.resampled == ("position.table",)
+    assert changes.resampled == ("position.table",)
     assert relative(before[0, 1:], expected[1:]) > 0.3
 
 
@@ -153,9 +153,9 @@ def test_transformers_interpolates_a_native_2x8_grid_into_something_else_and_vit
 
     model.save_pretrained(tmp_path / "vit")
     checkpoint = load(tmp_path / "vit")
-    adapted, report = adapt(checkpoint, {"image": "8x32"})
+    adapted, changes = adapt(checkpoint, {"image": "8x32"})
     assert adapted is checkpoint
-    assert not report.resampled
+    assert not changes.resampled
     tokens, _ = adapted.model().features(image)  # type: ignore[operator]
     assert relative(tokens, native) < 1e-5
 
@@ -280,8 +280,8 @@ def test_an_adapted_directory_loads_into_transformers_at_the_new_size_with_our_o
     extra = {"Beit": {"use_relative_position_bias": True}, "DINOv3ViT": {"num_register_tokens": 2}}
     model = hugging_face(20, kind, **extra.get(kind, {}))
     model.save_pretrained(tmp_path / "before")
-    adapted, report = adapt(load(tmp_path / "before"), {"image": "32x32"})
-    assert report.resampled if kind != "DINOv3ViT" else not report.resampled
+    adapted, changes = adapt(load(tmp_path / "before"), {"image": "32x32"})
+    assert changes.resampled if kind != "DINOv3ViT" else not changes.resampled
     save(adapted, tmp_path / "after")
     peer = type(model).from_pretrained(tmp_path / "after").eval()
     ours, image = adapted.model(), pixels(32, 32)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from peers import timm
-from vitrail.checkpoint.surgery.projection import Projection, change_channels, predicted_loss, resize_projection
+from vitrail.checkpoint.assess.projection_loss import predicted_loss
+from vitrail.checkpoint.surgery.projection import Projection, change_channels, resize_projection
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.patches import cut_patches, embed_by_matmul

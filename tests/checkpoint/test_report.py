@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,19 +12,20 @@ from PIL import Image
 from vitrail.charts.bars import bars
 from vitrail.charts.raster import heat
 from vitrail.checkpoint.assess.drift import measure_drift
+from vitrail.checkpoint.assess.report import Report, assess, to_json
 from vitrail.checkpoint.assess.report_html import paired_filters, to_html
+from vitrail.checkpoint.assess.similarity import agreement, similarity_maps
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.checkpoint.surgery.report import Report, agreement, similarity_maps, to_json
 from vitrail.checkpoint.surgery.resample import resample_table
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.images.synthesize import synthesize_image
 from vitrail.nn.build import build
-from vitrail.parts import Mlp, Patches, Prefix, RelativeBias
+from vitrail.parts import MeanPool, Mlp, Patches, Prefix, RelativeBias
 
 SMALL = ViTConfig(
     image=Size(20, 28),
@@ -46,7 +48,12 @@ def checkpoint() -> Checkpoint:
 @pytest.fixture(scope="module")
 def report(checkpoint) -> Report:
     changes = {"image": "16x22", "patch": 2, "prefix": Prefix(registers=2), "channels": 4, "classes": 3}
-    return adapt(checkpoint, changes)[1]
+    return judged(checkpoint, changes)
+
+
+def judged(checkpoint: Checkpoint, target: dict[str, Any], **options: Any) -> Report:
+    adapted, changes = adapt(checkpoint, target, **options)
+    return assess(checkpoint, adapted, changes)
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +65,11 @@ def images(tmp_path_factory) -> list[Path]:
 
 
 def test_every_tensor_of_both_models_is_in_exactly_one_line(checkpoint, report):
-    names = [change.name for change in report.changes]
+    names = [change.name for change in report.changes.tensors]
     assert len(names) == len(set(names))
-    expected = build(report.target).state_dict()
+    expected = build(report.changes.target).state_dict()
     assert set(names) == set(checkpoint.tensors) | set(expected)
-    for change in report.changes:
+    for change in report.changes.tensors:
         before = checkpoint.tensors.get(change.name)
         assert change.before == (None if before is None else tuple(before.shape))
         assert change.after == (tuple(expected[change.name].shape) if change.status != "unused" else None)
@@ -76,8 +83,45 @@ def test_json_says_everything_but_the_pictures(report):
     assert set(data["tables"][0]) == {"name", "old", "new", "method", "round_trip", "agreement", "bands"}
     assert 0 < data["projection"]["natural"] < data["projection"]["white"]
     subjects = ("positions", "channels 3 → 4", "the patch projection", "2 registers are new", "the head is new")
+    subjects += ("position.table comes back from 8x11 with an error", "tokens of the new patch 2x2 are off by")
     assert all(note.startswith(subject) for note, subject in zip(data["notes"], subjects, strict=True))
     assert data["drift"] is None
+
+
+def test_the_figures_are_those_of_the_tensors_before_and_after(checkpoint):
+    """Against the definition: there and back in float64, rows of the prefix aside."""
+    adapted, changes = adapt(checkpoint, {"image": "32x20", "prefix": "cls,registers=2"}, method="huggingface")
+    (table,) = assess(checkpoint, adapted, changes).tables
+    old, new = (each.tensors["position.table"].double() for each in (checkpoint, adapted))
+    back = resample_table(new[3:], old=Size(8, 5), new=Size(5, 7), method="huggingface")
+    assert (table.old, table.new, table.method) == (Size(5, 7), Size(8, 5), "huggingface")
+    assert table.round_trip == pytest.approx(float((back - old[1:]).norm() / old[1:].norm()))
+    assert sum(band.energy for band in table.bands) == pytest.approx(1)
+
+
+def test_relative_biases_are_judged_without_their_prefix_entries(checkpoint):
+    config = SMALL.but(position=RelativeBias(), pool=MeanPool())
+    tensors = {name: torch.randn_like(value) for name, value in build(config).state_dict().items()}
+    biased = checkpoint.but(config=config, tensors=tensors)
+    with_prefix, without = (judged(biased, {"image": "32x40", "prefix": prefix}).tables for prefix in ("cls", "none"))
+    assert [each.name for each in with_prefix] == [f"blocks.{block}.attention.position.table" for block in (0, 1)]
+    assert [each.round_trip for each in without] == [each.round_trip for each in with_prefix]
+
+
+def test_a_larger_patch_loses_nothing_and_a_smaller_one_is_predicted(checkpoint):
+    larger, smaller = judged(checkpoint, {"image": "40x56", "patch": 8}), judged(checkpoint, {"patch": 2})
+    assert larger.projection is not None
+    assert smaller.projection is not None
+    assert larger.projection.natural < 1e-6
+    assert larger.notes == ()
+    assert smaller.projection.natural > 0.05
+    assert smaller.notes[-1].startswith("tokens of the new patch 2x2 are off by")
+
+
+def test_changes_of_other_checkpoints_are_refused(checkpoint):
+    adapted, changes = adapt(checkpoint, {"image": "32x20"})
+    with pytest.raises(VitrailError, match="not those between these two checkpoints; give what adapt returned"):
+        assess(adapted, checkpoint, changes)
 
 
 class Page(HTMLParser):
@@ -105,9 +149,10 @@ class Page(HTMLParser):
 
 
 def test_the_page_is_whole_and_fetches_nothing(checkpoint, report, images):
-    grey, found = adapt(checkpoint, {"image": "32x20"})
+    other, changes = adapt(checkpoint, {"image": "32x20"})
+    drift = assess(checkpoint, other, changes, images=images).drift
     page = Page()
-    page.feed(to_html(replace(report, drift=measure_drift(checkpoint, grey, images)), title="a <b> & c"))
+    page.feed(to_html(replace(report, drift=drift), title="a <b> & c"))
     assert page.open == []
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert len(page.sources) == 9 + 9 + 2 * 12
@@ -121,7 +166,6 @@ def test_the_page_is_whole_and_fetches_nothing(checkpoint, report, images):
         "0.png",
     ):
         assert word in text
-    assert found.drift is None
 
 
 def test_pages_of_other_adaptations_are_whole_too(checkpoint):
@@ -131,7 +175,7 @@ def test_pages_of_other_adaptations_are_whole_too(checkpoint):
     )
     for source, changes in ((checkpoint, {}), (biased, {"image": "32x20"}), (checkpoint, {"classes": 0})):
         page = Page()
-        page.feed(to_html(adapt(source, changes)[1]))
+        page.feed(to_html(judged(source, changes)))
         assert page.open == []
 
 

@@ -112,13 +112,16 @@ def test_a_pool_with_weights_is_another_shape():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"position": Rotary()}, "Rotary, index coordinates on another grid recomputed: indices go on, beyond those"),
-        ({"position": Rotary(coordinates="normalised")}, "normalised coordinates on another grid recomputed: coord"),
+        ({"position": Rotary()}, "Rotary (index) on another grid recomputed: indices go on, beyond those"),
+        ({"position": Rotary(coordinates="normalised")}, "Rotary (normalised) on another grid recomputed: coord"),
         (
             {"position": RelativeBias(prefix=False), "attention": WindowedAttention(window=Size(2, 3))},
             "RelativeBias within windows of 2x3 on another grid kept",
         ),
-        ({"position": RelativeBias()}, "RelativeBias on another grid resampled: offsets are stretched with the grid"),
+        (
+            {"position": RelativeBias()},
+            "RelativeBias (huggingface) on another grid resampled: offsets are stretched with the grid",
+        ),
         (
             {"attention": LinearAttention(), "mlp": Mlp(width=40, activation="silu")},
             "LinearAttention, MLP 40 wide (silu)",

@@ -15,7 +15,7 @@ from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
 from vitrail.embed.engines.engine import build_engine
 from vitrail.embed.job.shard import process_shard
-from vitrail.embed.job.worker import Worker, WorkerOptions
+from vitrail.embed.job.worker import Task, Worker, WorkerOptions
 from vitrail.embed.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError, decode
@@ -87,13 +87,14 @@ def test_a_decoder_that_hangs_crashes_or_raises_costs_its_image_alone(
     assert "KeyError: 'no decoder should'" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("task", "words"), [(7, "shard 7"), ("calibration", "calibration")])
 def test_a_worker_that_dies_in_no_image_ends_the_run_with_a_line(
-    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     worker = Worker(tmp_path, WorkerOptions())
-    monkeypatch.setattr(worker, "_attempt", lambda shard, lost: "SIGKILL")
-    with pytest.raises(VitrailError, match=r"died 3 times in shard 7, in no image \(SIGKILL\); if memory is short"):
-        worker.do(7)
+    monkeypatch.setattr(worker, "_attempt", lambda task, lost: "SIGKILL")
+    with pytest.raises(VitrailError, match=rf"died 3 times in {words}, in no image \(SIGKILL\); if memory is short"):
+        worker.do(task)
 
 
 def test_of_ten_thousand_inputs_with_one_in_a_hundred_broken_the_counts_add_up_exactly(tmp_path: Path, weights: Path):

@@ -18,8 +18,11 @@ from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
 from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.job import engine_factory
+from vitrail.embed.job.engine_factory import engine_of
 from vitrail.embed.job.finish import MANIFEST, SUCCESS, finish
 from vitrail.embed.job.part_files import part_path
+from vitrail.embed.job.plan import weights_stamp
 from vitrail.embed.job.shard import process_shard
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
@@ -187,10 +190,22 @@ def test_weights_that_changed_during_a_run_are_refused_by_the_worker(tmp_path: P
     weights = save_weights(tmp_path / "w.safetensors")
     plan = frozen(tmp_path / "out", source, weights)
     save_weights(weights, seed=5)
-    from vitrail.embed.job.engine_factory import engine_of
-
     with pytest.raises(VitrailError, match="are not those that the plan"):
         engine_of(tmp_path / "out", plan)
+
+
+def test_weights_are_hashed_once_a_run_and_again_only_if_they_were_touched(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    weights, hashed = save_weights(tmp_path / "w.safetensors"), []
+    stamp = weights_stamp(weights)
+    plan = frozen(tmp_path / "out", source, weights)
+    monkeypatch.setattr(engine_factory, "weights_sha256", lambda path: hashed.append(path) or plan.weights_sha256)
+    engine_of(tmp_path / "out", plan, stamp=stamp)
+    assert hashed == []
+    weights.write_bytes(weights.read_bytes())
+    engine_of(tmp_path / "out", plan, stamp=stamp)
+    assert hashed == [weights]
 
 
 def test_what_a_killed_process_left_is_swept_when_all_is_done(tmp_path: Path, source: Path, weights: Path):

@@ -418,7 +418,7 @@ def test_rotary_likeness_is_the_mean_cosine_of_the_turns():
     frequency = 100.0 ** -(torch.arange(2, dtype=torch.float64) / 2)
     turns = torch.cat([3 * frequency, 2 * frequency]).cos().mean()
     assert float(found.values[1, 4, 4, 2]) == pytest.approx(float(turns), abs=1e-6)
-    assert found.kind == "rotary"
+    assert found.kind == "rotary, by index"
 
 
 def test_relative_likeness_is_the_bias_of_the_offset():
@@ -426,7 +426,7 @@ def test_relative_likeness_is_the_bias_of_the_offset():
     table = model.blocks[1].attention.position.table.detach()  # type: ignore[union-attr,operator]
     found = position_similarity(model, layer=1, head=2)
     offset = (2 - 4 + 4) * 13 + (5 - 1 + 6)
-    assert found.kind == "relative, layer 1, head 2"
+    assert found.kind == "relative bias, layer 1, head 2"
     assert float(found.values[2, 5, 4, 1]) == float(table[offset, 2])  # type: ignore[index]
     mean = position_similarity(model, layer=1)
     assert float(mean.values[2, 5, 4, 1]) == pytest.approx(float(table[offset].mean()))  # type: ignore[index]

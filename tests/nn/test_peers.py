@@ -88,8 +88,8 @@ def test_a_beit_adapted_to_another_image_equals_timms_loaded_for_it(other: tuple
     before = save_timm(tmp_path, "beit_base_patch16_224", **SMALL, img_size=(64, 64))
     theirs = timm.create_model("beit_base_patch16_224", **SMALL, img_size=other).eval()
     theirs.load_state_dict(timm.models.beit.checkpoint_filter_fn(before.state_dict(), theirs))
-    adapted, report = adapt(load(tmp_path), {"image": Size(*other)})
-    assert {table.method for table in report.tables} == {"timm"}
+    adapted, changes = adapt(load(tmp_path), {"image": Size(*other)})
+    assert {change.resized.by for change in changes.tensors if change.resized} == {"timm"}
     tokens, _ = adapted.model().features(pixels(*other))
     assert relative_error(tokens, theirs.forward_features(pixels(*other))) < 1e-5
 

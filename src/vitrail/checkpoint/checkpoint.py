@@ -15,9 +15,8 @@ from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.nn.build import build
 from vitrail.nn.mobile import MobileViT
-from vitrail.nn.positions import SinCos1dTable, SinCos2dTable, sincos_1d, sincos_2d
+from vitrail.nn.positions import PositionModule
 from vitrail.nn.pyramid import PyramidViT
-from vitrail.nn.relative import RelativeTable, offset_index
 from vitrail.nn.vit import ViT
 
 __all__ = ["Checkpoint", "Evidence"]
@@ -97,13 +96,8 @@ class Checkpoint:
 def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype: torch.dtype) -> None:
     """Fixed tables are a function of the config and not in the state dict: replace the meta ones by their values."""
     for module in model.modules():
-        match module:
-            case SinCos2dTable():
-                module.table = sincos_2d(module.grid, module.width, module.spec).to(device, dtype)
-            case SinCos1dTable():
-                module.table = sincos_1d(module.table.shape[0], module.width, module.spec).to(device, dtype)
-            case RelativeTable():
-                module.index = offset_index(module.grid, module.grid).to(device)
+        if isinstance(module, PositionModule):
+            module.compute_buffers(device, dtype)
     assert not any(buffer.is_meta for buffer in model.buffers())
 
 

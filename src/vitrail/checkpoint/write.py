@@ -32,7 +32,7 @@ from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
 from vitrail.codec import to_plain
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import windows_divide
+from vitrail.geometry import Windows
 from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d
 
 __all__ = ["Encoded", "encode", "save"]
@@ -300,7 +300,9 @@ def _essence(config: Config) -> dict[str, Any]:
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     for name in ("dropout", "attention_dropout", "drop_path", "remainder"):
         fields.pop(name, None)
-    if isinstance(config, PyramidConfig) and all(windows_divide(grid, config.window) for grid in config.grids):
+    if isinstance(config, PyramidConfig) and all(
+        Windows.of(grid, config.window).padded == grid for grid in config.grids
+    ):
         fields.pop("window_padding")  # there is none
     if not isinstance(config, ViTConfig):
         return fields
@@ -310,7 +312,7 @@ def _essence(config: Config) -> dict[str, Any]:
     fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.position, Learned):
         prefix = config.prefix
-        rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[config.position.prefix]
+        rows = config.position.prefix_rows(prefix)
         fields["position"] = f"a learned table with {rows} prefix rows"
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)

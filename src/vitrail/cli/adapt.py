@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from vitrail.cli.tables import show, table, write_json
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint.surgery.report import Report
+    from vitrail.checkpoint.assess.report import Report
 
 __all__ = ["adapt"]
 
@@ -85,22 +85,21 @@ def adapt(
     """
     from vitrail.atomic import write_file
     from vitrail.checkpoint.assess.describe import few
-    from vitrail.checkpoint.assess.drift import measure_drift
+    from vitrail.checkpoint.assess.report import assess, to_json
     from vitrail.checkpoint.assess.report_html import to_html
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.adapt import adapt as carry
-    from vitrail.checkpoint.surgery.report import to_json
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
     checkpoint = load(source, from_image=from_image, num_heads=num_heads, architecture=architecture)
     given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
-    changes = {name: value for name, value in given.items() if value is not None}
-    adapted, found = carry(checkpoint, changes, method=convention, projection=projection, seed=seed)
-    if images is not None:
-        found = replace(found, drift=measure_drift(checkpoint, adapted, image_files(images, limit=MOST_IMAGES)))
+    wanted = {name: value for name, value in given.items() if value is not None}
+    adapted, done = carry(checkpoint, wanted, method=convention, projection=projection, seed=seed)
+    files = None if images is None else image_files(images, limit=MOST_IMAGES)
+    found = assess(checkpoint, adapted, done, images=files)
     encoded = save(adapted, out, dialect=to)
-    moved = found.source.grid != found.target.grid and encoded.carried
+    moved = done.source.grid != done.target.grid and encoded.carried
     carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if moved else ()
     found = replace(found, notes=(*found.notes, *carried, *encoded.notes))
     if report is not None:
@@ -122,17 +121,18 @@ def adapt(
 def _show(report: Report, written: str) -> None:
     from rich.markup import escape
 
-    from vitrail.checkpoint.surgery.report import STATUSES
+    from vitrail.checkpoint.surgery.changes import STATUSES
 
-    old, new = report.source, report.target
+    changes = report.changes
+    old, new = changes.source, changes.target
     title = f"Image {old.image}, grid {old.grid}"
     if (old.image, old.grid) != (new.image, new.grid):
         title += f" → image {new.image}, grid {new.grid}"
-    counts = [(status, f"{len(report.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
+    counts = [(status, f"{len(changes.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
     show(table(title, ("", "", ""), counts, "lrw"))
     changed = [
         (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
-        for change in report.changes
+        for change in changes.tensors
         if change.status != "kept"
     ]
     if changed:

@@ -38,9 +38,8 @@ def evaluate(
     json
         Exact values as JSON.
     """
-    from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.data.open import open_source
-    from vitrail.train.evaluate import evaluate as measure
+    from vitrail.train.evaluate import evaluate_at
     from vitrail.train.job import read_job
     from vitrail.train.prepare import open_checkpoint
 
@@ -53,15 +52,7 @@ def evaluate(
     require(data is not None or is_run, f"{run} is a checkpoint and says nothing of data; give --data")
     sources = data if data is not None else list(read_job(run).data.sources)
     sizes = [checkpoint.config.image] if image is None else [Size.of(each) for each in image.split(",")]
-    held, scores = checkpoint.preprocessing, []
-    for size in sizes:
-        adapted, _ = adapt(checkpoint, {"image": size})
-        source = open_source(sources, "test", image=size)
-        require(
-            len(source.classes) <= adapted.config.classes,
-            f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give data it learnt",
-        )
-        scores.append(measure(adapted.model(), source, image=size, mean=held.mean, std=held.std, batch=batch))
+    scores = [evaluate_at(checkpoint, open_source(sources, "test", image=size), size, batch=batch) for size in sizes]
     if json:
         fields = ("image", "accuracy", "right", "images", "damaged")
         write_json([{name: getattr(score, name) for name in fields} for score in scores])

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from vitrail.cli.options import Flag, Words
 from vitrail.cli.tables import write_csv, write_json
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
+from vitrail.config import Config, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
-from vitrail.parts import Adaptive, Patches
+from vitrail.parts import Adaptive
 from vitrail.plan.hardware import card
 from vitrail.plan.report import report
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Shard, Workload
@@ -182,8 +182,6 @@ def build(
         changed["image"] = Size.of(image)
     if classes is not None:
         changed["classes"] = classes
-    if patch is not None:
-        changed |= _with_patch(base, Size.of(patch))
     if any(value is not None for value in (remainder, width, depth, num_heads)):
         require(
             isinstance(base, ViTConfig),
@@ -194,18 +192,9 @@ def build(
         changed |= {name: value for name, value in given.items() if value is not None}
         if width is not None:
             changed["mlp"] = replace(base.mlp, width=max(1, base.mlp.width * width // base.width))
+    if patch is not None:
+        base = base.with_patch(Size.of(patch))
     return base.but(**changed) if changed else base
-
-
-def _with_patch(base: Config, patch: Size) -> dict[str, Any]:
-    if isinstance(base, PyramidConfig):
-        return {"patch": patch}
-    if isinstance(base, MobileConfig):
-        raise VitrailError(f"patch {patch} is not a mobile model's to choose; change its stages with --config")
-    if not isinstance(base.embedding, Patches):
-        kind = type(base.embedding).__name__
-        raise VitrailError(f"patch {patch} does not apply to a {kind} embedding; change it with --config")
-    return {"embedding": replace(base.embedding, patch=patch, stride=None)}
 
 
 def _text(path: Path) -> str:

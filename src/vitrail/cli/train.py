@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from vitrail.cli.options import Flag, Words
-from vitrail.errors import VitrailError, require
-
-if TYPE_CHECKING:
-    from vitrail.train.folder import RunFolder
+from vitrail.errors import require
 
 __all__ = ["train"]
 
@@ -85,8 +82,8 @@ def train(
     tensorboard
         Write events for TensorBoard into the run's folder too.
     """
-    from vitrail.train.distributed import find_device, world_of
-    from vitrail.train.folder import RunFolder
+    from vitrail.cli.train_view import View
+    from vitrail.train.runs import run
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to go on with one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
@@ -94,121 +91,27 @@ def train(
     if config is not None:
         require(config.suffix == ".json" and config.is_file(), f"--config {config} is not a JSON file; write one with "
                 "to_json(), or give a preset with --model")  # fmt: skip
-        model = str(config)
-    asked = {"image": image, "patch": patch, "teacher": teacher, "epochs": epochs}
-    changes = {
-        name: value
-        for name, value in (
-            ("steps", steps),
-            ("batch", batch),
-            ("lr", lr),
-            ("seed", seed),
-            ("compile", compile or None),
-        )
-        if value is not None
-    }
-    folder = out if out is not None else resume
+    given = {"steps": steps, "batch": batch, "lr": lr, "seed": seed, "compile": compile or None}
+    folder = out or resume
     assert folder is not None
-    with (
-        world_of(shard, find_device(device)) as world,
-        RunFolder(folder, writes=world.rank == 0).alone(world) as place,
-    ):
-        held = (folder / "recipe.json").is_file()
-        world.wait()  # until all have looked: the first process will write it
-        going_on = resume is not None or (world.restarts > 0 and held)
-        if not going_on:
-            require(not held, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
-            require(data is not None, "no --data was given; shapes is a set that needs no files")
-        return _run(place, data, model, recipe, changes, asked, world, going_on=going_on, save_every=save_every,
-                    evaluate_every=evaluate_every, tensorboard=tensorboard)  # fmt: skip
-
-
-def _run(
-    place: RunFolder,
-    data: list[str] | None,
-    model: str | None,
-    recipe: str | None,
-    changes: dict[str, Any],
-    asked: dict[str, Any],
-    world: Any,
-    *,
-    going_on: bool,
-    save_every: int,
-    evaluate_every: int,
-    tensorboard: bool,
-) -> int | None:
-    from vitrail.cli.train_view import View
-    from vitrail.data.open import open_source
-    from vitrail.train.finish import finish
-    from vitrail.train.forecast import check_memory, forecast, free_bytes, workload_of
-    from vitrail.train.job import difference, read_job, write_job
-    from vitrail.train.loop import train as run
-    from vitrail.train.prepare import open_checkpoint, prepare, read_recipe
-    from vitrail.train.recipe import Distillation
-    from vitrail.train.state import states
-
-    folder = place.path
-    held = read_job(folder) if going_on else None
-    chosen = read_recipe(recipe) if recipe is not None else held.recipe if held else read_recipe("plain")
-    chosen = chosen.but(**changes) if asked["image"] is None else chosen.but(**changes, images=())
-    if asked["teacher"] is not None and chosen.distillation is None:
-        chosen = chosen.but(distillation=Distillation())
-    start = None
-    if held is None or data or model or any(value is not None for value in asked.values()):
-        facts = held.data if held else None
-        job, start, source = prepare(
-            data=data or (list(facts.sources) if facts else []),
-            model=model or (facts.start if facts and facts.start else str(folder / "config.json") if held else "cifar"),
-            recipe=chosen,
-            image=asked["image"] or (str(held.config.image) if held else None),
-            patch=asked["patch"],
-            epochs=asked["epochs"],
-            teacher=asked["teacher"] or (facts.teacher if facts else None),
-        )
-    else:
-        job = type(held)(config=held.config, recipe=chosen, data=held.data)
-        source = open_source(job.data.sources, image=job.config.image)
-    if held is not None:
-        changed = difference(held, job)
-        require(
-            not changed,
-            f"{folder} was begun otherwise: {'; '.join(changed[:4])}; resume it as it was, or begin another with --out",
-        )
-        require(
-            held.data.start is None or bool(states(folder / "states")),
-            f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
-            "remove it and begin again with --out",
-        )
-    teacher = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
-    view = View(folder, quiet=world.rank > 0, tensorboard=tensorboard)
-    workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
-    planned, free = forecast(job.config, workload), free_bytes(world.device)
-    view.begin(job, planned, free)
-    if planned is not None and free is not None:
-        check_memory(job.config, workload, planned, free)
-    if held is None and world.rank == 0:
-        write_job(folder, job)
-    try:
-        test = open_source(job.data.sources, "test", image=job.config.image)
-    except VitrailError as error:
-        view.note(f"no test split: {error}")
-        test = None
-    with view:
+    with View(folder, tensorboard=tensorboard) as view:
         outcome = run(
-            job,
-            source,
-            place,
-            test=test,
-            start=start if held is None else None,
+            data,
+            model or config,
+            out=folder,
+            recipe=recipe,
+            changes={name: value for name, value in given.items() if value is not None},
+            epochs=epochs,
+            image=image,
+            patch=patch,
             teacher=teacher,
+            resume=resume is not None,
             save_every=save_every,
             evaluate_every=evaluate_every,
-            world=world,
+            device=device,
+            shard=shard,
+            begin=view.begin,
             watch=view.watch,
         )
-    if outcome.stopped is not None:
-        view.note(f"stopped after step {outcome.step}, which is saved; go on with vitrail train --resume {folder}")
-        return 128 + outcome.stopped
-    finish(job, place, outcome.model)
     view.end(outcome)
-    return None
+    return None if outcome.stopped is None else 128 + outcome.stopped

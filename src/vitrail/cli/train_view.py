@@ -14,17 +14,18 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory
 from vitrail.train.job import Job
+from vitrail.train.loop import Outcome
 
 __all__ = ["View"]
 
 
 class View:
-    """Writes to standard error what moves, and to standard output what stays."""
+    """Writes to standard error what moves, and to standard output what stays; nothing if no run was begun."""
 
-    def __init__(self, folder: Path, *, quiet: bool, tensorboard: bool) -> None:
-        self.folder, self.quiet = folder, quiet
-        self.console = Console(stderr=True, highlight=False, quiet=quiet)
-        self.out = Console(highlight=False, quiet=quiet, soft_wrap=True)
+    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        self.folder, self.tensorboard = folder, tensorboard
+        self.console = Console(stderr=True, highlight=False)
+        self.out = Console(highlight=False, soft_wrap=True)
         self.progress = Progress(
             TextColumn("[bold]step[/]"),
             MofNCompleteColumn(),
@@ -32,12 +33,12 @@ class View:
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=self.console,
-            disable=quiet,
         )
         self.task = self.progress.add_task("", total=None)
-        self.events = _events(folder) if tensorboard and not quiet else None
+        self.begun, self.events = False, None
 
     def begin(self, job: Job, planned: Memory | None, free: int | None) -> None:
+        self.begun, self.events = True, _events(self.folder) if self.tensorboard else None
         config, recipe, facts = job.config, job.recipe, job.data
         images = f"{facts.images:,} images, {len(facts.classes)} classes"
         self.out.print(f"data      {', '.join(facts.sources)}: {images}")
@@ -59,6 +60,7 @@ class View:
             self.note(facts["note"])
             return
         if "loss" not in facts:
+            self.progress.start()
             self.progress.update(self.task, total=facts["steps"], completed=facts["step"])
             return
         words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
@@ -73,19 +75,26 @@ class View:
     def note(self, line: str) -> None:
         self.console.print(line, markup=False, soft_wrap=True)
 
-    def end(self, outcome: Any) -> None:
+    def end(self, outcome: Outcome) -> None:
+        if not self.begun:  # another process of the run shows it
+            return
+        if outcome.stopped is not None:
+            self.note(
+                f"stopped after step {outcome.step}, which is saved; go on with vitrail train --resume {self.folder}"
+            )
+            return
         accuracy = "" if outcome.accuracy is None else f", test accuracy {outcome.accuracy:.2%}"
         self.out.print(f"finished  step {outcome.step}, loss {outcome.loss:.4f}{accuracy}")
         self.out.print(f"weights   {self.folder / 'model.safetensors'}")
 
     def __enter__(self) -> View:
-        self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.progress.live.is_started:  # else it would leave an empty line
+            self.progress.stop()
         if self.events is not None:
             self.events.close()
 

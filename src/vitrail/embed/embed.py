@@ -15,9 +15,9 @@ from vitrail.embed.job.engine_factory import read_agreement
 from vitrail.embed.job.finish import finish
 from vitrail.embed.job.options import Options
 from vitrail.embed.job.part_files import Tally, require_arrow
-from vitrail.embed.job.plan import Plan, freeze, growth
+from vitrail.embed.job.plan import Plan, freeze, growth, weights_stamp
 from vitrail.embed.job.run import Crew, LocalCrew, Progress, run_shards
-from vitrail.embed.job.worker import CALIBRATE, Worker, WorkerOptions
+from vitrail.embed.job.worker import Worker, WorkerOptions
 from vitrail.errors import VitrailError, require
 from vitrail.rules import positive
 
@@ -63,6 +63,7 @@ def embed(
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     positive("workers", count)
     weights, fresh = weights_path(weights), not (out / "plan.json").exists()
+    worker = replace(worker, stamp=weights_stamp(weights))
     plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
     found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
     begin(plan, _notes(plan, fresh=fresh), found)
@@ -91,7 +92,7 @@ def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) ->
     if found is None:
         worker = Worker(out, options)
         try:
-            worker.do(CALIBRATE)
+            worker.do("calibration")
         finally:
             worker.stop()
             worker.join()

@@ -24,7 +24,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.weights import attention_rows
 from vitrail.nn.adaptive import to_dense
-from vitrail.nn.attention import Attention, within
+from vitrail.nn.attention import Attention
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MapTransformer
 from vitrail.nn.rotary import Rotation
@@ -176,10 +176,7 @@ def _met(
 ) -> tuple[Tensor, Layout, Tensor, Tensor, Tensor | None]:
     """The input, and q, k and bias as attention's mix gets them."""
     q, k, _ = attention.heads(x)
-    position = within(attention.position, layout, q) if attention.position is not None else shared
-    if isinstance(position, Rotation):
-        return x, layout, position.turn(q), position.turn(k), None
-    return x, layout, q, k, position
+    return x, layout, *attention.placed(q, k, layout, shared)
 
 
 def _resolve(queries: Queries, layout: Layout, x: Tensor) -> Tensor:

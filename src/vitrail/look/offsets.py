@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import require
+from vitrail.geometry import offsets_of
 from vitrail.look.positions import PositionSimilarity
-from vitrail.nn.relative import offset_index, offsets_of
+from vitrail.nn.relative import offset_index
 
 __all__ = ["ByDistance", "ByOffset", "by_distance", "by_offset"]
 

@@ -19,10 +19,11 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.front import VisionFrontEnd
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
-from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
+from vitrail.nn.positions import AddedPosition, AttentionPosition
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.relative import RelativeTable
-from vitrail.nn.rotary import AxialRotation, MixedRotation
+from vitrail.nn.rotary import Rotation
+from vitrail.parts import RelativeBias
 
 __all__ = ["PositionSimilarity", "position_similarity"]
 
@@ -68,23 +69,25 @@ def position_similarity(
     shared = model.position if isinstance(model, VisionFrontEnd) else None
     position = shared or _position_of(model, layer)
     match position:
-        case LearnedTable() | SinCos1dTable() | SinCos2dTable():
-            table = position.table
-            rows = position(table.new_zeros(1, prefix + where.area, table.shape[1]), layout)[0, prefix:].double()
+        case AddedPosition():
+            rows = position(torch.zeros(1, prefix + where.area, position.width), layout)[0, prefix:].double()
             values = F.normalize(rows, dim=-1) @ F.normalize(rows, dim=-1).T
-            kind = {LearnedTable: "learned", SinCos1dTable: "1D sine", SinCos2dTable: "2D sine"}[type(position)]
             measure = "cosine similarity"
-        case AxialRotation() | MixedRotation():
-            width = model.config.head_width  # type: ignore[union-attr]
-            equal = torch.ones(1, 1, prefix + where.area, width, dtype=torch.float64)
-            turned = position.rotation(layout, equal).turn(equal)[0, :, prefix:]  # (1 or h, N, d)
-            values, kind, measure = turned @ turned.mT / width, "rotary", "q·k of equal tokens, over |q||k|"
         case RelativeTable():
             where = Size(*map(min, position.grid, grid or position.grid)) if position.windowed else where
             values = position.bias(Layout(grid=where, frame=where)).double()
-            kind, measure = "relative", "bias, logits"
+            measure = "bias, logits"
+        case AttentionPosition():
+            width = model.config.head_width  # type: ignore[union-attr]
+            equal = torch.ones(1, 1, prefix + where.area, width, dtype=torch.float64)
+            rotation = position.within(layout, equal)
+            assert isinstance(rotation, Rotation)
+            turned = rotation.turn(equal)[0, :, prefix:]  # (1 or h, N, d)
+            values, measure = turned @ turned.mT / width, "q·k of equal tokens, over |q||k|"
         case _:
             raise VitrailError("this model has no positions: without them an encoder cannot tell patches apart")
+    own = model.config.position if isinstance(model.config, ViTConfig) else RelativeBias()
+    kind = own.describe().words
     if shared is None:
         kind = f"{kind}, layer {layer}"
     if values.ndim == 3 and len(values) > 1:

@@ -23,7 +23,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.look.capture import layer_index
 from vitrail.look.weights import attention_rows
-from vitrail.nn.attention import Attention, Mix, within
+from vitrail.nn.attention import Attention, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed, cut_patches
 from vitrail.nn.remainder import fit_pixels
@@ -200,7 +200,7 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
         head=None if model.head is None else model.head.weight.detach(),
         head_bias=None if model.head is None or model.head.bias is None else model.head.bias.detach(),
         logits=logits[0],
-        lens=torch.cat([_read(model, stop, layout) for stop in stops]),
+        lens=torch.cat([model.classify(model.pooled(model.normed(stop), layout)) for stop in stops]),
         layout=layout,
     )
 
@@ -227,14 +227,5 @@ def _recorded(modules: list[nn.Module]) -> Iterator[Seen]:
 def _meeting(attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None):
     """q, k, v and bias as the mix gets them."""
     q, k, v = attention.heads(x)
-    position = within(attention.position, layout, q) if attention.position is not None else shared
-    if isinstance(position, Rotation):
-        return position.turn(q), position.turn(k), v, None
-    return q, k, v, position
-
-
-def _read(model: ViT, x: Tensor, layout: Layout) -> Tensor:
-    """The model's last steps on the tokens of any stop."""
-    norm, when = model.norm, model.config.final_norm
-    x = model.pool(norm(x) if norm is not None and when == "tokens" else x, layout)
-    return model.classify(norm(x) if norm is not None and when == "pooled" else x)
+    q, k, bias = attention.placed(q, k, layout, shared)
+    return q, k, v, bias

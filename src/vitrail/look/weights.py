@@ -18,7 +18,7 @@ from vitrail.nn.attention import FullMix, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix, feature_map
 from vitrail.nn.sparse_attention import SparseMix
-from vitrail.nn.windowed_attention import Padding, WindowedMix, Windows
+from vitrail.nn.windowed_attention import CutGrid, Padding, WindowedMix
 
 __all__ = ["attention_rows"]
 
@@ -120,7 +120,7 @@ def _criss_cross(layout: Layout, keys: Tensor | None) -> Scores:
     return scores_of
 
 
-def _windowed(windows: Windows, bias: Tensor | None, layout: Layout, keys: Tensor | None) -> Scores:
+def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tensor | None) -> Scores:
     device = layout.mask.device if layout.mask is not None else bias.device if bias is not None else None
     numbers = torch.arange(1, layout.grid.area + 1, device=device)
     members = windows.split(numbers[None, None, :, None])[0, :, 0, :, 0]  # (W, m): patch + 1, or 0 for padding

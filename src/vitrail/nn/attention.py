@@ -17,8 +17,8 @@ from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix
 from vitrail.nn.mlp import linear
-from vitrail.nn.relative import RelativeTable
-from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
+from vitrail.nn.positions import AttentionPosition
+from vitrail.nn.rotary import Rotation
 from vitrail.nn.sparse_attention import SparseMix
 from vitrail.nn.windowed_attention import Padding, WindowedMix
 
@@ -84,7 +84,7 @@ class Attention(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        position: RelativeTable | MixedRotation | None = None,
+        position: AttentionPosition | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.dropout, self.attention_dropout = num_heads, dropout, attention_dropout
@@ -100,15 +100,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None) -> Tensor:
         q, k, v = self.heads(x)
-        position = within(self.position, layout, q) if self.position is not None else shared
-        bias = None
-        if isinstance(position, Rotation):
-            q, k = position.turn(q), position.turn(k)
-        elif isinstance(position, Tensor):
-            bias = position
+        q, k, bias = self.placed(q, k, layout, shared)
         mixed = self.mixed(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
         x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
         return F.dropout(x, self.dropout, self.training)
+
+    def placed(
+        self, q: Tensor, k: Tensor, layout: Layout, shared: Rotation | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries and keys turned by their positions, and a bias for their scores; queries may be the first few."""
+        position = shared if self.position is None else self.position.within(layout, k)
+        if isinstance(position, Rotation):
+            return position.first(q.shape[2]).turn(q), position.turn(k), None
+        return q, k, position
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
         """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
@@ -149,8 +153,4 @@ class Attention(nn.Module):
 
 def within(position: nn.Module | None, layout: Layout, like: Tensor) -> Rotation | Tensor | None:
     """What a position module contributes inside attention: a rotation, a bias, or nothing."""
-    if isinstance(position, RelativeTable):
-        return position.bias(layout)
-    if isinstance(position, AxialRotation | MixedRotation):
-        return position.rotation(layout, like)
-    return None
+    return position.within(layout, like) if isinstance(position, AttentionPosition) else None

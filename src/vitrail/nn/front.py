@@ -17,14 +17,14 @@ from vitrail.geometry import Size
 from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
-from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
+from vitrail.nn.positions import AddedPosition, LearnedTable, PositionModule, SinCos1dTable, SinCos2dTable
 from vitrail.nn.prefix import Prefix
 from vitrail.nn.pyramid import PyramidEmbed
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.remainder import fit_pixels, inside_of
-from vitrail.nn.rotary import AxialRotation
+from vitrail.nn.rotary import AxialRotation, MixedRotation
 
-__all__ = ["VisionFrontEnd"]
+__all__ = ["VisionFrontEnd", "build_position"]
 
 
 class VisionFrontEnd(nn.Module):
@@ -40,7 +40,7 @@ class VisionFrontEnd(nn.Module):
         self.config = config
         self.embedding = build_embedding(config)
         self.prefix = Prefix(config.prefix, config.width)
-        self.position = build_position(config)
+        self.position = None if config.position.per_block else build_position(config)
 
     def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
         tokens, _ = self.embed(image, sizes)
@@ -52,7 +52,7 @@ class VisionFrontEnd(nn.Module):
         if self.config.remainder == "pad":
             layout = replace(layout, frame=self.config.grid)
         tokens, layout = self.prefix(tokens, layout)
-        if isinstance(self.position, LearnedTable | SinCos1dTable | SinCos2dTable):
+        if isinstance(self.position, AddedPosition):
             tokens = self.position(tokens, layout)
         return tokens, layout
 
@@ -107,32 +107,29 @@ def build_embedding(config: ViTConfig) -> nn.Module:
             return AdaptiveEmbed(spec, width, channels=channels)
 
 
-def build_position(config: ViTConfig) -> nn.Module | None:
-    """The model's own position module; None where each block has its own, or there is none."""
-    grid, width, prefix = config.grid, config.width, config.prefix
+def build_position(config: ViTConfig) -> PositionModule | None:
+    """The position module: the model's own, or one of every block where `per_block` says so."""
+    grid, width = config.grid, config.width
     match config.position:
         case parts.Learned() as spec:
-            rows = {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[spec.prefix]
+            rows = spec.prefix_rows(config.prefix)
             return LearnedTable(grid, width, prefix_rows=rows, convention=spec.convention)
         case parts.SinCos1d() as spec:
-            return SinCos1dTable(grid, width, spec, prefix=prefix.count)
+            return SinCos1dTable(grid, width, spec, prefix=config.prefix.count)
         case parts.SinCos2d() as spec:
             return SinCos2dTable(grid, width, spec)
         case parts.Rotary() as spec:
             return AxialRotation(config.head_width, spec)
-        case parts.RelativeBias(shared=True) as spec:
-            return build_relative(config, spec)
-        case parts.RelativeBias() | parts.RotaryMixed() | parts.NoPosition():
+        case parts.RotaryMixed() as spec:
+            return MixedRotation(config.num_heads, config.head_width, spec.temperature)
+        case parts.RelativeBias() as spec:
+            attention = config.attention
+            return RelativeTable(
+                attention.span(grid),
+                config.num_heads,
+                prefix=spec.prefix,
+                window_padding=attention.window_padding if isinstance(attention, parts.WindowedAttention) else None,
+                convention=spec.convention,
+            )
+        case parts.NoPosition():
             return None
-
-
-def build_relative(config: ViTConfig, spec: parts.RelativeBias) -> RelativeTable:
-    """A table over the offsets of the grid, or of the window where there are windows."""
-    attention = config.attention
-    return RelativeTable(
-        config.relative_span,
-        config.num_heads,
-        prefix=spec.prefix,
-        window_padding=attention.window_padding if isinstance(attention, parts.WindowedAttention) else None,
-        convention=spec.convention,
-    )

@@ -1,12 +1,14 @@
-"""Positions that are added to the tokens: learned tables and sines.
+"""What a position module is, and those that are added to the tokens: learned tables and sines.
 
-Every position module is called with (tokens, layout) and gives the tokens; what it contributes inside attention comes
-from `nn.rotary` and `nn.relative`. Fixed tables are buffers outside the state dict: they are a function of the config.
+Those that act inside attention are in `nn.rotary` and `nn.relative`. Fixed tables are buffers outside the state dict:
+they are a function of the config.
 
 Shapes: B images, T tokens of which N patches, D width.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,43 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.resample import resample_grid
 from vitrail.parts import Convention, SinCos1d, SinCos2d
 
-__all__ = ["LearnedTable", "SinCos1dTable", "SinCos2dTable", "place", "sincos_1d", "sincos_2d", "sinusoidal_2d"]
+if TYPE_CHECKING:
+    from vitrail.nn.rotary import Rotation
+
+__all__ = [
+    "AddedPosition",
+    "AttentionPosition",
+    "LearnedTable",
+    "PositionModule",
+    "SinCos1dTable",
+    "SinCos2dTable",
+    "place",
+    "sincos_1d",
+    "sincos_2d",
+    "sinusoidal_2d",
+]
+
+
+class PositionModule(nn.Module):
+    def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
+        """Give fixed tables their values: a model that was built on the meta device has none."""
+
+
+class AddedPosition(PositionModule):
+    """A position that is added to the tokens: (B, T, D) → (B, T, D)."""
+
+    width: int
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        raise NotImplementedError
+
+
+class AttentionPosition(PositionModule):
+    """A position that acts inside attention."""
+
+    def within(self, layout: Layout, like: Tensor) -> Rotation | Tensor:
+        """A rotation of queries and keys, or a bias for their scores; `like` says device and type."""
+        raise NotImplementedError
 
 
 def sinusoidal_2d(grid_h: int, grid_w: int, dim: int) -> Tensor:
@@ -86,13 +124,14 @@ def _mean_over(rectangles: Tensor, table: Tensor, frame: Size) -> Tensor:
     return torch.cat(levels)[offset + top // shift * width + left // shift]
 
 
-class LearnedTable(nn.Module):
+class LearnedTable(AddedPosition):
     """A learned row per token; on another grid the patches' rows are resampled, the prefix's kept."""
 
     def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention) -> None:
         super().__init__()
         self.grid, self.prefix_rows = grid, prefix_rows
         self.convention: Convention = convention
+        self.width = width
         self.table = nn.Parameter(torch.empty(prefix_rows + grid.area, width))
         initialise_table(self.table.data)
 
@@ -104,7 +143,7 @@ class LearnedTable(nn.Module):
         return _add(tokens, layout, prefix, rows)
 
 
-class SinCos2dTable(nn.Module):
+class SinCos2dTable(AddedPosition):
     """Fixed 2D sines, recomputed for another grid; the prefix's rows are zero."""
 
     table: Tensor
@@ -114,6 +153,9 @@ class SinCos2dTable(nn.Module):
         self.grid, self.width, self.spec = grid, width, spec
         self.register_buffer("table", sincos_2d(grid, width, spec), persistent=False)
 
+    def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
+        self.table = sincos_2d(self.grid, self.width, self.spec).to(device, dtype)
+
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         table = self.table
         if layout.frame != self.grid:
@@ -121,7 +163,7 @@ class SinCos2dTable(nn.Module):
         return _add(tokens, layout, table[:0], place(table, layout))
 
 
-class SinCos1dTable(nn.Module):
+class SinCos1dTable(AddedPosition):
     """Fixed sines of the index in the sequence, prefix included, recomputed for another count."""
 
     table: Tensor
@@ -130,6 +172,9 @@ class SinCos1dTable(nn.Module):
         super().__init__()
         self.grid, self.width, self.spec = grid, width, spec
         self.register_buffer("table", sincos_1d(prefix + grid.area, width, spec), persistent=False)
+
+    def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
+        self.table = sincos_1d(len(self.table), self.width, self.spec).to(device, dtype)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         table = self.table

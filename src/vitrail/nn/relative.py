@@ -8,18 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitrail.geometry import Size
+from vitrail.geometry import Size, offsets_of
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
+from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.resample import resample_offsets
 from vitrail.parts import RelativeConvention, WindowPadding
 
-__all__ = ["RelativeTable", "offset_index", "offsets_of"]
-
-
-def offsets_of(grid: Size) -> Size:
-    """How many row and column offsets a grid has."""
-    return Size(2 * grid.height - 1, 2 * grid.width - 1)
+__all__ = ["RelativeTable", "offset_index"]
 
 
 def offset_index(grid: Size, frame: Size) -> Tensor:
@@ -30,7 +26,7 @@ def offset_index(grid: Size, frame: Size) -> Tensor:
     return (row[:, None, :, None] + column[None, :, None, :]).reshape(grid.area, grid.area)
 
 
-class RelativeTable(nn.Module):
+class RelativeTable(AttentionPosition):
     """The bias of a grid's (or a window's) patches: one table for a block, or shared by all.
 
     With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix. On another
@@ -60,12 +56,18 @@ class RelativeTable(nn.Module):
     def windowed(self) -> bool:
         return self.window_padding is not None
 
+    def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
+        self.index = offset_index(self.grid, self.grid).to(device)
+
+    def within(self, layout: Layout, like: Tensor) -> Tensor:
+        return self.bias(layout)
+
     def bias(self, layout: Layout) -> Tensor:
         """(h, T, T); for windows (h, m, m), whatever the grid that they are laid over."""
         if self.window_padding == "zeros":
             layout = Layout(grid=self.grid, frame=self.grid)
         elif self.window_padding == "masked":
-            window = Size(min(self.grid.height, layout.frame.height), min(self.grid.width, layout.frame.width))
+            window = Size(*map(min, self.grid, layout.frame))
             layout = Layout(grid=window, frame=self.grid)
         table, index, frame = self.table, self.index, layout.frame
         old, new = offsets_of(self.grid), offsets_of(frame)

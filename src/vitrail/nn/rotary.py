@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.nn.layout import Layout
+from vitrail.nn.positions import AttentionPosition
 from vitrail.parts import Rotary
 
 __all__ = ["AxialRotation", "MixedRotation", "Rotation"]
@@ -26,6 +27,10 @@ class Rotation:
     sin: Tensor
     halves: bool
     """A value's partner is half a head away; otherwise it is its neighbour."""
+
+    def first(self, tokens: int) -> Rotation:
+        """The rotation of the first tokens."""
+        return Rotation(self.cos[..., :tokens, :], self.sin[..., :tokens, :], self.halves)
 
     def turn(self, x: Tensor) -> Tensor:
         """(B, h, T, d) → the same, every pair turned."""
@@ -45,7 +50,7 @@ class Rotation:
         return cls(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype), halves=halves)
 
 
-class AxialRotation(nn.Module):
+class AxialRotation(AttentionPosition):
     """Half of the pairs turn with the row, half with the column, at fixed frequencies; nothing learned.
 
     "index" turns by the patch's index with neighbouring pairs (RoPE-ViT, EVA-02); "normalised" by its place between
@@ -56,7 +61,7 @@ class AxialRotation(nn.Module):
         super().__init__()
         self.head_width, self.spec = head_width, spec
 
-    def rotation(self, layout: Layout, like: Tensor) -> Rotation:
+    def within(self, layout: Layout, like: Tensor) -> Rotation:
         waves = self.head_width // 4
         frequency = self.spec.temperature ** -(torch.arange(waves, device=like.device, dtype=torch.float32) / waves)
         place = layout.centres(like.device)  # (N, 2) or (B, N, 2)
@@ -70,7 +75,7 @@ class AxialRotation(nn.Module):
         return Rotation.of(angles, prefix=layout.prefix, halves=normalised, dtype=like.dtype)
 
 
-class MixedRotation(nn.Module):
+class MixedRotation(AttentionPosition):
     """Every pair of every head turns along a learned direction of the plane (RoPE-Mixed); one module per block."""
 
     def __init__(self, num_heads: int, head_width: int, temperature: float) -> None:
@@ -83,7 +88,7 @@ class MixedRotation(nn.Module):
         frequencies = torch.stack([length * directions.sin(), length * directions.cos()])  # rows, columns
         self.frequencies = nn.Parameter(frequencies[..., : head_width // 2].contiguous())  # (2, h, k)
 
-    def rotation(self, layout: Layout, like: Tensor) -> Rotation:
+    def within(self, layout: Layout, like: Tensor) -> Rotation:
         place = layout.centres(like.device)
         if place.ndim == 3:
             place = place[:, None]  # (B, 1, N, 2)

@@ -10,19 +10,17 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from vitrail import parts
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.attention import Attention, build_mix, within
 from vitrail.nn.block import Block
-from vitrail.nn.front import VisionFrontEnd, build_relative
+from vitrail.nn.front import VisionFrontEnd, build_position
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import build_mlp, linear
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
-from vitrail.nn.relative import RelativeTable
-from vitrail.nn.rotary import MixedRotation
+from vitrail.nn.positions import AttentionPosition
 
 __all__ = ["ViT"]
 
@@ -96,12 +94,8 @@ class ViT(VisionFrontEnd):
 
 def _build_block(config: ViTConfig, index: int) -> Block:
     width, num_heads = config.width, config.num_heads
-    position: RelativeTable | MixedRotation | None = None
-    match config.position:
-        case parts.RelativeBias(shared=False) as spec:
-            position = build_relative(config, spec)
-        case parts.RotaryMixed() as spec:
-            position = MixedRotation(num_heads, config.head_width, spec.temperature)
+    position = build_position(config) if config.position.per_block else None
+    assert position is None or isinstance(position, AttentionPosition)
     attention = Attention(
         width,
         num_heads,

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.geometry import Size
+from vitrail.geometry import Size, Windows
 from vitrail.nn.layout import Layout
 
-__all__ = ["Padding", "WindowedMix", "Windows"]
+__all__ = ["CutGrid", "Padding", "WindowedMix"]
 
 Padding = tuple[Tensor, Tensor]
 """Key and value, (1, n, 1, d) each, of every patch that windows are padded with."""
@@ -33,9 +33,9 @@ class WindowedMix:
     def __init__(self, window: Size, *, shifted: bool, zeros_for: Size | None = None) -> None:
         self.window, self.shifted, self.zeros_for = window, shifted, zeros_for
 
-    def windows(self, layout: Layout) -> Windows:
+    def windows(self, layout: Layout) -> CutGrid:
         frame, zeros = self.zeros_for or layout.frame, self.zeros_for is not None
-        return Windows(layout.grid, frame, self.window, shifted=self.shifted, zeros=zeros)
+        return CutGrid.of(layout.grid, self.window, frame=frame, shifted=self.shifted, zeros=zeros)
 
     def needs_padding(self, layout: Layout) -> bool:
         """Whether patches attend to padding, whose key and value this must then be called with."""
@@ -66,10 +66,10 @@ class WindowedMix:
             if scores is not None:
                 scores = F.pad(scores, (prefix, 0), value=0.0 if scores.is_floating_point() else True)
         if scores is not None:  # one batch of windows: (B·W, n, m, m + p)
-            scores = scores.expand(q.shape[0], windows.count, *scores.shape[-3:]).flatten(0, 1)
+            scores = scores.expand(q.shape[0], windows.across.area, *scores.shape[-3:]).flatten(0, 1)
         parts = (x.flatten(0, 1) for x in (q_parts, k_parts, v_parts))
         mixed = F.scaled_dot_product_attention(*parts, attn_mask=scores, dropout_p=dropout)
-        mixed = windows.join(mixed.view(q.shape[0], windows.count, heads, -1, q.shape[-1]))
+        mixed = windows.join(mixed.view(q.shape[0], windows.across.area, heads, -1, q.shape[-1]))
         if not prefix:
             return mixed
         keys = None if layout.mask is None else layout.mask[:, None, None, :]
@@ -83,22 +83,12 @@ def _join(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
     return bias.masked_fill(~allowed, -math.inf)
 
 
-class Windows:
+class CutGrid(Windows):
     """A grid cut into windows: there and back. The frame decides about windows, so that padding changes nothing.
 
     With `zeros`, the grid is shifted before it is padded, as in timm: the padding is then below and to the right of
     what wrapped around, and windows part what wrapped differently from windows that shift the padding along.
     """
-
-    def __init__(self, grid: Size, frame: Size, window: Size, *, shifted: bool, zeros: bool = False) -> None:
-        self.grid, self.zeros = grid, zeros
-        self.window = Size(min(window.height, frame.height), min(window.width, frame.width))
-        self.across = Size(-(-self.grid.height // self.window.height), -(-self.grid.width // self.window.width))
-        self.padded = Size(self.across.height * self.window.height, self.across.width * self.window.width)
-        self.count = self.across.area
-        self.shift = tuple(
-            side // 2 if shifted and length > side else 0 for side, length in zip(self.window, frame, strict=True)
-        )
 
     def split(self, x: Tensor, fill: Tensor | None = None) -> Tensor:
         """(B, n, h·w, d) → (B, W, n, m, d), padded with zeros or with `fill` (1, n, 1, d)."""

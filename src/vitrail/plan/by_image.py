@@ -7,7 +7,6 @@ from math import gcd
 
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive
 from vitrail.plan.fit import LIKELY, on_card
 from vitrail.plan.hardware import Card, flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory
@@ -39,7 +38,7 @@ def memory_by_image(
     ['112x112', '224x224', '336x336', '448x448']
     """
     work = workload if target is None else on_card(workload, target)
-    unit = _unit(config)
+    unit = config.unit
     rows, columns = (max(1, side // step) for side, step in zip(_whole(config), unit, strict=True))
     here = gcd(rows, columns)
     smallest = Size(unit.height * rows // here, unit.width * columns // here)
@@ -60,12 +59,3 @@ def memory_by_image(
 def _whole(config: Config) -> Size:
     """The image as the model cuts it, without a remainder."""
     return config.image if isinstance(config, PyramidConfig | MobileConfig) else config.fit(config.image).fitted
-
-
-def _unit(config: Config) -> Size:
-    """What an image's sides must be multiples of."""
-    if isinstance(config, PyramidConfig):
-        return config.patches[-1]
-    if isinstance(config, MobileConfig):
-        return Size(64, 64)
-    return config.embedding.patches[-1] if isinstance(config.embedding, Adaptive) else config.patch

@@ -209,9 +209,8 @@ def _patch(config: Config, workload: Workload, target: Card) -> _Trial | None:
     if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
         return None
     coarser = Size(*(2 * side for side in config.patch))
-    stride = config.embedding.stride and Size(*(2 * side for side in config.embedding.stride))
     try:
-        config = config.but(embedding=replace(config.embedding, patch=coarser, stride=stride))
+        config = config.with_patch(coarser)
     except VitrailError:  # it doesn't divide the image
         return None
     return _Trial(f"patch {coarser}", "a quarter of the tokens: fine detail goes first", config, workload)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.parts import FullAttention, RelativeBias
+from vitrail.parts import FullAttention
 from vitrail.plan.workload import AttentionKernel, Memory, Workload
 from vitrail.rules import NonNegativeFloat, PositiveFloat, PositiveInt
 from vitrail.value import Value
@@ -200,7 +200,7 @@ def flash_scratch_bytes(config: Config, workload: Workload) -> int:
     flash = workload.train and workload.attention == "flash" and workload.precision != "fp32"
     if not (flash and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)):
         return 0
-    if isinstance(config.position, RelativeBias) or not config.attention.fused or config.head_width > 256:
+    if config.position.acts_on == "scores" or not config.attention.fused or config.head_width > 256:
         return 0  # flash takes neither a bias on the scores nor wider heads
     patches = config.grid.area if workload.adaptive_tokens is None else workload.adaptive_tokens
     tokens = _ceil(config.prefix.count + patches, 128)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.parts import Patches
 from vitrail.plan.hardware import Card, card
 from vitrail.plan.workload import Shard, Workload
 from vitrail.studio.controls import CardChoice, Geometry, Planned, Work
@@ -44,12 +42,10 @@ def described(asked: Shape, here: Session) -> ViTConfig:
     """The model at the asked image and patch; the remainder matters only where there is one."""
     base = here.planned(asked.model)
     image, patch = sizes(asked)
-    assert isinstance(base.embedding, Patches)
-    embedding = replace(base.embedding, patch=patch, stride=None)
     if asked.remainder == "resize":  # then that is the image the model gets
         image = fit(image, patch, remainder="resize").fitted
     remainder = "error" if divides(asked) or asked.remainder == "resize" else asked.remainder
-    return base.but(image=image, embedding=embedding, remainder=remainder)
+    return base.but(image=image, embedding=base.embedding.with_patch(patch), remainder=remainder)
 
 
 def workload_of(asked: Work) -> Workload:

@@ -177,17 +177,16 @@ class Session:
             return subject_of(model, pixels, preprocessing, words=f"{weights} at {size}")
 
     def seen_size(self, weights: str, seen: int) -> Size:
-        """The nearest square that the model's patch divides, within what a laptop computes at once."""
+        """The nearest size that the model takes, within what a laptop computes at once."""
         config = self.config(weights)
         if seen == 0:
             return config.image
-        patch = config.patch if isinstance(config, ViTConfig) else Size(32, 32)
-        counts = [max(1, round(seen / side)) for side in patch]
+        counts = [max(1, round(seen / side)) for side in config.unit]
         require(
             counts[0] * counts[1] <= MAX_TOKENS,
             f"{counts[0]}x{counts[1]} patches are above {MAX_TOKENS:,}; see the image at fewer than {seen} px",
         )
-        return Size(*(count * side for count, side in zip(counts, patch, strict=True)))
+        return Size(*(count * side for count, side in zip(counts, config.unit, strict=True)))
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)

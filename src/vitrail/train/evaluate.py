@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.source import Source
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.data.source import Part, Source
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.train.batches import in_order, normalise
 from vitrail.train.objective import Model
 
-__all__ = ["Score", "evaluate"]
+__all__ = ["Score", "evaluate", "evaluate_at", "evenly"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +63,20 @@ def evaluate(
     model.train(training)
     require(images > 0 or world > 1, "no image of the test split could be read; check the data")
     return Score(image=image, images=images, right=right, damaged=tuple(damaged))
+
+
+def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: int = 128) -> Score:
+    """Adapt the checkpoint to an image size, and measure it there."""
+    adapted, _ = adapt(checkpoint, {"image": image})
+    require(
+        len(source.classes) <= adapted.config.classes,
+        f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give data it learnt",
+    )
+    held = checkpoint.preprocessing
+    return evaluate(adapted.model(), source, image=image, mean=held.mean, std=held.std, batch=batch)
+
+
+def evenly(source: Source, limit: int | None) -> Source:
+    """At most `limit` images, evenly spread over the source."""
+    count = min(limit or len(source), len(source))
+    return Part(source, np.arange(count) * len(source) // count)

@@ -37,7 +37,10 @@ from vitrail.train.random import reseed
 from vitrail.train.recipe import Recipe
 from vitrail.train.state import Trained, newest_state, read_state, save_state, states, sweep
 
-__all__ = ["Outcome", "train"]
+__all__ = ["Outcome", "Watch", "train"]
+
+Watch = Callable[[dict[str, Any]], None]
+"""Is told what metrics.jsonl is told, and {"note": …} for what a person should read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +67,12 @@ def train(
     save_every: int = 0,
     evaluate_every: int = 0,
     world: World = ALONE,
-    watch: Callable[[dict[str, Any]], None] = lambda facts: None,
+    watch: Watch = lambda facts: None,
     measure: Callable[[int, Model], dict[str, float]] = lambda step, model: {},
 ) -> Outcome:
     """Train until the recipe's last step, from the folder's newest state if it has one.
 
-    `watch` is told what `metrics.jsonl` is told, and {"note": …} for what a person should read; what `measure` finds
-    in the model after a step is told with the rest.
+    What `measure` finds in the model after a step is told to `watch` with the rest.
     """
     recipe, config, facts = job.recipe, job.config, job.data
     _check(job, source)
@@ -198,7 +200,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     return Trained(objective, build_optimizers(objective, recipe), mean), shared
 
 
-def _resume(folder: RunFolder, trained: Trained, world: World, watch: Callable[[dict[str, Any]], None]) -> int:
+def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> int:
     """Read the newest good state; a run that has none keeps its first weights as one."""
     if not states(folder.states):
         world.wait()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from vitrail.checkpoint.bundled import names_weights
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
+from vitrail.config import Config, config_from_json
 from vitrail.data.open import open_source
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import Patches
 from vitrail.presets import preset
 from vitrail.train.batches import statistics
 from vitrail.train.job import DataFacts, Job
@@ -26,11 +24,11 @@ __all__ = ["Start", "open_checkpoint", "prepare", "read_recipe"]
 Start = Checkpoint | None
 
 
-def read_recipe(name: str) -> Recipe:
+def read_recipe(name: str | Path) -> Recipe:
     """A recipe by its name, or from a JSON or TOML file."""
     path = Path(name)
     if path.suffix not in (".json", ".toml"):
-        return recipe_named(name)
+        return recipe_named(str(name))
     try:
         return recipe_from_text(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -51,60 +49,59 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 def prepare(
     *,
-    data: Sequence[str],
-    model: str,
+    data: str | Path | Sequence[str | Path],
+    model: str | Path | Config,
     recipe: Recipe,
-    image: str | None = None,
-    patch: str | None = None,
+    image: Size | str | None = None,
+    patch: Size | str | None = None,
     epochs: float | None = None,
-    teacher: str | None = None,
+    teacher: str | Path | None = None,
 ) -> tuple[Job, Start, Source]:
     """The job, the checkpoint it starts from if `model` is one, and the opened data.
 
-    A preset takes the data's classes and channels; a config as JSON is taken at its word; a checkpoint is adapted, to
-    `image` and `patch` too: that is fine-tuning at a target resolution.
+    A preset takes the data's classes and channels; a config, or one as JSON, is taken at its word; a checkpoint is
+    adapted, to `image` and `patch` too: that is fine-tuning at a target resolution.
     """
-    size = None if image is None else Size.of(image)
+    size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)
     source = open_source(data, image=size or config.image)
     if checkpoint is None:
-        config = _changed(config, source, size, patch, keep=Path(model).suffix == ".json")
+        keep = not isinstance(model, str | Path) or Path(model).suffix == ".json"
+        config = _changed(config, source, size, patch, keep=keep)
         mean, std = statistics(source)
     else:
-        changes = {"image": size or config.image, "classes": len(source.classes), "channels": source.channels}
-        if patch is not None:
-            changes["patch"] = Size.of(patch)
-        if not (isinstance(config, ViTConfig) and config.classes == len(source.classes)):
-            changes["classes"] = len(source.classes)
-        checkpoint, _ = adapt(checkpoint, changes)
+        target = {"image": size or config.image, "classes": len(source.classes), "channels": source.channels}
+        checkpoint, _ = adapt(checkpoint, target if patch is None else {**target, "patch": patch})
         config = checkpoint.config
         mean, std = checkpoint.preprocessing.mean, checkpoint.preprocessing.std
     if epochs is not None:
         require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
         recipe = recipe.but(steps=max(1, round(epochs * len(source) / recipe.batch)))
     facts = DataFacts(
-        sources=tuple(str(each) for each in data),
+        sources=(str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data),
         images=len(source),
         classes=source.classes,
         mean=mean,
         std=std,
-        start=None if checkpoint is None else model,
-        teacher=teacher,
+        start=None if checkpoint is None else str(model),
+        teacher=None if teacher is None else str(teacher),
     )
     return Job(config=config, recipe=recipe, data=facts), checkpoint, source
 
 
-def _model(name: str) -> tuple[Config, Start]:
-    path = Path(name)
+def _model(model: str | Path | Config) -> tuple[Config, Start]:
+    if not isinstance(model, str | Path):
+        return model, None
+    path = Path(model)
     if path.suffix == ".json" and path.is_file():
         return config_from_json(path.read_text(encoding="utf-8")), None
-    if names_weights(name):
+    if names_weights(str(model)):
         checkpoint = open_checkpoint(path)
         return checkpoint.config, checkpoint
-    return preset(name), None
+    return preset(str(model)), None
 
 
-def _changed(config: Config, source: Source, image: Size | None, patch: str | None, *, keep: bool) -> Config:
+def _changed(config: Config, source: Source, image: Size | None, patch: Size | None, *, keep: bool) -> Config:
     if not keep:
         config = config.but(classes=len(source.classes), channels=source.channels)
     require(
@@ -113,12 +110,4 @@ def _changed(config: Config, source: Source, image: Size | None, patch: str | No
     )
     if image is not None:
         config = config.but(image=image)
-    if patch is None:
-        return config
-    match config:
-        case ViTConfig(embedding=Patches() as embedding):
-            return config.but(embedding=replace(embedding, patch=Size.of(patch), stride=None))
-        case PyramidConfig():
-            return config.but(patch=Size.of(patch))
-        case ViTConfig() | MobileConfig():
-            raise VitrailError(f"patch {patch} cannot be set for this model; give its config as JSON")
+    return config if patch is None else config.with_patch(patch)

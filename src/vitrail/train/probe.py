@@ -5,17 +5,82 @@ Shapes: N images, D width, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.checkpoint.bundled import names_weights
+from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.data.open import open_source
 from vitrail.data.source import Source
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.train.batches import in_order, normalise
+from vitrail.nn.build import build
+from vitrail.presets import preset
+from vitrail.train.batches import in_order, normalise, statistics
+from vitrail.train.evaluate import evenly
 from vitrail.train.objective import Model
+from vitrail.train.prepare import open_checkpoint
 
-__all__ = ["extract", "linear_probe", "nearest_neighbours"]
+__all__ = ["Probe", "extract", "linear_probe", "nearest_neighbours", "probe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Test accuracies of the two readers of frozen features, and what they read."""
+
+    linear: float
+    nearest: float
+    neighbours: int
+    train_images: int
+    test_images: int
+    width: int
+    image: Size
+    classes: int
+    fresh: bool
+    """Whether the weights were fresh ones, of a preset."""
+
+
+def probe(
+    model: str | Path,
+    data: str | Path | Sequence[str | Path],
+    *,
+    image: Size | str | None = None,
+    limit: int = 10_000,
+    neighbours: int = 20,
+    seed: int = 0,
+) -> Probe:
+    """Freeze the features of weights, of a run, or of a preset with fresh weights, and judge them on a test split."""
+    require(limit > 0 and neighbours > 0, f"limit {limit} and neighbours {neighbours} must be 1 or more")
+    checkpoint = open_checkpoint(model) if names_weights(str(model)) else None
+    config = preset(str(model)) if checkpoint is None else checkpoint.config
+    size = config.image if image is None else Size.of(image)
+    fitted, judged = (open_source(data, split, image=size) for split in ("train", "test"))
+    if checkpoint is None:
+        torch.manual_seed(seed)
+        built = build(config.but(image=size, channels=fitted.channels))
+        mean, std = statistics(fitted)
+    else:
+        adapted, _ = adapt(checkpoint, {"image": size, "channels": fitted.channels})
+        built, mean, std = adapted.model(), adapted.preprocessing.mean, adapted.preprocessing.std
+    few = (evenly(each, limit) for each in (fitted, judged))
+    train, test = (extract(built, each, image=size, mean=mean, std=std) for each in few)
+    classes = len(fitted.classes)
+    return Probe(
+        linear=linear_probe(train, test, classes),
+        nearest=nearest_neighbours(train, test, classes, k=neighbours),
+        neighbours=neighbours,
+        train_images=len(train[1]),
+        test_images=len(test[1]),
+        width=train[0].shape[1],
+        image=size,
+        classes=classes,
+        fresh=checkpoint is None,
+    )
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-/** Rows of attention from the server (src/vitrail/studio/attended.py), and how they lie on the photograph. */
+/** Rows of attention from the server (src/vitrail/studio/rooms/attention/attention_frames.py), and how they lie on the photograph. */
 import type { Frame, Plane } from './frame';
 import { magma } from './ramps';
 

@@ -1,15 +1,15 @@
 /** The rooms, in the window's order. A room that is not built is not here. */
 import type { Component } from 'svelte';
-import Attention from './Attention.svelte';
-import Decide from './Decide.svelte';
-import Memory from './Memory.svelte';
-import Models from './Models.svelte';
-import Patch from './Patch.svelte';
-import Positions from './Positions.svelte';
-import Projection from './Projection.svelte';
-import Tokens from './Tokens.svelte';
-import Transfer from './Transfer.svelte';
-import Walk from './Walk.svelte';
+import Attention from './attention/Attention.svelte';
+import Decide from './decide/Decide.svelte';
+import Memory from './memory/Memory.svelte';
+import Models from './models/Models.svelte';
+import Patch from './patch/Patch.svelte';
+import Positions from './positions/Positions.svelte';
+import Projection from './projection/Projection.svelte';
+import Tokens from './tokens/Tokens.svelte';
+import Transfer from './transfer/Transfer.svelte';
+import Walk from './walk/Walk.svelte';
 
 export interface Room {
   /** Its name in the address and on the server. */

@@ -12,11 +12,10 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.table import MASK_TOKEN
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.surgery.caveats import on_new_grid
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
 from vitrail.nn.build import build
-from vitrail.parts import AttentionPool, Learned, RelativeBias, Rotary, WindowedAttention
+from vitrail.parts import AttentionPool, Learned, RelativeBias, WindowedAttention
 from vitrail.presets import PRESETS
 
 __all__ = ["Checks", "Description", "Stage", "check", "describe", "few", "pixels_in_words"]
@@ -191,7 +190,7 @@ def _convention(config: Config) -> str:
         case ViTConfig(position=Learned(convention=convention)):
             return f"resampled as {convention} does"
         case ViTConfig(position=position):
-            return on_new_grid(position)
+            return position.describe().on_new_grid
         case _:
             return "nothing to do"
 
@@ -207,10 +206,8 @@ def _position(config: Config) -> str:
         case ViTConfig(position=Learned(prefix=kind), prefix=prefix) if prefix.count:
             rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
             return f"Learned, {rows[kind]}"
-        case ViTConfig(position=Rotary(coordinates=coordinates)):
-            return f"Rotary, {coordinates} coordinates"
         case ViTConfig(position=position):
-            return type(position).__name__
+            return position.name
 
 
 def _variant(config: Config) -> str:

@@ -16,35 +16,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.checkpoint.assess.similarity import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.surgery.caveats import on_new_grid
-from vitrail.checkpoint.surgery.report import PLACES, SimilarityMap, agreement, correlation, similarity_maps
 from vitrail.checkpoint.surgery.resample import Method, resample_relative, resample_table
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import Size
+from vitrail.geometry import Size, offsets_of
+from vitrail.nn.front import build_position
 from vitrail.nn.layout import Layout
-from vitrail.nn.positions import sincos_1d, sincos_2d
-from vitrail.nn.relative import offsets_of
-from vitrail.nn.rotary import AxialRotation, MixedRotation, Rotation
-from vitrail.parts import Learned, Position, RelativeBias, Rotary, RotaryMixed, SinCos1d, SinCos2d, WindowedAttention
+from vitrail.nn.positions import AddedPosition, AttentionPosition, PositionModule
+from vitrail.nn.rotary import Rotation
+from vitrail.parts import Learned, NoPosition, Position, RelativeBias, WindowedAttention, position_variants
 
 __all__ = ["Survival", "learned_table", "survival", "survival_of"]
 
-WIDTH, HEADS, HEAD_WIDTH = 192, 3, 64
-"""Width of the stand-ins for kinds without trained weights: ViT-Ti's."""
-
-KINDS: tuple[Position, ...] = (
-    Learned(),
-    RelativeBias(convention="huggingface"),
-    RelativeBias(convention="timm"),
-    Rotary(coordinates="normalised"),
-    Rotary(coordinates="index"),
-    RotaryMixed(),
-    SinCos2d(),
-    SinCos1d(),
-)
+WIDTH, HEADS = 192, 3
+"""Width and heads of the stand-ins for kinds without trained weights: ViT-Ti's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +55,11 @@ def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) ->
 
     Learned rows are carried by `method`, relative biases by their own convention.
     """
-    return tuple(_measure(position, *_stand_in(position, old, new, method, seed), old, new) for position in KINDS)
+    return tuple(
+        _measure(position, *_stand_in(position, old, new, method, seed), old, new)
+        for position in position_variants()
+        if position != NoPosition()
+    )
 
 
 def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = None) -> Survival:
@@ -88,11 +80,12 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
                 raise VitrailError("biases of windows do not change with the grid; give weights with full attention")
             tables = [tensor for name, tensor in tensors.items() if name.endswith("position.table")]
             carry = _relative(torch.cat(tables, dim=1).double(), old, method or position.convention)
-        case RotaryMixed():
-            names = sorted(name for name in tensors if name.endswith("position.frequencies"))
-            carry = _mixed([tensors[name] for name in names])
+        case NoPosition():
+            raise VitrailError("NoPosition has no positions to carry; give weights that have some")
         case _:
-            carry = _computed(position, config.width, config.head_width)
+            modules = checkpoint.model(dtype=torch.float32).modules()
+            found = [module for module in modules if isinstance(module, PositionModule)]
+            carry = _computed(found, config.prefix.count)
     return _measure(position, carry(old), carry(new), old, new)
 
 
@@ -117,12 +110,13 @@ def _stand_in(position: Position, old: Size, new: Size, method: Method, seed: in
         case RelativeBias():
             table = known_table(offsets_of(old), HEADS, seed=seed)
             carry = _relative(table + table.flip(0), old, position.convention)
-        case RotaryMixed():
+        case _:
+            config = ViTConfig(width=WIDTH, num_heads=HEADS, position=position)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                carry = _mixed([MixedRotation(HEADS, HEAD_WIDTH, position.temperature).frequencies.detach()])
-        case _:
-            carry = _computed(position, WIDTH, HEAD_WIDTH)
+                module = build_position(config)
+            assert module is not None
+            carry = _computed([module], config.prefix.count)
     return carry(old), carry(new)
 
 
@@ -138,38 +132,26 @@ def _relative(table: Tensor, old: Size, method: Method) -> Likeness:
     return carry
 
 
-def _mixed(frequencies: list[Tensor]) -> Likeness:
+def _computed(modules: list[PositionModule], prefix: int) -> Likeness:
+    """What modules give the patches of any grid; those of several blocks side by side."""
+
+    @torch.no_grad()
     def carry(grid: Size) -> Tensor:
-        found = []
-        for each in frequencies:
-            module = MixedRotation(each.shape[1], 2 * each.shape[2], 10.0)
-            module.frequencies.data = each.float()
-            with torch.no_grad():
-                found.append(_features(module.rotation(Layout(grid=grid, frame=grid), torch.empty(0))))
-        return torch.cat(found, dim=-1)
+        layout = Layout(grid=grid, frame=grid).with_prefix(prefix)
+        return torch.cat([_features(module, layout) for module in modules], dim=-1)[prefix:]
 
     return carry
 
 
-def _computed(position: Position, width: int, head_width: int) -> Likeness:
-    def carry(grid: Size) -> Tensor:
-        match position:
-            case SinCos1d():
-                return sincos_1d(grid.area, width, position)
-            case SinCos2d():
-                return sincos_2d(grid, width, position)
-            case Rotary():
-                module = AxialRotation(head_width, position)
-                return _features(module.rotation(Layout(grid=grid, frame=grid), torch.empty(0)))
-            case _:
-                raise VitrailError(f"{type(position).__name__} has no positions to carry; give weights that have some")
-
-    return carry
-
-
-def _features(rotation: Rotation) -> Tensor:
-    """(N, F): cosines and sines of all angles; the cosine of two rows is the mean cosine of the angles between."""
-    both = torch.cat([rotation.cos, rotation.sin], dim=-1)  # (N, 2d) or (h, N, 2d)
+def _features(module: PositionModule, layout: Layout) -> Tensor:
+    """(T, F): what is added; or cosines and sines of all angles: the cosine of two rows is then the mean cosine of the
+    angles between."""
+    if isinstance(module, AddedPosition):
+        return module(torch.zeros(1, layout.prefix + layout.grid.area, module.width), layout)[0]
+    assert isinstance(module, AttentionPosition)
+    rotation = module.within(layout, torch.empty(0))
+    assert isinstance(rotation, Rotation)
+    both = torch.cat([rotation.cos, rotation.sin], dim=-1)  # (T, 2d) or (h, T, 2d)
     return both if both.ndim == 2 else both.transpose(0, 1).flatten(1)
 
 
@@ -186,26 +168,13 @@ def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: 
         )
     else:
         maps = similarity_maps(before, after, old=old, new=new)
-    scaled = isinstance(position, Learned | RelativeBias) or (
-        isinstance(position, Rotary) and position.coordinates == "normalised"
-    )
     return Survival(
-        kind=_name(position),
+        kind=position.name,
         place=agreement(maps),
         step=_step(position, before, after, old, new),
-        unseen=0.0 if scaled else _unseen(old, new),
-        on_new_grid=on_new_grid(position),
+        unseen=0.0 if position.stretches else _unseen(old, new),
+        on_new_grid=position.describe().on_new_grid,
     )
-
-
-def _name(position: Position) -> str:
-    match position:
-        case Rotary():
-            return f"Rotary ({position.coordinates})"
-        case RelativeBias():
-            return f"RelativeBias ({position.convention})"
-        case _:
-            return type(position).__name__
 
 
 def _bias_map(bias: Tensor, grid: Size, place: tuple[float, float]) -> Tensor:

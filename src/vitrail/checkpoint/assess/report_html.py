@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vitrail.charts.bars import bars
 from vitrail.charts.raster import data_uri, filter_picture, heat
-from vitrail.checkpoint.surgery.projection import ProjectionLoss
-from vitrail.checkpoint.surgery.report import STATUSES, Change, Report, TableChange
+from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
+from vitrail.checkpoint.assess.report import Report, TableChange
+from vitrail.checkpoint.surgery.changes import STATUSES, Change
 from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
@@ -75,7 +76,7 @@ def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
         _biases([table for table in report.tables if not table.maps]),
         _projection(report),
         _drift(report),
-        _changes(report.changes),
+        _changes(report.changes.tensors),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -86,7 +87,7 @@ def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
 
 
 def _headline(report: Report) -> str:
-    old, new = report.source, report.target
+    old, new = report.changes.source, report.changes.target
     if old == new:
         return f"Image {old.image}, grid {old.grid}: nothing to do, every tensor is the same."
     if (old.image, old.grid) == (new.image, new.grid):
@@ -95,9 +96,9 @@ def _headline(report: Report) -> str:
 
 
 def _figures(report: Report) -> str:
-    old, new = report.source, report.target
+    old, new = report.changes.source, report.changes.target
     cells = [("grid", _arrow(old.grid, new.grid)), ("tokens", _arrow(_tokens(old), _tokens(new)))]
-    cells += [(status, f"{len(report.named(status)):,}") for status in STATUSES]
+    cells += [(status, f"{len(report.changes.named(status)):,}") for status in STATUSES]
     if report.drift is not None:
         cells.append(("cosine, old with new", f"{report.drift.mean:.4f}"))
     boxes = (

@@ -20,9 +20,8 @@ from vitrail.checkpoint.checkpoint import Evidence
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import Size, fit
+from vitrail.geometry import Size, fit, offsets_of
 from vitrail.nn.positions import sincos_2d
-from vitrail.nn.relative import offsets_of
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
@@ -212,11 +211,11 @@ def _fits(table: Tensor, preset: ViTConfig) -> bool:
     """The preset's own count of rows; for a model with registers also timm's, where no prefix token has one."""
     grid, prefix = preset.grid, preset.prefix
     match preset.position:
-        case Learned(prefix=kind):
-            rows = grid.area + {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[kind]
+        case Learned() as learned:
+            rows = grid.area + learned.prefix_rows(prefix)
             return table.shape[0] == rows or (prefix.registers > 0 and table.shape[0] == grid.area)
-        case RelativeBias(prefix=special):
-            return table.shape[0] == offsets_of(grid).area + 3 * special
+        case RelativeBias() as relative:
+            return table.shape[0] == relative.entries(grid)
         case _:
             return table.shape[0] == grid.area + prefix.count
 

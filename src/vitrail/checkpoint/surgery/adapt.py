@@ -1,4 +1,4 @@
-"""(checkpoint, target) → checkpoint and report: weights carried to another image, patch, prefix, pool or head.
+"""(checkpoint, target) → checkpoint and changes: weights carried to another image, patch, prefix, pool or head.
 
 The old and the new model are built without weights, and every tensor of the new one is asked for by its module: the
 grid that a table was trained on is the module's own, never a count's square root. Tensors that need nothing are the
@@ -19,15 +19,8 @@ from torch import Tensor, nn
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.surgery.caveats import caveats
-from vitrail.checkpoint.surgery.projection import (
-    Projection,
-    ProjectionLoss,
-    change_channels,
-    predicted_loss,
-    projection_named,
-    resize_projection,
-)
-from vitrail.checkpoint.surgery.report import Change, Report, Status, TableChange
+from vitrail.checkpoint.surgery.changes import Change, Changes, Resized, Status
+from vitrail.checkpoint.surgery.projection import Projection, change_channels, projection_named, resize_projection
 from vitrail.checkpoint.surgery.resample import Method, method_of
 from vitrail.checkpoint.surgery.tables import Carried, carry_learned, carry_relative, prefix_rows
 from vitrail.checkpoint.surgery.target import change_preprocessing, check_target, find_target
@@ -52,8 +45,10 @@ def adapt(
     method: str | None = None,
     projection: str = "pinv",
     seed: int = 0,
-) -> tuple[Checkpoint, Report]:
+) -> tuple[Checkpoint, Changes]:
     """Carry a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
+
+    The changes say what became of every tensor; `vitrail.assess` judges them.
 
     `method`, one of `METHODS` or "hf", resamples the positions: by default the convention that the checkpoint carries.
     `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
@@ -65,17 +60,14 @@ def adapt(
     check_target(source, target)
     surgery = _Surgery(checkpoint, target, method=named, projection=how, seed=seed)
     tensors = surgery.operate()
-    report = Report(
+    changes = Changes(
         source=source,
         target=target,
-        changes=tuple(surgery.changes),
-        tables=tuple(surgery.tables),
-        projection=surgery.loss,
-        filters=surgery.filters,
-        notes=caveats(checkpoint, target, surgery.changes, tables=surgery.tables, loss=surgery.loss, method=named),
+        tensors=tuple(surgery.changes),
+        notes=caveats(checkpoint, target, surgery.changes, method=named),
     )
     if target == source:
-        return checkpoint, report
+        return checkpoint, changes
     adapted = replace(
         checkpoint,
         config=target,
@@ -86,7 +78,7 @@ def adapt(
         # a stored table of sines is the old grid's, and may have as many rows as the new one's
         extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )
-    return adapted, report
+    return adapted, changes
 
 
 def _evidence(before: Evidence, source: Config, target: Config) -> Evidence:
@@ -112,9 +104,6 @@ class _Surgery:
         self.old_modules, self.new_modules = dict(old.named_modules()), dict(new.named_modules())
         self.shapes = {name: tuple(tensor.shape) for name, tensor in new.state_dict().items()}
         self.changes: list[Change] = []
-        self.tables: list[TableChange] = []
-        self.loss: ProjectionLoss | None = None
-        self.filters: tuple[Tensor, Tensor] | None = None
 
     def operate(self) -> dict[str, Tensor]:
         tensors = {name: self._tensor(name, shape) for name, shape in self.shapes.items()}
@@ -137,11 +126,9 @@ class _Surgery:
         if isinstance(new, Prefix):
             return self._prefix(name, leaf, tensor, shape)
         if isinstance(new, LearnedTable) and isinstance(old, LearnedTable):
-            return self._carried(
-                name, tensor, carry_learned(name, tensor, old, new, rows=self.rows, method=self.method)
-            )
+            return self._carried(name, tensor, carry_learned(tensor, old, new, rows=self.rows, method=self.method))
         if isinstance(new, RelativeTable) and isinstance(old, RelativeTable):
-            return self._carried(name, tensor, carry_relative(name, tensor, old, new, method=self.method))
+            return self._carried(name, tensor, carry_relative(tensor, old, new, method=self.method))
         if tuple(tensor.shape) == shape:
             return self._note(name, "kept", tensor, tensor)
         if isinstance(new, PatchEmbed | nn.Conv2d) and tensor.ndim == 4:
@@ -154,9 +141,8 @@ class _Surgery:
         )
 
     def _carried(self, name: str, before: Tensor, carried: Carried) -> Tensor:
-        if carried.figures is not None:
-            self.tables.append(carried.figures)
-        return self._note(name, "resampled" if carried.note else "kept", before, carried.table, carried.note)
+        status = "resampled" if carried.note else "kept"
+        return self._note(name, status, before, carried.table, carried.note, carried.resized)
 
     def _prefix(self, name: str, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(1, tokens, D): they stay, new ones come behind. A token whose position row goes takes the row with it."""
@@ -178,15 +164,14 @@ class _Surgery:
     def _convolution(self, name: str, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(D, C, P, Q): channels first, then the patch."""
         old, new = Size(*weight.shape[2:]), Size(*shape[2:])
-        result, notes = change_channels(weight, shape[1]), []
+        result, notes, resized = change_channels(weight, shape[1]), [], None
         if weight.shape[1] != shape[1]:
             notes.append(f"channels {weight.shape[1]} → {shape[1]}")
         if old != new:
-            self.loss = self.loss or predicted_loss(result, new, how=self.projection)
             result = resize_projection(result, new, how=self.projection)
+            resized = Resized(what="patch", old=old, new=new, by=self.projection)
             notes.append(f"patch {old} → {new} by {self.projection}")
-        self.filters = self.filters or (weight, result)
-        return self._note(name, "resampled", weight, result, "; ".join(notes))
+        return self._note(name, "resampled", weight, result, "; ".join(notes), resized)
 
     def _fresh(self, name: str, shape: tuple[int, ...], before: Tensor | None = None, note: str = "") -> Tensor:
         """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
@@ -202,9 +187,17 @@ class _Surgery:
     def _draw(self, shape: tuple[int, ...]) -> Tensor:
         return nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
 
-    def _note(self, name: str, status: Status, before: Tensor | None, after: Tensor | None, note: str = "") -> Any:
+    def _note(
+        self,
+        name: str,
+        status: Status,
+        before: Tensor | None,
+        after: Tensor | None,
+        note: str = "",
+        resized: Resized | None = None,
+    ) -> Any:
         old, new = (None if tensor is None else tuple(tensor.shape) for tensor in (before, after))
-        self.changes.append(Change(name=name, status=status, before=old, after=new, note=note))
+        self.changes.append(Change(name=name, status=status, before=old, after=new, note=note, resized=resized))
         return after
 
 

@@ -10,51 +10,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.surgery.projection import ProjectionLoss
-from vitrail.checkpoint.surgery.report import Change, TableChange
+from vitrail.checkpoint.surgery.changes import Change, Resized
 from vitrail.checkpoint.surgery.resample import Method
-from vitrail.checkpoint.surgery.target import with_patch
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size, windows_divide
+from vitrail.geometry import Size, Windows
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
     FullAttention,
     Learned,
-    Position,
     Prefix,
     RelativeBias,
-    Rotary,
     RotaryMixed,
     WindowedAttention,
 )
 
-__all__ = ["caveats", "on_new_grid"]
+__all__ = ["caveats"]
 
-WORTH_SAYING = 0.01
-"""A predicted loss above this is named."""
 REMEDY = "fine-tune, or measure it on images"
 TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
 """Fields that change nothing once a model is trained."""
 
 
 def caveats(
-    checkpoint: Checkpoint,
-    target: Config,
-    changes: Sequence[Change],
-    *,
-    tables: Sequence[TableChange] = (),
-    loss: ProjectionLoss | None = None,
-    method: Method | None = None,
+    checkpoint: Checkpoint, target: Config, changes: Sequence[Change], *, method: Method | None = None
 ) -> tuple[str, ...]:
     source = checkpoint.config
+    resized = [change.resized for change in changes if change.resized is not None]
+    patch, tables = ([each for each in resized if (each.what == "patch") == wanted] for wanted in (True, False))
     found = [
         *_on_method(source, target, tables, method),
         *_on_grid(source, target, tables),
         *_on_windows(source, target),
         *_on_channels(checkpoint, target),
-        *_on_projection(loss),
+        *_on_projection(patch),
     ]
     if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
         found += [
@@ -66,30 +56,13 @@ def caveats(
     return tuple(found)
 
 
-def on_new_grid(position: Position) -> str:
-    """What becomes of positions, for the coordinates that these have."""
-    match position:
-        case Rotary(coordinates="index"):
-            return "recomputed: indices go on, beyond those of training on a larger grid"
-        case Rotary():
-            return "recomputed: coordinates stay between −1 and 1, so they interpolate"
-        case Learned():
-            return "resampled, which changes their finest detail"
-        case RelativeBias(convention="timm"):
-            return "resampled: near offsets keep their biases, counted in patches, and far ones are spread"
-        case RelativeBias():
-            return "resampled: offsets are stretched with the grid"
-        case _:
-            return position.on_new_grid
-
-
-def _on_method(source: Config, target: Config, tables: Sequence[TableChange], method: Method | None) -> Iterator[str]:
+def _on_method(source: Config, target: Config, tables: Sequence[Resized], method: Method | None) -> Iterator[str]:
     same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
     if method is not None and not tables and same:
         yield f"method {method} has nothing to resample here: no table of positions goes to another grid"
 
 
-def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> Iterator[str]:
+def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Iterator[str]:
     if source.grid == target.grid:
         return
     if not isinstance(source, ViTConfig):
@@ -97,13 +70,11 @@ def _on_grid(source: Config, target: Config, tables: Sequence[TableChange]) -> I
         yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
-    become = on_new_grid(position)
+    become = position.describe().on_new_grid
     if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
-        lost = tables[0].round_trip
-        become = f"resampled by {tables[0].method}"
-        become += f", with an error of {lost:.0%} after resampling back" if lost > WORTH_SAYING else ""
+        become = f"resampled by {tables[0].by}"
     yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}; {REMEDY}"
 
 
@@ -122,13 +93,14 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
         )
 
 
-def _on_projection(loss: ProjectionLoss | None) -> Iterator[str]:
-    if loss is not None and loss.natural > WORTH_SAYING:
-        better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
-        yield (
-            f"the patch projection {loss.old} → {loss.new} ({loss.how}) loses detail: tokens are off by "
-            f"{loss.natural:.0%} on photographs{better}, {loss.white:.0%} on noise, and nothing undoes it; fine-tune"
-        )
+def _on_projection(resized: Sequence[Resized]) -> Iterator[str]:
+    """A patch that grows keeps its tokens, except where filters are resized as pictures."""
+    for each in resized[:1]:  # others of the same embedding are resized in proportion
+        words = f"the patch projection {each.old} → {each.new} ({each.by})"
+        if each.new.height < each.old.height or each.new.width < each.old.width:
+            yield f"{words} loses detail, and nothing undoes it; fine-tune"
+        elif each.by == "interpolate":
+            yield f"{words} changes tokens, where pinv would keep them; {REMEDY}"
 
 
 def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:
@@ -170,7 +142,7 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
     """Whether the embedding differs in its patch alone."""
     try:
-        return with_patch(source, target.patch) == target.embedding
+        return source.embedding.with_patch(target.patch) == target.embedding
     except VitrailError:
         return False
 
@@ -246,7 +218,7 @@ def _on_windows(source: Config, target: Config) -> Iterator[str]:
     if windows is None or windows == _windows(source):
         return
     window, grids, padding = windows
-    odd = ", ".join(str(grid) for grid in grids if not windows_divide(grid, window))
+    odd = ", ".join(str(grid) for grid in grids if Windows.of(grid, window).padded != grid)
     if not odd:
         return
     how = {

@@ -1,4 +1,4 @@
-"""Tensor → tensor: the patch projection, for another patch size or other input channels, and what that loses.
+"""Tensor → tensor: the patch projection, for another patch size or other input channels.
 
 A patch x of the old size, resized to the new one, is B·x. The new filters ŵ should read from it what the old ones
 read from x: ŵ·(B x) ≈ w·x. Upward there is an exact answer; downward pixels are gone, and so is some of the token.
@@ -9,7 +9,6 @@ Shapes: D width, C channels, P×Q old patch, R×S new patch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -19,14 +18,14 @@ from vitrail.checkpoint.surgery.resample import axis_matrix
 from vitrail.errors import require
 from vitrail.geometry import Size
 
-__all__ = ["Projection", "ProjectionLoss", "change_channels", "predicted_loss", "projection_named", "resize_projection"]
+__all__ = ["Projection", "along", "change_channels", "pixel_covariance", "projection_named", "resize_projection"]
 
 Projection = Literal["pinv", "natural", "interpolate"]
 
-PIXEL_CORRELATION, BLUR, CHANNEL_CORRELATION = 0.96, 0.15, 0.85
+PIXEL_CORRELATION, BLUR = 0.96, 0.15
 """The model of photographs: a Markov field with this correlation of neighbours (the classic model), blurred by
-(BLUR, 1 − 2·BLUR, BLUR) along each axis as lenses and resizing do, and this correlation of two colour channels.
-Fitted to four photographs at 224 and 336 pixels seen by DINOv2-S/14's trained filters: docs/adapting.md."""
+(BLUR, 1 − 2·BLUR, BLUR) along each axis as lenses and resizing do. Fitted to four photographs at 224 and 336 pixels
+seen by DINOv2-S/14's trained filters: docs/adapting.md."""
 
 
 def projection_named(name: str) -> Projection:
@@ -49,10 +48,10 @@ def resize_projection(weight: Tensor, new: Size, *, how: Projection = "pinv") ->
     if old == new:
         return weight
     rows, columns = (_filter_matrix(*sides, projection_named(how)) for sides in zip(old, new, strict=True))
-    return _along(weight.double(), rows, columns).to(weight.dtype)
+    return along(weight.double(), rows, columns).to(weight.dtype)
 
 
-def _along(filters: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def along(filters: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """(…, P, Q) by (P, R) and (Q, S) → (…, R, S): two large products instead of many small ones."""
     return ((filters @ columns).mT @ rows).mT
 
@@ -64,7 +63,7 @@ def _filter_matrix(old: int, new: int, how: Projection) -> Tensor:
         return resize.T * (old / new)
     if how == "pinv":
         return torch.linalg.pinv(resize)
-    natural = _pixel_covariance(old)
+    natural = pixel_covariance(old)
     return natural @ resize.T @ torch.linalg.pinv(resize @ natural @ resize.T)
 
 
@@ -85,68 +84,8 @@ def change_channels(weight: Tensor, channels: int) -> Tensor:
     return (precise[:, turn] * (before / channels)).to(weight.dtype)
 
 
-# ── what a resize loses ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectionLoss:
-    """How far tokens of the resized projection are from the old ones', relative (root mean square), predicted."""
-
-    old: Size
-    new: Size
-    how: Projection
-    natural: float
-    """On photographs, by the model of them above."""
-    least: float
-    """On photographs, with projection "natural": the least that a linear resize can lose there."""
-    white: float
-    """On white noise, which has all its detail at the finest scale: the worst case."""
-    round_trip: float
-    """On photographs, after a resize there and back."""
-    round_trip_white: float
-    """The same on white noise, which is the change of the filters themselves: nearly all of them."""
-
-
-def predicted_loss(weight: Tensor, new: Size, *, how: Projection = "pinv") -> ProjectionLoss:
-    """From the actual filters, without an image: E|w·x − ŵ·(B x)|² over E|w·x|², and its root.
-
-    The expectation is over patches x with the covariance of photographs, or of white noise: a trace, in closed form.
-    """
-    old = Size(*weight.shape[2:])
-    filters = weight.double()
-    resized = resize_projection(filters, new, how=how)
-    rows, columns = (axis_matrix(*sides, "timm") for sides in zip(old, new, strict=True))
-    seen = _along(resized, rows, columns)  # ŵ B, as filters of the old patch
-    back = resize_projection(resized, old, how=how)
-    best = _along(resize_projection(filters, new, how="natural"), rows, columns)
-    return ProjectionLoss(
-        old=old,
-        new=new,
-        how=how,
-        natural=_distance(filters, seen, natural=True),
-        least=_distance(filters, best, natural=True),
-        white=_distance(filters, seen, natural=False),
-        round_trip=_distance(filters, back, natural=True),
-        round_trip_white=_distance(filters, back, natural=False),
-    )
-
-
-def _distance(filters: Tensor, seen: Tensor, *, natural: bool) -> float:
-    rest = filters - seen
-    return (_energy(rest, natural) / _energy(filters, natural)).sqrt().item()
-
-
-def _energy(filters: Tensor, natural: bool) -> Tensor:
-    """E|w·x|² summed over the filters."""
-    if not natural:
-        return filters.square().sum()
-    rows, columns = (_pixel_covariance(side) for side in filters.shape[2:])
-    mixed = _along(filters, rows, columns)  # (D, C, P, Q)
-    own, across = (filters * mixed).sum(), (filters.sum(dim=1) * mixed.sum(dim=1)).sum()
-    return (1 - CHANNEL_CORRELATION) * own + CHANNEL_CORRELATION * across
-
-
-def _pixel_covariance(side: int) -> Tensor:
+def pixel_covariance(side: int) -> Tensor:
+    """(side, side): covariance of the pixels along one axis of a photograph."""
     place = torch.arange(side + 2, dtype=torch.float64)
     field = PIXEL_CORRELATION ** (place[:, None] - place).abs()
     taps = (BLUR, 1 - 2 * BLUR, BLUR)

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import require
-from vitrail.geometry import Size
-from vitrail.nn.relative import offsets_of
+from vitrail.geometry import Size, offsets_of
 from vitrail.nn.resample import resample_grid, resample_offsets
 from vitrail.parts import Convention, RelativeConvention
 

@@ -1,4 +1,4 @@
-"""Position tables from an old module to a new one: learned rows and relative biases, each with its note and figures.
+"""Position tables from an old module to a new one: learned rows and relative biases, each with its note.
 
 Shapes: D width, N patches; a learned table is (prefix rows + N, D).
 """
@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.assess.simulate import simulate
-from vitrail.checkpoint.surgery.report import TableChange, agreement, similarity_maps
+from vitrail.checkpoint.surgery.changes import Resized
 from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
 from vitrail.config import Config, ViTConfig
+from vitrail.geometry import offsets_of
 from vitrail.nn.positions import LearnedTable
-from vitrail.nn.relative import RelativeTable, offsets_of
+from vitrail.nn.relative import RelativeTable
 from vitrail.parts import Learned
 
 __all__ = ["Carried", "carry_learned", "carry_relative", "prefix_rows"]
@@ -24,7 +24,7 @@ __all__ = ["Carried", "carry_learned", "carry_relative", "prefix_rows"]
 class Carried(NamedTuple):
     table: Tensor
     note: str
-    figures: TableChange | None
+    resized: Resized | None = None
 
 
 def prefix_rows(config: Config) -> tuple[str, ...]:
@@ -34,11 +34,10 @@ def prefix_rows(config: Config) -> tuple[str, ...]:
     prefix = config.prefix
     tokens = ("cls",) * prefix.cls + ("distillation",) * prefix.distillation
     tokens += tuple(f"registers.{index}" for index in range(prefix.registers))
-    return {"all": tokens, "cls": tokens[: int(prefix.cls)], "none": ()}[config.position.prefix]
+    return tokens[: config.position.prefix_rows(prefix)]
 
 
 def carry_learned(
-    name: str,
     table: Tensor,
     old: LearnedTable,
     new: LearnedTable,
@@ -49,70 +48,42 @@ def carry_learned(
     """Patches' rows resampled, prefix rows by their token's name; a token without a row before starts at zero."""
     before, after = rows
     if old.grid == new.grid and before == after:
-        return Carried(table, "", None)
+        return Carried(table, "")
     method = method or old.convention
     prefix, patches = table.split([len(before), old.grid.area])
     resampled = resample_table(patches, old=old.grid, new=new.grid, method=method)
     known, zero = dict(zip(before, prefix, strict=True)), table.new_zeros(table.shape[1])
     result = torch.cat([*(known.get(token, zero)[None] for token in after), resampled])
-    notes, figures = [], None
+    notes, moved = [], None
     if old.grid != new.grid:
-        maps = similarity_maps(patches, resampled, old=old.grid, new=new.grid)
-        back = resample_table(resampled.double(), old=new.grid, new=old.grid, method=method)
-        simulation = simulate(old.grid, new.grid, method, table=patches) if old.grid.area > 1 else None
-        figures = TableChange(
-            name=name,
-            old=old.grid,
-            new=new.grid,
-            method=method,
-            round_trip=_relative_error(back, patches),
-            agreement=agreement(maps),
-            bands=simulation.bands if simulation else (),
-            maps=maps,
-        )
+        moved = Resized(what="positions", old=old.grid, new=new.grid, by=method)
         notes.append(f"{old.grid} → {new.grid} by {method}")
     if before != after:
         notes.append(f"prefix rows {len(before)} → {len(after)}")
-    return Carried(result, "; ".join(notes), figures)
+    return Carried(result, "; ".join(notes), moved)
 
 
-def carry_relative(
-    name: str, table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None
-) -> Carried:
+def carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None) -> Carried:
     """Offsets resampled by the convention. A smaller window keeps those that it still has, as it does when the model
     runs on a small grid; but timm resamples the tables of windows whose padding is zeros. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
-        return Carried(table, "", None)
+        return Carried(table, "")
     method = method or old.convention
     cut = new.window_padding == "masked" and all(
         after <= before for before, after in zip(old.grid, new.grid, strict=True)
     )
-    figures, note = None, f"{entries[0]} prefix entries become {entries[1]}"
+    moved, note = None, f"{entries[0]} prefix entries become {entries[1]}"
     if old.grid == new.grid:
         result = table
     elif cut:
         result, note = cut_relative(table, old=old.grid, new=new.grid), f"{old.grid} → {new.grid}, the near offsets"
     else:
         result = resample_relative(table, old=old.grid, new=new.grid, method=method)
-        back = resample_relative(result.double(), old=new.grid, new=old.grid, method=method)
-        figures = TableChange(
-            name=name,
-            old=old.grid,
-            new=new.grid,
-            method=method,
-            round_trip=_relative_error(back, table),
-            agreement=None,
-        )
+        moved = Resized(what="biases", old=old.grid, new=new.grid, by=method)
         note = f"{old.grid} → {new.grid} by {method} over offsets"
     if entries[0] > entries[1]:
         result = result[: entries[1] - entries[0]]
     elif entries[0] < entries[1]:
         result = torch.cat([result, result.new_zeros(entries[1] - entries[0], result.shape[1])])
-    return Carried(result, note, figures)
-
-
-def _relative_error(back: Tensor, table: Tensor) -> float:
-    table = table.double()
-    length = table.norm()
-    return 0.0 if length == 0 else float((back - table).norm() / length)
+    return Carried(result, note, moved)

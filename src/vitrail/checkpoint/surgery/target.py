@@ -12,17 +12,14 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import (
-    Adaptive,
     AttentionPool,
     ClsMeanPool,
     ClsPool,
     Convention,
-    Hierarchical,
     Learned,
     MaxPool,
     MeanPool,
     Mlp,
-    Patches,
     Pool,
     Position,
     Prefix,
@@ -30,7 +27,7 @@ from vitrail.parts import (
     RelativeConvention,
 )
 
-__all__ = ["change_preprocessing", "check_target", "find_target", "with_patch"]
+__all__ = ["change_preprocessing", "check_target", "find_target"]
 
 VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
 FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion", "last_width"))
@@ -47,7 +44,7 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
     if isinstance(config, ViTConfig):
         if "patch" in found:
             require("embedding" not in found, "patch and embedding both say the patch; give one of them")
-            found["embedding"] = with_patch(config, found.pop("patch"))
+            found["embedding"] = config.embedding.with_patch(found.pop("patch"))
         pool, prefix = found.get("pool", config.pool), found.get("prefix", config.prefix)
         require(
             prefix.cls or not isinstance(pool, ClsPool | ClsMeanPool),
@@ -110,36 +107,6 @@ def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
         kinds = ", ".join(type(pool).__name__ for pool in pools.values())
         raise VitrailError(f"pool {value!r} is unknown; use one of {', '.join(pools)}, or a value of {kinds}")
     return config.pool if isinstance(pools[value], type(config.pool)) else pools[value]
-
-
-def with_patch(config: ViTConfig, patch: Size) -> Any:
-    """The config's embedding with another patch: all else in proportion."""
-    embedding = config.embedding
-    if patch == embedding.patch:
-        return embedding
-    if isinstance(embedding, Patches):
-        stride = embedding.stride
-        if stride is not None:  # the same overlap, in parts of the patch
-            scaled = [s * new / old for s, new, old in zip(stride, patch, embedding.patch, strict=True)]
-            require(
-                all(side == int(side) for side in scaled),
-                f"stride {stride} of patch {embedding.patch} is not whole at patch {patch}; give the embedding itself",
-            )
-            stride = Size(*(int(side) for side in scaled))
-        return replace(embedding, patch=patch, stride=stride)
-    factor = [new / old for new, old in zip(patch, embedding.patch, strict=True)]
-    if isinstance(embedding, Hierarchical):
-        finest = [side * f for side, f in zip(embedding.finest, factor, strict=True)]
-        if all(side == int(side) and side >= 1 for side in finest):
-            return replace(embedding, finest=Size(*(int(side) for side in finest)))
-    if isinstance(embedding, Adaptive):
-        return replace(
-            embedding,
-            patches=tuple(Size(patch.height << level, patch.width << level) for level in range(len(embedding.patches))),
-        )
-    raise VitrailError(
-        f"patch {patch} cannot be had from {type(embedding).__name__} of patch {embedding.patch}; keep its patch"
-    )
 
 
 def check_target(source: Config, target: Config) -> None:

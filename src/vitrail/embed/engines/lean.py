@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.nn.attention import FullMix, within
+from vitrail.nn.attention import FullMix
 from vitrail.nn.block import Block
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import ACTIVATIONS, FeedForward, GatedFeedForward
@@ -86,7 +86,7 @@ class LeanBlock:
     def attend(self, projected: list[Tensor], layout: Layout, position: Rotation | Tensor | None) -> Tensor:
         """What `project` gave, (B, T, …), → what attention gives the kept tokens, before the output projection."""
         q, k, v = self.heads(projected)
-        q, k, bias = self.placed(q, k, layout, position)
+        q, k, bias = self.attention.placed(q, k, layout, position)
         if self.keep is None:
             mixed = self.attention.mixed(q, k, v, layout, bias, 0.0)
         else:
@@ -105,17 +105,6 @@ class LeanBlock:
         if self.attention.q_norm is not None and self.attention.k_norm is not None:
             q, k = self.attention.q_norm(q), self.attention.k_norm(k)
         return q, k, v
-
-    def placed(
-        self, q: Tensor, k: Tensor, layout: Layout, position: Rotation | Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries and keys turned by their positions, and a bias for the scores."""
-        if self.attention.position is not None:
-            position = within(self.attention.position, layout, k)
-        if isinstance(position, Rotation):
-            asking = Rotation(position.cos[..., : q.shape[2], :], position.sin[..., : q.shape[2], :], position.halves)
-            return asking.turn(q), position.turn(k), None
-        return q, k, position
 
 
 def lean_blocks(model: ViT, *, keep: int | None) -> list[LeanBlock]:

@@ -111,7 +111,7 @@ def check_mergeable(model: ViT) -> None:
         f"{type(attention).__name__} needs its grid, and merging leaves none; use merge 0",
     )
     require(
-        not isinstance(position, parts.RelativeBias | parts.Rotary | parts.RotaryMixed),
+        position.acts_on in ("tokens", "nothing"),
         f"{type(position).__name__} acts between places, and a merged token has several; use merge 0",
     )
     require(

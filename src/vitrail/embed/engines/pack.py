@@ -27,7 +27,7 @@ from vitrail.geometry import Size
 from vitrail.images.decode import peek
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
-from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable
+from vitrail.nn.positions import AddedPosition
 from vitrail.nn.rotary import Rotation
 
 __all__ = ["Group", "PackedEngine", "native_grid", "prepare_native"]
@@ -141,7 +141,7 @@ class PackedEngine:
     def _sequence(self, batch: Tensor) -> tuple[Tensor, Layout]:
         """As the engine's `embed`, but a grid's added positions are resampled once."""
         model, front = self.engine.model, self.engine.front
-        if front is None or not isinstance(model.position, LearnedTable | SinCos1dTable | SinCos2dTable):
+        if front is None or not isinstance(model.position, AddedPosition):
             return self.engine.embed(batch)
         x, layout = model.prefix(*front.embedding(batch))
         if layout.grid not in self._added:

@@ -31,38 +31,43 @@ from vitrail.embed.engines.pack import PackedEngine, prepare_native
 from vitrail.embed.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.embed.job.inputs import Opener
 from vitrail.embed.job.options import Options
-from vitrail.embed.job.plan import Plan, input_at, weights_sha256
-from vitrail.embed.job.worker import COMPUTING
+from vitrail.embed.job.plan import Plan, input_at, weights_sha256, weights_stamp
 from vitrail.embed.pixels import Prepared, prepare
 from vitrail.errors import require
 from vitrail.images.decode import ImageError
 
-__all__ = ["calibrate", "engine_of", "preparer_of", "read_agreement", "vectors_of"]
+__all__ = ["Watch", "calibrate", "engine_of", "preparer_of", "read_agreement", "vectors_of"]
 
 CALIBRATION, AGREEMENT = "calibration.safetensors", "agreement.json"
 SAMPLE = 32
 """Images to learn from, and as many others to compare on."""
+Watch = Callable[[int | None, int], None]
+"""Is told the row that is being decoded, None while none is, and how many rows are done."""
 
 
 def engine_of(
-    folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None
+    folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None, stamp: str | None = None
 ) -> Engine | PackedEngine:
-    """The plan's engine on the plan's weights, which must be those of the plan still."""
-    path = weights_path(weights or plan.weights)
-    require(
-        weights_sha256(path) == plan.weights_sha256,
-        f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
-    )
+    """The plan's engine on the plan's weights, as `_open_weights` checks them."""
     options = plan.options
     ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
-    checkpoint = load(path).but(config=plan.config, preprocessing=plan.preprocessing)
-    engine = _engine(checkpoint, options, threads=threads, ranges=ranges)
+    engine = _engine(_open_weights(folder, plan, weights, stamp), options, threads=threads, ranges=ranges)
     if options.native or options.adaptive is not None:
         return _packed(engine, options)
     if options.scales != (1.0,):
         assert isinstance(plan.config, ViTConfig)
         return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
     return engine
+
+
+def _open_weights(folder: Path, plan: Plan, weights: Path | None, stamp: str | None) -> Checkpoint:
+    """Weights that must be those of the plan still: unchanged since the run hashed them, or of the same hash."""
+    path = weights_path(weights or plan.weights)
+    require(
+        weights_stamp(path) == stamp or weights_sha256(path) == plan.weights_sha256,
+        f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
+    )
+    return load(path).but(config=plan.config, preprocessing=plan.preprocessing)
 
 
 def _engine(
@@ -115,8 +120,9 @@ def calibrate(
     *,
     lost: Mapping[int, str],
     decode: Callable[..., Prepared],
-    watch: Callable[[int, int], None],
+    watch: Watch,
     threads: int | None,
+    stamp: str | None = None,
 ) -> None:
     """Choose the images that int8 learns from, learn, and compare with float32 on others."""
     many = min(2 * SAMPLE, plan.images)
@@ -128,12 +134,12 @@ def calibrate(
         with suppress(ImageError):  # its row will say why
             if number not in lost:
                 images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
-    watch(COMPUTING, 0)
+    watch(None, 0)
     require(
         len(images) > 0, f"none of {many} images that were tried to learn from can be read; use float32 and all tokens"
     )
     learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
-    checkpoint = load(plan.weights).but(config=plan.config, preprocessing=plan.preprocessing)
+    checkpoint = _open_weights(folder, plan, None, stamp)
     ranges = None
     if plan.options.engine == "int8":
         exact = _engine(checkpoint, replace(plan.options, engine="torch"), threads=threads)

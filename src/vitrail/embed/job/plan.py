@@ -29,7 +29,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.rules import NonNegativeInt, PositiveInt
 from vitrail.value import Value
 
-__all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256"]
+__all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256", "weights_stamp"]
 
 FILE = "plan.json"
 LARGEST_SHARD, SMALLEST_SHARD, SHARDS_PER_WORKER = 1024, 16, 4
@@ -72,6 +72,13 @@ def weights_sha256(path: Path) -> str:
     require(path.is_dir(), f"weights {path} do not exist; give a file or a directory that vitrail reads")
     each = {file.name: weights_sha256(file) for file in sorted(path.iterdir()) if file.is_file()}
     return hashlib.sha256(json.dumps(each).encode()).hexdigest()
+
+
+def weights_stamp(path: Path) -> str:
+    """What changes when the files do, at no cost: a stamp from before the hash stands for the hash within a run."""
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    stats = [file.stat() for file in files if file.exists()]
+    return ";".join(f"{each.st_ino},{each.st_size},{each.st_mtime_ns},{each.st_ctime_ns}" for each in stats)
 
 
 # ── freezing ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,11 +14,10 @@ import torch
 
 from vitrail.embed.engines.engine import Engine
 from vitrail.embed.engines.pack import PackedEngine
-from vitrail.embed.job.engine_factory import preparer_of, vectors_of
+from vitrail.embed.job.engine_factory import Watch, preparer_of, vectors_of
 from vitrail.embed.job.inputs import Input, Opener
 from vitrail.embed.job.part_files import Rows, Tally, write_part
 from vitrail.embed.job.plan import Plan, read_shard
-from vitrail.embed.job.worker import COMPUTING
 from vitrail.embed.pixels import Prepared, prepare
 from vitrail.images.decode import ImageError
 
@@ -34,12 +33,11 @@ def process_shard(
     batch: int = 4,
     lost: Mapping[int, str] | None = None,
     decode: Callable[..., Prepared] = prepare,
-    watch: Callable[[int, int], None] = lambda row, done: None,
+    watch: Watch = lambda row, done: None,
 ) -> Tally:
     """Decode, compute, write. A row that cannot be had says why, and the rest goes on.
 
-    lost: rows that must not be tried, each with its reason. `watch` is told the row that is being decoded, or
-    COMPUTING, and how many are behind.
+    lost: rows that must not be tried, each with its reason.
     """
     inputs = read_shard(folder, plan, shard)
     rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
@@ -69,9 +67,9 @@ def process_shard(
         rows.sizes[row] = image.original
         waiting[row] = image
         if len(waiting) == batch:
-            watch(COMPUTING, row)
+            watch(None, row)
             compute()
-    watch(COMPUTING, len(inputs) - len(waiting))
+    watch(None, len(inputs) - len(waiting))
     if waiting:
         compute()
     _refuse_infinite(rows, plan)

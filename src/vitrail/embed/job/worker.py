@@ -19,27 +19,31 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from vitrail.embed.job.engine_factory import calibrate, engine_of
 from vitrail.embed.job.part_files import Tally
+from vitrail.embed.job.plan import read_plan
+from vitrail.embed.job.shard import process_shard
+from vitrail.embed.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value
 
-__all__ = ["CALIBRATE", "COMPUTING", "MAX_DEATHS", "StoppedError", "Worker", "WorkerOptions"]
+__all__ = ["MAX_DEATHS", "StoppedError", "Task", "Worker", "WorkerOptions"]
 
 MAX_DEATHS = 3
 """Give up after a worker dies this often in one shard, outside any image."""
 ROW, SINCE, DONE = 0, 1, 2
-COMPUTING = -1
+NO_ROW = -1
 """On the board, while no row is being decoded."""
 TIDYING = 5.0
 """Seconds that a process may take to end by itself."""
 HUNG = "hung"
 KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Ends that come from outside."""
-CALIBRATE = -1
-"""In place of a shard: see `vitrail.embed.job.engine_factory`."""
+Task = int | Literal["calibration"]
+"""A shard's number, or what comes before the first shard: see `vitrail.embed.job.engine_factory`."""
 SPAWN = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
 
 
@@ -55,6 +59,8 @@ class WorkerOptions(Value):
     """Seconds that one image may take to decode."""
     decode: Callable[..., Any] | None = None
     """Another decoder than vitrail's own."""
+    stamp: str | None = None
+    """Of the weights as the run hashed them: a worker that finds the same does not hash them again."""
 
 
 class Worker:
@@ -62,25 +68,23 @@ class Worker:
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
-        self.board = SPAWN.RawArray(
-            "q", [COMPUTING, 0, 0]
-        )  # the row being decoded, since when, and how many are behind
+        self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # the row being decoded, since when, and how many are done
         self.process: BaseProcess | None = None
         self.line: Connection
         self.working = self.stopping = False
 
     @property
     def done(self) -> int:
-        """Rows of the shard under way that are behind."""
+        """Rows of the shard under way that are done."""
         return self.board[DONE]
 
-    def do(self, shard: int) -> Tally:
+    def do(self, task: Task) -> Tally:
         """A `VitrailError` says what keeps the shard from being written."""
         lost: dict[int, str] = {}
         deaths: Counter[int] = Counter()
         while True:
             self.working = True
-            result = self._attempt(shard, lost)
+            result = self._attempt(task, lost)
             self.working = False
             if isinstance(result, Tally):
                 self.board[DONE] = 0
@@ -94,7 +98,8 @@ class Worker:
                 lost[row] = f"the decoder {how}; replace or remove it"
             elif deaths[row] >= MAX_DEATHS:
                 raise VitrailError(
-                    f"a worker died {MAX_DEATHS} times in shard {shard}, in no image ({result}); "
+                    f"a worker died {MAX_DEATHS} times in {f'shard {task}' if isinstance(task, int) else task}, "
+                    f"in no image ({result}); "
                     "if memory is short, use fewer --workers, then run the same command again"
                 )
 
@@ -113,12 +118,12 @@ class Worker:
             self.process.kill()
             self.process.join()
 
-    def _attempt(self, shard: int, lost: Mapping[int, str]) -> Tally | str:
-        """The shard's tally, or how the process ended."""
-        self.board[ROW], self.board[DONE] = COMPUTING, 0
+    def _attempt(self, task: Task, lost: Mapping[int, str]) -> Tally | str:
+        """The task's tally, or how the process ended."""
+        self.board[ROW], self.board[DONE] = NO_ROW, 0
         process = self.process if self.process is not None and self.process.is_alive() else self._start()
         try:
-            self.line.send((shard, lost))
+            self.line.send((task, lost))
             while not wait([self.line, process.sentinel], timeout=0.2):
                 if self.board[ROW] >= 0 and time.monotonic_ns() - self.board[SINCE] > self.options.patience * 1e9:
                     process.kill()
@@ -149,33 +154,29 @@ def _ending(code: int) -> str:
 
 
 def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
-    """Answer each (shard, lost rows) with a tally, or with the line of an error that is the user's to mend."""
+    """Answer each (task, lost rows) with a tally, or with the line of an error that is the user's to mend."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everyone; the parent decides
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # --compile in this process: a pool would outlive its end
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from vitrail.embed.job.engine_factory import calibrate, engine_of
-    from vitrail.embed.job.plan import read_plan
-    from vitrail.embed.job.shard import process_shard
-    from vitrail.embed.pixels import prepare
 
-    def watch(row: int, done: int) -> None:
-        board[SINCE], board[ROW], board[DONE] = time.monotonic_ns(), row, done
+    def watch(row: int | None, done: int) -> None:
+        board[SINCE], board[ROW], board[DONE] = time.monotonic_ns(), NO_ROW if row is None else row, done
 
-    decode, batch, threads = options.decode or prepare, options.batch, options.threads
+    decode, batch, threads, stamp = options.decode or prepare, options.batch, options.threads, options.stamp
     engine = None
     while True:
         try:
-            shard, lost = line.recv()
+            task, lost = line.recv()
         except EOFError:
             return
         answer = Tally()
         try:
             plan = read_plan(folder)
-            if shard == CALIBRATE:
-                calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads)
+            if task == "calibration":
+                calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads, stamp=stamp)
             else:
-                engine = engine or engine_of(folder, plan, threads=threads)
-                answer = process_shard(folder, plan, shard, engine, batch=batch, lost=lost, decode=decode, watch=watch)
+                engine = engine or engine_of(folder, plan, threads=threads, stamp=stamp)
+                answer = process_shard(folder, plan, task, engine, batch=batch, lost=lost, decode=decode, watch=watch)
         except VitrailError as error:
             answer = str(error)
         line.send(answer)

@@ -34,7 +34,7 @@ from vitrail.plan.model.linear_attention import linear_mix
 from vitrail.plan.model.relative import relative_bias
 from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
-from vitrail.plan.model.windowed_attention import Windows, windowed_mix
+from vitrail.plan.model.windowed_attention import CutGrid, windowed_mix
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax_attention", "within"]
@@ -61,15 +61,19 @@ def attention(
     t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
-    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
-    bias = None
-    if isinstance(position, Rotation):
-        q, k = position.turn(t, path, q), position.turn(t, path, k)
-    elif position is not None:
-        bias = position
+    q, k, bias = placed(t, c, n, q, k, path, shared)
     mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
     x = ops.linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
+
+
+def placed(
+    t: Tape, c: ViTConfig | Encoder, n: Sizes, q: Tensor, k: Tensor, path: str, shared: Rotation | Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
+    if isinstance(position, Rotation):
+        return position.turn(t, path, q), position.turn(t, path, k), None
+    return q, k, position
 
 
 def self_attention(t: Tape, n: Sizes) -> Problem:
@@ -99,8 +103,8 @@ def mix(
             return linear_mix(t, path, q, k, v, p, in_order)
         case WindowedAttention() as spec:
             zeros = spec.window_padding == "zeros"
-            windows = Windows.of(c.grid, spec.window, shifted=shifted and spec.shift, zeros=zeros)
-            empty = padding(t, c, n, path) if zeros and windows.padded else None
+            windows = CutGrid.of(c.grid, spec.window, shifted=shifted and spec.shift, zeros=zeros)
+            empty = padding(t, c, n, path) if zeros and windows.sticks_out else None
             return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias, empty, in_order)
         case SparseAttention():
             return sparse_mix(t, path, q, k, v, p, c.grid, c.prefix.count, in_order)
@@ -164,7 +168,7 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> li
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
     """What acts inside attention is computed once for all blocks."""
-    return isinstance(c.position, Rotary) or (isinstance(c.position, RelativeBias) and c.position.shared)
+    return c.position.acts_on in ("queries and keys", "scores") and not c.position.per_block
 
 
 def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
@@ -175,8 +179,6 @@ def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> R
         case RotaryMixed():
             return mixed_rotation(t, path, n.patches, n.tokens, n.num_heads, n.head_width, size)
         case RelativeBias(prefix=framed):
-            if isinstance(c.attention, WindowedAttention):
-                window = Windows.of(c.grid, c.attention.window, shifted=False).window
-                return relative_bias(t, path, window, n.num_heads)
-            return relative_bias(t, path, c.grid, n.num_heads, 3 if framed else 0, c.prefix.count)
+            prefix = 0 if isinstance(c.attention, WindowedAttention) else c.prefix.count
+            return relative_bias(t, path, c.attention.span(c.grid), n.num_heads, 3 if framed else 0, prefix)
     return None

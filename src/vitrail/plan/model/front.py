@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import ViTConfig
-from vitrail.parts import Adaptive, Hierarchical, Learned, Patches, SinCos1d, SinCos2d, Stem
+from vitrail.parts import Adaptive, Hierarchical, Patches, Stem
 from vitrail.plan import ops
 from vitrail.plan.model.adaptive import adaptive_embed
 from vitrail.plan.model.layout import Sizes
@@ -20,7 +20,7 @@ __all__ = ["embed"]
 def embed(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     tokens = embedding(t, c, n, fit_pixels(t, c, image, n.batch))
     tokens = prefix(t, c.prefix, n, tokens)
-    if isinstance(c.position, Learned | SinCos1d | SinCos2d):
+    if c.position.acts_on == "tokens":
         tokens = position(t, c, n, tokens)
     return tokens
 

@@ -21,7 +21,7 @@ def position(t: Tape, c: ViTConfig, n: Sizes, tokens: Tensor) -> Tensor:
         case SinCos2d():
             return _add_rows(t, n, tokens, count, None, t.buffer("position", n.patches * n.width, t.size))
     assert isinstance(spec, Learned)
-    rows = {"all": count, "cls": int(c.prefix.cls), "none": 0}[spec.prefix]
+    rows = spec.prefix_rows(c.prefix)
     table = t.parameter("position", (rows + cells) * n.width, "table")
     if rows == count and not isinstance(c.embedding, Adaptive):
         return ops.add(t, tokens, table, spread=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.geometry import Size
+from vitrail.geometry import Size, offsets_of
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor
 
@@ -11,7 +11,7 @@ __all__ = ["relative_bias"]
 
 def relative_bias(t: Tape, path: str, span: Size, heads: int, entries: int = 0, prefix: int = 0) -> Tensor:
     """A bias per head and offset, laid out for every pair of patches, and framed by the prefix's entries."""
-    offsets, patches = (2 * span.height - 1) * (2 * span.width - 1), span.area
+    offsets, patches = offsets_of(span).area, span.area
     table = t.parameter(path, (offsets + entries) * heads, "table")
     t.buffer(path, patches * patches, 8)
     of_offsets, of_prefix = ops.split(t, table, offsets * heads, entries * heads)

@@ -5,51 +5,38 @@ Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from vitrail.geometry import Size
+from vitrail.geometry import Windows
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, is_flash, sdpa
 from vitrail.plan.tape import Tape, Tensor
 
-__all__ = ["Windows", "windowed_mix"]
+__all__ = ["CutGrid", "windowed_mix"]
 
 
-@dataclass(frozen=True)
-class Windows:
-    """A grid cut into windows no larger than it is, as `vitrail.nn.windowed_attention` cuts it."""
-
-    grid: Size
-    window: Size
-    across: Size
-    shifted: bool
-    zeros: bool
-    """Padding takes part: the grid is shifted before it is padded, and nothing but what wrapped is masked."""
-
-    @classmethod
-    def of(cls, grid: Size, window: Size, *, shifted: bool, zeros: bool = False) -> Windows:
-        window = Size(min(window.height, grid.height), min(window.width, grid.width))
-        across = Size(-(-grid.height // window.height), -(-grid.width // window.width))
-        moves = any(side // 2 and length > side for side, length in zip(window, grid, strict=True))
-        return cls(grid, window, across, shifted and moves, zeros)
+class CutGrid(Windows):
+    """A grid cut into windows, as `vitrail.nn.windowed_attention` cuts it."""
 
     @property
-    def padded(self) -> bool:
-        return self.higher or self.wider
+    def shifted(self) -> bool:
+        return any(self.shift)
+
+    @property
+    def sticks_out(self) -> bool:
+        return self.padded != self.grid
 
     @property
     def higher(self) -> bool:
-        return self.across.height * self.window.height != self.grid.height
-
-    @property
-    def masked(self) -> bool:
-        """Some patches of a window may not meet."""
-        return self.shifted or (self.padded and not self.zeros)
+        return self.padded.height != self.grid.height
 
     @property
     def wider(self) -> bool:
         """The padding makes rows longer, so that cutting it off leaves gaps."""
-        return self.across.width * self.window.width != self.grid.width
+        return self.padded.width != self.grid.width
+
+    @property
+    def masked(self) -> bool:
+        """Some patches of a window may not meet."""
+        return self.shifted or (self.sticks_out and not self.zeros)
 
     @property
     def thin(self) -> bool:
@@ -58,13 +45,8 @@ class Windows:
 
     def in_place(self, prefix: int) -> bool:
         """Windows that follow each other as tokens do need no copy; with a prefix, only the whole grid does not."""
-        runs = (self.across.width == 1 or self.window.height == 1) and not self.padded and not self.shifted
+        runs = (self.across.width == 1 or self.window.height == 1) and not self.sticks_out and not self.shifted
         return runs and (self.across.area == 1 or prefix == 0)
-
-    @property
-    def patches(self) -> int:
-        """With the padding."""
-        return self.across.area * self.window.area
 
 
 def windowed_mix(
@@ -74,7 +56,7 @@ def windowed_mix(
     k: Tensor,
     v: Tensor,
     p: Problem,
-    windows: Windows,
+    windows: CutGrid,
     prefix: int,
     bias: Tensor | None,
     padding: tuple[Tensor, Tensor] | None,
@@ -114,25 +96,25 @@ def windowed_mix(
     return ops.cat(t, from_prefix, mixed), not p.merges
 
 
-def _split(t: Tape, x: Tensor, p: Problem, windows: Windows, prefix: int, fill: Tensor | None) -> Tensor:
+def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: Tensor | None) -> Tensor:
     if prefix:
         x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
     if windows.in_place(prefix):
         return x
     if windows.shifted and windows.zeros:
         x = ops.fresh(t, x)
-    if windows.padded:
+    if windows.sticks_out:
         x = _pad(t, x, p, windows, fill)
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
     return ops.copy(t, ops.copied_back(t, x))
 
 
-def _pad(t: Tape, x: Tensor, p: Problem, windows: Windows, fill: Tensor | None) -> Tensor:
+def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) -> Tensor:
     if fill is None:
-        return ops.pad(t, x, p.count * windows.patches * p.head_width)
+        return ops.pad(t, x, p.count * windows.padded.area * p.head_width)
     grid, values = windows.grid, p.count * p.head_width
-    height, width = (side * count for side, count in zip(windows.window, windows.across, strict=True))
+    height, width = windows.padded
     fill = t.cast(fill, x.size)
     if width > grid.width:
         if not windows.shifted:  # cutting the padding's gradient off leaves gaps
@@ -164,7 +146,7 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
     return t.record(t.new(count * own, size, "attention_maps"), (bias,), saved, backward)
 
 
-def _join(t: Tape, mixed: Tensor, p: Problem, windows: Windows) -> Tensor:
+def _join(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
     x = ops.copy(t, ops.copied_back(t, mixed))
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from vitrail.config import MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
@@ -150,11 +149,7 @@ def _image(name: str, side: int) -> Size | None:
     """The nearest image that the model takes; None for its own."""
     if side == 0:
         return None
-    config = PRESETS[name]
-    cell = Size(64, 64) if isinstance(config, MobileConfig) else config.patch
-    if isinstance(config, PyramidConfig):
-        cell = config.patches[-1]
-    return Size(*(max(1, round(side / step)) * step for step in cell))
+    return Size(*(max(1, round(side / step)) * step for step in PRESETS[name].unit))
 
 
 def _entry(found: Compared) -> Entry:

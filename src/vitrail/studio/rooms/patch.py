@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -249,7 +249,7 @@ def neighbours(asked: Asked, here: Here) -> list[Neighbour]:
 
 
 def _neighbour(config: ViTConfig, patch: Size, workload: Workload, *, chosen: bool) -> Neighbour:
-    config = config.but(embedding=replace(config.embedding, patch=patch))
+    config = config.with_patch(patch)
     return Neighbour(
         patch=(patch.height, patch.width),
         grid=(config.grid.height, config.grid.width),

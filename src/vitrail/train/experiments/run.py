@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.open import open_source
-from vitrail.data.source import Part, Source
+from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import tokens_saved
@@ -26,14 +25,14 @@ from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
 from vitrail.train.batches import in_order, normalise, statistics
 from vitrail.train.distributed import ALONE
-from vitrail.train.evaluate import evaluate
+from vitrail.train.evaluate import evaluate_at, evenly
 from vitrail.train.experiments.catalogue import RECIPE, Arm, Experiment
 from vitrail.train.experiments.compare import Run, Spread, read_run, spread
 from vitrail.train.experiments.structure import structure_of
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
 from vitrail.train.job import DataFacts, Job, difference, read_job, write_job
-from vitrail.train.loop import train
+from vitrail.train.loop import Watch, train
 from vitrail.train.objective import Model
 from vitrail.train.random import reseed
 
@@ -43,7 +42,6 @@ LOOKS = 24
 """How often in a run the structure of its positions is measured."""
 CARRIED = 2000
 """Test images on which a model is judged at other resolutions, the same ones at each and for every arm."""
-Watch = Callable[[dict[str, Any]], None]
 
 
 class Stopped(Exception):  # noqa: N818  a signal, not an error
@@ -84,13 +82,13 @@ def run_experiment(
     base = experiment.arms[0].config
     require(limit is None or limit > 0, f"limit {limit} is not a positive number of images")
     source, test = (open_source(data, split, image=base.image) for split in ("train", "test"))
-    test = _few(test, limit)
+    test = evenly(test, limit)
     require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
     recipe = RECIPE.but(steps=steps if steps is not None else max(1, round(epochs * len(source) / RECIPE.batch)))
     mean, std = statistics(source)
     facts = DataFacts(sources=tuple(data), images=len(source), classes=source.classes, mean=mean, std=std)
     tests = {
-        image: _few(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
+        image: evenly(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
         for image in experiment.images
     }
     found: dict[str, list[Run]] = {arm.run: [] for arm in experiment.arms}
@@ -108,11 +106,6 @@ def run_experiment(
         for arm in experiment.arms
     )
     return Result(experiment=experiment, data=facts, steps=recipe.steps, seeds=seeds, test_images=len(test), arms=arms)
-
-
-def _few(source: Source, limit: int | None) -> Source:
-    count = min(limit or len(source), len(source))
-    return Part(source, np.arange(count) * len(source) // count)
 
 
 # ── running ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,8 +154,7 @@ def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None
         adapted, _ = adapt(checkpoint, {"image": image})
     except VitrailError:
         return None
-    held = checkpoint.preprocessing
-    return evaluate(adapted.model(), test, image=image, mean=held.mean, std=held.std).accuracy
+    return evaluate_at(adapted, test, image).accuracy
 
 
 # ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,6 +202,6 @@ def _tokens(run: Run, test: Source) -> float:
     if not isinstance(config.embedding, Adaptive):  # type: ignore[union-attr]
         return float(config.grid.area)
     model = load(run.path / "model.safetensors").model()
-    pixels, _, _ = next(in_order(_few(test, 512), config.image, 512))
+    pixels, _, _ = next(in_order(evenly(test, 512), config.image, 512))
     _, layout = model.embedding(normalise(pixels, run.job.data.mean, run.job.data.std))  # type: ignore[operator,union-attr]
     return float(np.mean(tokens_saved(layout).kept))

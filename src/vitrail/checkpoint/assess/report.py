@@ -1,0 +1,155 @@
+"""What an adaptation is worth: the numbers to judge it by, computed from the weights before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.checkpoint.assess.drift import Drift, measure_drift
+from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
+from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
+from vitrail.checkpoint.assess.simulate import Band, simulate
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.surgery.changes import STATUSES, Changes, Resized
+from vitrail.checkpoint.surgery.projection import change_channels, projection_named
+from vitrail.checkpoint.surgery.resample import Method, method_of, resample_relative, resample_table
+from vitrail.codec import to_plain
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.relative import offsets_of
+
+__all__ = ["Report", "TableChange", "assess", "to_json"]
+
+WORTH_SAYING = 0.01
+"""A loss above this is a note."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """A table that was carried to another grid."""
+
+    name: str
+    old: Size
+    new: Size
+    method: Method
+    round_trip: float
+    """Relative error of the table after there and back: what the new grid does not hold."""
+    agreement: float | None
+    """Correlation of similarity maps before and after, at nine places; None for relative biases."""
+    bands: tuple[Band, ...] = ()
+    """What the method did to each band of the table's frequencies; none for relative biases."""
+    maps: tuple[SimilarityMap, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What surgery changed, and what that does."""
+
+    changes: Changes
+    tables: tuple[TableChange, ...] = ()
+    projection: ProjectionLoss | None = None
+    filters: tuple[Tensor, Tensor] | None = None
+    """The projection's filters before and after, (D, C, P, Q) each: for pictures."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know before relying on the result."""
+    drift: Drift | None = None
+    """Measured on images, where there were any."""
+
+
+def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
+    """Judge an adaptation, `after, changes = adapt(before, …)`; with files of `images`, on these too."""
+    require(
+        (changes.source, changes.target) == (before.config, after.config),
+        "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
+    )
+    resized = [(change.name, change.resized) for change in changes.tensors if change.resized is not None]
+    pairs = {name: (before.tensors[name].double(), after.tensors[name].double()) for name in changes.resampled}
+    tables = tuple(
+        _biases(name, each, *pairs[name]) if each.what == "biases" else _positions(name, each, *pairs[name])
+        for name, each in resized
+        if each.what != "patch"
+    )
+    patches = ((each, pairs[name][0]) for name, each in resized if each.what == "patch")
+    loss = next((_projection_loss(each, weight, after.config.channels) for each, weight in patches), None)
+    return Report(
+        changes=changes,
+        tables=tables,
+        projection=loss,
+        filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
+        notes=(*changes.notes, *_losses_in_words(tables, loss)),
+        drift=None if images is None else measure_drift(before, after, images),
+    )
+
+
+def _positions(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
+    """The patches' rows: those of the prefix come first and are not resampled."""
+    old, new, method = moved.old, moved.new, method_of(moved.by)
+    before, after = before[-old.area :], after[-new.area :]
+    maps = similarity_maps(before, after, old=old, new=new)
+    return TableChange(
+        name=name,
+        old=old,
+        new=new,
+        method=method,
+        round_trip=_relative_error(resample_table(after, old=new, new=old, method=method), before),
+        agreement=agreement(maps),
+        bands=simulate(old, new, method, table=before).bands if old.area > 1 else (),
+        maps=maps,
+    )
+
+
+def _biases(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
+    """The biases of offsets: the prefix's entries come last and are not resampled."""
+    old, new, method = moved.old, moved.new, method_of(moved.by)
+    before, after = before[: offsets_of(old).area], after[: offsets_of(new).area]
+    back = resample_relative(after, old=new, new=old, method=method)
+    return TableChange(
+        name=name, old=old, new=new, method=method, round_trip=_relative_error(back, before), agreement=None
+    )
+
+
+def _relative_error(back: Tensor, table: Tensor) -> float:
+    length = table.norm()
+    return 0.0 if length == 0 else float((back - table).norm() / length)
+
+
+def _projection_loss(moved: Resized, weight: Tensor, channels: int) -> ProjectionLoss:
+    return predicted_loss(change_channels(weight, channels), moved.new, how=projection_named(moved.by))
+
+
+def _losses_in_words(tables: Sequence[TableChange], loss: ProjectionLoss | None) -> Iterator[str]:
+    for table in tables[:1]:
+        if table.round_trip > WORTH_SAYING:
+            yield f"{table.name} comes back from {table.new} with an error of {table.round_trip:.0%}"
+    if loss is not None and loss.natural > WORTH_SAYING:
+        better = f" ({loss.least:.0%} with projection natural)" if loss.least < 0.9 * loss.natural else ""
+        yield (
+            f"tokens of the new patch {loss.new} are off by {loss.natural:.0%} on photographs{better} and by "
+            f"{loss.white:.0%} on noise, as predicted from the filters"
+        )
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as JSON values; pictures are left out, sizes are "384x640"."""
+    changes = report.changes
+    return {
+        "source": to_plain(changes.source),
+        "target": to_plain(changes.target),
+        "counts": {status: len(changes.named(status)) for status in STATUSES},
+        "changes": [_plain(change) for change in changes.tensors if change.status != "kept"],
+        "kept": list(changes.kept),
+        "tables": _plain(report.tables),
+        "projection": _plain(report.projection),
+        "notes": list(report.notes),
+        "drift": _plain(report.drift),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Size) or not is_dataclass(value):
+        return [_plain(item) for item in value] if isinstance(value, tuple) else to_plain(value)
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != "maps"}

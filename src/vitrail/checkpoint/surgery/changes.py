@@ -1,0 +1,74 @@
+"""What surgery did, as data: every tensor of both models accounted for, and what that means, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrail.checkpoint.surgery.projection import Projection
+from vitrail.checkpoint.surgery.resample import Method
+from vitrail.config import Config
+from vitrail.geometry import Size
+
+__all__ = ["STATUSES", "Change", "Changes", "Resized", "Status"]
+
+Status = Literal["kept", "resampled", "missing", "unused"]
+STATUSES: dict[Status, str] = {
+    "kept": "the same tensor, untouched",
+    "resampled": "made from the old tensor",
+    "missing": "made new: the old model has none that fits",
+    "unused": "the new model has no place for it: left out",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resized:
+    """How a tensor was carried to another grid or patch size."""
+
+    what: Literal["positions", "biases", "patch"]
+    old: Size
+    new: Size
+    by: Method | Projection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What became of one tensor."""
+
+    name: str
+    status: Status
+    before: tuple[int, ...] | None
+    """Its shape in the old model; None if it has none there."""
+    after: tuple[int, ...] | None
+    note: str = ""
+    resized: Resized | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Kept, resampled, missing, unused: every tensor of the old and the new model is in exactly one line."""
+
+    source: Config
+    target: Config
+    tensors: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+    """What makes the new model compute something else than the trained one."""
+
+    def named(self, status: Status) -> tuple[str, ...]:
+        return tuple(change.name for change in self.tensors if change.status == status)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.named("kept")
+
+    @property
+    def resampled(self) -> tuple[str, ...]:
+        return self.named("resampled")
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return self.named("missing")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return self.named("unused")

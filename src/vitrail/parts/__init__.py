@@ -1,0 +1,20 @@
+"""The typed parts of a model's description: every alternative is a type of its own.
+
+Each part checks what it can see by itself; rules between parts are `vitrail.config`'s.
+"""
+
+from . import attention, embeddings, mlp, pools, positions, prefix
+from .attention import *
+from .embeddings import *
+from .mlp import *
+from .pools import *
+from .positions import *
+from .prefix import *
+
+__all__: list[str] = []
+__all__ += attention.__all__
+__all__ += embeddings.__all__
+__all__ += mlp.__all__
+__all__ += pools.__all__
+__all__ += positions.__all__
+__all__ += prefix.__all__

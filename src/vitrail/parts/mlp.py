@@ -1,0 +1,31 @@
+"""The MLP of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrail.rules import PositiveInt
+from vitrail.value import Value
+
+__all__ = ["Activation", "Mlp", "MlpKind", "SwiGLU"]
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp(Value):
+    """width → `width` of the MLP → width with an activation between."""
+
+    width: PositiveInt = 3072
+    activation: Activation = "gelu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGLU(Value):
+    """Two projections to `width`, one through SiLU and multiplied into the other, then back (arXiv 2002.05202)."""
+
+    width: PositiveInt = 2048
+
+
+MlpKind = Mlp | SwiGLU

@@ -1,0 +1,342 @@
+"""How the model learns where a patch lies.
+
+Each kind describes itself: where it acts, what it learns, what becomes of it on another grid. The other files ask the
+kind, so that a new one is added here, as a module in `vitrail.nn` and as a cost in `vitrail.plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
+
+from vitrail.errors import require
+from vitrail.geometry import Size, offsets_of
+from vitrail.parts.prefix import Prefix
+from vitrail.rules import Range, multiple
+from vitrail.value import Value
+
+if TYPE_CHECKING:
+    from vitrail.config import ViTConfig
+
+__all__ = [
+    "Convention",
+    "Learned",
+    "NoPosition",
+    "Position",
+    "PositionKind",
+    "RelativeBias",
+    "RelativeConvention",
+    "Rotary",
+    "RotaryMixed",
+    "SinCos1d",
+    "SinCos2d",
+    "position_variants",
+]
+
+Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]
+RelativeConvention = Literal["timm", "huggingface"]
+Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 for rotary positions")]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A kind in words, for people."""
+
+    words: str
+    """Its short name on charts and pages."""
+    about: str
+    """What it is and what follows from it, in a sentence or two."""
+    on_new_grid: str
+    """What becomes of the positions of a model that runs on another grid."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The number of values that are learned, and how it is counted: in symbols, and in numbers."""
+
+    count: int
+    symbols: str
+    numbers: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionKind(Value):
+    """What every kind says about itself."""
+
+    acts_on: ClassVar[Literal["tokens", "queries and keys", "scores", "nothing"]]
+    """Added to the tokens once, or inside the attention of every block."""
+    on_regular_grids_only: ClassVar[bool] = False
+    resampled: ClassVar[bool] = False
+    """A learned table is resampled on another grid; otherwise positions are computed anew."""
+
+    @property
+    def name(self) -> str:
+        """The type, with the choice that tells its variants apart."""
+        return type(self).__name__
+
+    def describe(self) -> Description:
+        raise NotImplementedError
+
+    @property
+    def per_block(self) -> bool:
+        """Every block has a module of its own; otherwise one serves all."""
+        return False
+
+    @property
+    def stretches(self) -> bool:
+        """Distances are scaled with the grid, so that a larger one has no distance that training did not."""
+        return self.resampled
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        """The settings that differ on another grid."""
+        return (cls(),)
+
+    def learns(self, config: ViTConfig) -> Learning:
+        """What is learned in a model of this config, over all blocks."""
+        return Learning(0, "a function of the place, or nothing", "not learned")
+
+    def check(self, config: ViTConfig) -> None:
+        """Refuse a config that this kind cannot serve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(PositionKind):
+    """A learned row per token, added once. `prefix` says which prefix tokens have rows of their own."""
+
+    prefix: Literal["all", "cls", "none"] = "all"
+    convention: Convention = "timm"
+
+    acts_on = "tokens"
+    resampled = True
+
+    def describe(self) -> Description:
+        return Description(
+            words="learned",
+            about=(
+                "One row of numbers per patch. Nothing tells training where the patches lie: what the table knows of "
+                "rows and columns, it learned from images, or had from the start."
+            ),
+            on_new_grid="resampled, which changes their finest detail",
+        )
+
+    def prefix_rows(self, prefix: Prefix) -> int:
+        """How many of the prefix tokens have a row; they are the first ones."""
+        return {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[self.prefix]
+
+    def learns(self, config: ViTConfig) -> Learning:
+        grid, width, rows = config.grid, config.width, self.prefix_rows(config.prefix)
+        return Learning(
+            (grid.area + rows) * width,
+            "(h · w + prefix) · D",
+            f"({grid.height} · {grid.width} + {rows}) · {width}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinCos1d(PositionKind):
+    """Sine and cosine of the sequence index, added once; nothing learned."""
+
+    temperature: Temperature = 10_000.0
+
+    acts_on = "tokens"
+    on_regular_grids_only = True
+
+    def describe(self) -> Description:
+        return Description(
+            words="1D sines",
+            about=(
+                "Sines of the index in the sequence. The patch to the right is 1 step away, the patch below a whole "
+                "row: the second dimension is not told."
+            ),
+            on_new_grid="recomputed: indices go on, rows and columns are not told apart",
+        )
+
+    def check(self, config: ViTConfig) -> None:
+        multiple(self.name, "width", config.width, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinCos2d(PositionKind):
+    """Sine and cosine of row and column, half the width each, added once; prefix rows are zero.
+
+    Layouts of one idea: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of row and
+    column, then cosines), "mae" (the column's sines, its cosines, then the row's), "big_vision" (as mae, with the
+    slowest wave at exactly the temperature).
+    """
+
+    layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"
+    temperature: Temperature = 10_000.0
+
+    acts_on = "tokens"
+
+    def describe(self) -> Description:
+        return Description(
+            words="2D sines",
+            about="Half of the numbers are sines of the row, half of the column: around every patch the same cross.",
+            on_new_grid="recomputed: exact, at the same spacing",
+        )
+
+    def check(self, config: ViTConfig) -> None:
+        multiple(self.name, "width", config.width, 4)
+        require(
+            self.layout != "big_vision" or config.width >= 8,
+            f"width {config.width} leaves the big_vision layout one frequency; use a width of 8 or more",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBias(PositionKind):
+    """A learned bias per head and per (row, column) offset, added to the scores of every block.
+
+    `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
+    (to it, from it, with itself); without it, a prefix gets no bias. `convention` says how a table is carried to
+    another grid: "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in
+    patches, and spreads far ones, as BEiT's fine-tuning code does.
+    """
+
+    shared: bool = False
+    prefix: bool = True
+    convention: RelativeConvention = "huggingface"
+
+    acts_on = "scores"
+    on_regular_grids_only = True
+    resampled = True
+
+    @property
+    def name(self) -> str:
+        return f"{type(self).__name__} ({self.convention})"
+
+    def describe(self) -> Description:
+        near = "near offsets keep their biases, counted in patches, and far ones are spread"
+        return Description(
+            words="relative bias",
+            about="A learned number per head for every offset between two patches, added to the scores of attention.",
+            on_new_grid=f"resampled: {near if self.convention == 'timm' else 'offsets are stretched with the grid'}",
+        )
+
+    @property
+    def per_block(self) -> bool:
+        return not self.shared
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        return tuple(cls(convention=convention) for convention in ("huggingface", "timm"))
+
+    def entries(self, span: Size) -> int:
+        """Rows of a table over a grid, or over a window where there are windows."""
+        return offsets_of(span).area + 3 * self.prefix
+
+    def learns(self, config: ViTConfig) -> Learning:
+        span, heads, blocks = config.attention.span(config.grid), config.num_heads, 1 if self.shared else config.depth
+        offsets, more = offsets_of(span), " + 3" if self.prefix else ""
+        return Learning(
+            self.entries(span) * heads * blocks,
+            f"((2h − 1) · (2w − 1){more}) · heads" + ("" if self.shared else " · depth"),
+            f"({offsets.height} · {offsets.width}{more}) · {heads}" + ("" if self.shared else f" · {blocks}"),
+        )
+
+    def check(self, config: ViTConfig) -> None:
+        require(
+            not self.prefix or config.prefix.count > 0,
+            "RelativeBias has prefix entries but the model has no prefix; use RelativeBias(prefix=False)",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary(PositionKind):
+    """2D axial rotary positions: queries and keys turn by angles of row and column; nothing learned.
+
+    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis to −1 … 1, as DINOv3).
+    """
+
+    coordinates: Literal["index", "normalised"] = "index"
+    temperature: Temperature = 100.0
+
+    acts_on = "queries and keys"
+
+    @property
+    def name(self) -> str:
+        return f"{type(self).__name__} ({self.coordinates})"
+
+    def describe(self) -> Description:
+        if self.stretches:
+            return Description(
+                words="rotary, normalised",
+                about=(
+                    "Queries and keys turn by their place between the image's edges, −1 … 1: a finer grid turns them "
+                    "by less from patch to patch."
+                ),
+                on_new_grid="recomputed: coordinates stay between −1 and 1, so they interpolate",
+            )
+        return Description(
+            words="rotary, by index",
+            about="Queries and keys turn by angles of row and column; their product depends on the offset alone.",
+            on_new_grid="recomputed: indices go on, beyond those of training on a larger grid",
+        )
+
+    @property
+    def stretches(self) -> bool:
+        return self.coordinates == "normalised"
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        return tuple(cls(coordinates=coordinates) for coordinates in ("index", "normalised"))
+
+    def check(self, config: ViTConfig) -> None:
+        multiple(type(self).__name__, "head width", config.head_width, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryMixed(PositionKind):
+    """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298)."""
+
+    temperature: Temperature = 10.0
+
+    acts_on = "queries and keys"
+
+    def describe(self) -> Description:
+        return Description(
+            words="rotary, mixed",
+            about="Queries and keys turn along directions of their own per head; their product tells the offset.",
+            on_new_grid="recomputed: the learned frequencies extrapolate",
+        )
+
+    @property
+    def per_block(self) -> bool:
+        return True
+
+    def learns(self, config: ViTConfig) -> Learning:
+        return Learning(
+            config.width * config.depth,  # a row and a column frequency for every pair of values
+            "2 · heads · (d / 2) · depth = D · depth",
+            f"{config.width} · {config.depth}",
+        )
+
+    def check(self, config: ViTConfig) -> None:
+        multiple(self.name, "head width", config.head_width, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPosition(PositionKind):
+    """No positions: the encoder is permutation-equivariant."""
+
+    acts_on = "nothing"
+
+    def describe(self) -> Description:
+        return Description(
+            words="none",
+            about=(
+                "Every place is like every other. Shuffle the patches, and the outputs are shuffled along: the "
+                "encoder sees a bag of patches."
+            ),
+            on_new_grid="nothing to do",
+        )
+
+
+Position = Learned | SinCos1d | SinCos2d | RelativeBias | Rotary | RotaryMixed | NoPosition
+
+
+def position_variants() -> tuple[Position, ...]:
+    """Every kind of position, with each setting that behaves differently on another grid."""
+    return tuple(variant for kind in get_args(Position) for variant in kind.variants())

@@ -1,0 +1,23 @@
+"""The tokens that are not patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.rules import NonNegativeInt
+from vitrail.value import Value
+
+__all__ = ["Prefix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix(Value):
+    """Tokens that are not patches, before them, in this order: CLS, distillation, registers."""
+
+    cls: bool = True
+    distillation: bool = False
+    registers: NonNegativeInt = 0
+
+    @property
+    def count(self) -> int:
+        return self.cls + self.distillation + self.registers

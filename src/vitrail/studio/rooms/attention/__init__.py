@@ -1,0 +1,260 @@
+"""Room 8, attention: where every token looks, in every head at once, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from vitrail.studio.arrays import FRAME, frame
+from vitrail.studio.controls import Seen, number
+from vitrail.studio.default_size import default_size
+from vitrail.studio.plans import Pair
+from vitrail.studio.session import DEFAULT, Here, Session
+
+if TYPE_CHECKING:
+    from vitrail.look.subject import Subject
+    from vitrail.studio.rooms.attention.attention_frames import Attended, Rows
+
+__all__ = ["Guess", "Question", "guess", "router", "warm"]
+
+router = APIRouter()
+
+FINE = 16
+"""Patches a side that the room opens with for a model of coarse grids: all its rows still travel at once."""
+SHOWN_SIDE = 384
+NAMED = 10
+
+
+class Layered(Seen):
+    """Whose tokens, after which layer."""
+
+    layer: int = number(-1, -1, 63, label="Layer", about="0 is the first, −1 the last")
+
+
+class Asking(Seen):
+    """Whose row of attention."""
+
+    token: int = number(
+        -1,
+        -1,
+        4095,
+        label="Token",
+        about="Its place in the sequence, the prefix first; −1 leaves it to the room: CLS, or the patch in the middle",
+    )
+
+
+class Question(Layered, Asking):
+    """A model and an image; who asks, in which layer and head."""
+
+    head: int = number(0, 0, 63, label="Head", about="0 is the first")
+
+
+class Layer(BaseModel):
+    """One layer's heads; distances in pixels of the image that the model sees, entropies in bits."""
+
+    name: str
+    grid: Pair
+    distance: list[float]
+    entropy: list[float]
+    even_distance: float
+    """Entropy of a head that weighs everything alike."""
+    even_entropy: float
+
+
+class Guess(BaseModel):
+    """What the model says it is: its most likely classes."""
+
+    image: Pair
+    names: list[str]
+    probabilities: list[float]
+    classes: int
+    named: bool
+    """Whether the checkpoint says what its outputs are called."""
+
+
+class Answer(BaseModel):
+    seen: Pair
+    trained: Pair
+    """The image size that it was trained at."""
+    prefix: list[str]
+    tokens: int
+    layers: list[Layer]
+    whole: bool
+    """Whether /attention/maps has every row; otherwise /attention/row has one at a time."""
+    why_not_rolled: str
+    guesses: list[Guess]
+    """At the size it was trained at, and as it is seen here; none of a model without a head."""
+    embedded: bool
+
+
+@router.get("/attention")
+def attention(asked: Annotated[Seen, Query()], here: Here) -> Answer:
+    """Every layer and head of the model on the image, in numbers."""
+    side = _side(asked, here)
+    found, sizes = _attended(asked, here), (0, side) if side else (0,)
+    trained, seen = here.config(asked.weights).image, here.seen_size(asked.weights, side)
+    grid = found.layers[0].grid
+    return Answer(
+        seen=tuple(seen),
+        trained=tuple(trained),
+        prefix=found.prefix,
+        tokens=len(found.prefix) + grid.area,
+        layers=[
+            Layer(
+                name=layer.name,
+                grid=tuple(layer.grid),
+                distance=layer.distance,
+                entropy=layer.entropy,
+                even_distance=layer.even_distance,
+                even_entropy=layer.even_entropy,
+            )
+            for layer in found.layers
+        ],
+        whole=found.layers[0].rows is not None,
+        why_not_rolled=found.why_not_rolled,
+        guesses=[one for size in sizes if (one := guess(asked.image, asked.weights, size, here))],
+        embedded=asked.weights == DEFAULT,
+    )
+
+
+@router.get("/attention/maps", response_class=Response, responses=FRAME)
+def maps(asked: Annotated[Seen, Query()], here: Here) -> Response:
+    """The image, and every row of every head of a small model: `heads0` … by layer, `rolled`; see attention_frames.py.
+
+    `exact0` … are float32, four bytes each: a row's largest weight on a patch, then what goes to the prefix.
+    """
+    found = _attended(asked, here)
+    rows = {str(index): layer.rows for index, layer in enumerate(found.layers) if layer.rows is not None}
+    arrays = {"photo": _photo(asked, here), **_arrays(rows)}
+    if found.rolled is not None and rows:
+        arrays |= {"rolled": found.rolled.bytes, "exact-rolled": _bits(found.rolled.exact)}
+    return frame({"grids": [list(layer.grid) for layer in found.layers], "prefix": found.prefix}, arrays)
+
+
+class OneRow(Asking):
+    """The same, of one token."""
+
+
+@router.get("/attention/row", response_class=Response, responses=FRAME)
+def row(asked: Annotated[OneRow, Query()], here: Here) -> Response:
+    """One token's rows, for a model whose maps are too large to travel at once."""
+    from vitrail.studio.rooms.attention.attention_frames import attend_row
+
+    found = _attended(asked, here)
+    token = asked.token
+    if token < 0:
+        grid, prefix = found.layers[0].grid, len(found.prefix)
+        token = 0 if found.prefix else prefix + grid.height // 2 * grid.width + grid.width // 2
+    rows = here.once(("attention row", token, *_key(asked, here)), lambda: attend_row(_subject(asked, here), token))
+    arrays = _arrays({str(index): layer for index, layer in enumerate(rows)})
+    if found.rolled is not None:
+        exact = found.rolled.exact[token : token + 1]
+        arrays |= {"rolled": found.rolled.bytes[token : token + 1], "exact-rolled": _bits(exact)}
+    return frame({"token": token}, arrays)
+
+
+@router.get("/attention/tokens", response_class=Response, responses=FRAME)
+def tokens(asked: Annotated[Layered, Query()], here: Here) -> Response:
+    """The tokens after a layer as colours (`colours`), and their lengths (`norms`)."""
+    facts, arrays = here.once(
+        ("attention tokens", asked.layer, *_key(asked, here)), lambda: _tokens(_subject(asked, here), asked.layer)
+    )
+    return frame(facts, arrays)
+
+
+def warm(here: Session) -> None:
+    """What the room opens with, before anyone waits for it."""
+    opening = Question()
+    attention(Seen(), here)
+    tokens(Layered(layer=opening.layer), here)
+
+
+def guess(image: str, weights: str, seen: int, here: Session) -> Guess | None:
+    """The most likely classes at one size; None of a model without a head."""
+    config = here.config(weights)
+    if not config.classes:
+        return None
+
+    def compute() -> Guess:
+        import torch
+
+        subject = here.subject(image, weights, seen)
+        with torch.inference_mode():
+            chances = subject.model(subject.image)[0].softmax(dim=-1)
+        likely = chances.topk(min(NAMED, config.classes))
+        labels = here.checkpoint(weights).labels
+        return Guess(
+            image=tuple(subject.image.shape[2:]),
+            names=[labels[index] if labels else f"class {index}" for index in likely.indices.tolist()],
+            probabilities=likely.values.tolist(),
+            classes=config.classes,
+            named=bool(labels),
+        )
+
+    return here.once(("guess", image, weights, here.seen_size(weights, seen)), compute)
+
+
+def _side(asked: Seen, here: Session) -> int:
+    return default_size(asked, here, fine=FINE)
+
+
+def _key(asked: Seen, here: Session) -> tuple[Any, ...]:
+    return asked.image, asked.weights, here.seen_size(asked.weights, _side(asked, here))
+
+
+def _subject(asked: Seen, here: Session) -> Subject:
+    return here.subject(asked.image, asked.weights, _side(asked, here))
+
+
+def _attended(asked: Seen, here: Session) -> Attended:
+    from vitrail.studio.rooms.attention.attention_frames import attend
+
+    return here.once(("attention", *_key(asked, here)), lambda: attend(_subject(asked, here)))
+
+
+def _photo(asked: Seen, here: Session) -> np.ndarray:
+    """The image as the model sees it, where the first layer's cells lie; sharper than its pixels where it can be."""
+    left, right, bottom, top = _attended(asked, here).cells.extent
+
+    def compute() -> np.ndarray:
+        from PIL import Image
+
+        photo = _subject(asked, here).photo
+        picture = Image.fromarray(photo.pixels)
+        across, down = picture.width / photo.seen.width, picture.height / photo.seen.height
+        box = (left * across, top * down, right * across, bottom * down)
+        scale = min(1.0, SHOWN_SIDE / max(picture.size))
+        size = (round((box[2] - box[0]) * scale), round((box[3] - box[1]) * scale))
+        return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, box))
+
+    return here.once(("attention photo", *_key(asked, here)), compute)
+
+
+def _arrays(rows: dict[str, Rows]) -> dict[str, np.ndarray]:
+    named = {f"heads{name}": each.bytes for name, each in rows.items()}
+    return named | {f"exact{name}": _bits(each.exact) for name, each in rows.items()}
+
+
+def _bits(exact: np.ndarray) -> np.ndarray:
+    """float32 (…, n) → its bytes (…, n, 4), low ones first: a frame carries bytes as they are."""
+    return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
+
+
+def _tokens(subject: Subject, layer: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    from vitrail.look import norm_outliers, pca_colours, token_norms, tokens_after
+    from vitrail.nn.adaptive import to_dense
+
+    found, layout = tokens_after(subject.model, subject.image, None if layer < 0 else layer)
+    colours, norms = pca_colours(found, layout), token_norms(found, layout)
+    facts = {
+        "grid": list(layout.grid),
+        "shares": list(colours.shares),
+        "outliers": int(norm_outliers(norms, layout).sum()),
+        "layer": layer,
+    }
+    rgb = to_dense(colours.rgb, layout)[0].permute(1, 2, 0).mul(255).round().byte().numpy()
+    return facts, {"colours": rgb, "norms": to_dense(norms[..., None], layout)[0, 0].numpy()}

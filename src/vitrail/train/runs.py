@@ -1,0 +1,145 @@
+"""A training run, from what was asked to the weights in its folder: `vitrail.train.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from vitrail.config import Config
+from vitrail.data.open import open_source
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.plan.workload import Memory
+from vitrail.train.distributed import find_device, world_of
+from vitrail.train.finish import finish
+from vitrail.train.folder import RunFolder
+from vitrail.train.forecast import check_memory, forecast, free_bytes, workload_of
+from vitrail.train.job import Job, difference, read_job, write_job
+from vitrail.train.loop import Outcome, Watch, train
+from vitrail.train.prepare import open_checkpoint, prepare, read_recipe
+from vitrail.train.recipe import Distillation, Recipe
+from vitrail.train.state import states
+
+__all__ = ["run"]
+
+
+def run(
+    data: str | Path | Sequence[str | Path] | None = None,
+    model: str | Path | Config | None = None,
+    *,
+    out: str | Path,
+    recipe: str | Path | Recipe | None = None,
+    changes: Mapping[str, Any] | None = None,
+    epochs: float | None = None,
+    image: Size | str | None = None,
+    patch: Size | str | None = None,
+    teacher: str | Path | None = None,
+    resume: bool = False,
+    save_every: int = 500,
+    evaluate_every: int = 0,
+    device: str | None = None,
+    shard: Literal["ddp", "fsdp"] = "ddp",
+    begin: Callable[[Job, Memory | None, int | None], None] = lambda job, planned, free: None,
+    watch: Watch = lambda facts: None,
+) -> Outcome:
+    """Train a model on labelled images into the folder `out`, alone or as one of torchrun's processes.
+
+    `data` is what `open_source` reads. `model` is a preset's name or a config for fresh weights, or weights or a run's
+    folder to fine-tune (default: cifar). `recipe` is a name, a file or a value (default: plain), and `changes` are
+    fields of it to set: {"steps": 100, "lr": 1e-3}. `epochs` are passes over the data, instead of steps. `image` and
+    `patch` are sizes to train at, and `teacher` is weights or a run to distil from.
+
+    With `resume` the run in `out` goes on; what is given must be what it was begun with. A signal stops the run after a
+    step that is saved, and the outcome says which. `begin` is told the job, the forecast of its memory and the bytes
+    that are free; `watch` what `vitrail.train.loop.train` says. Only the first process of a run calls them.
+    """
+    folder = Path(out)
+    with (
+        world_of(shard, find_device(device)) as world,
+        RunFolder(folder, writes=world.rank == 0).alone(world) as place,
+    ):
+        holds = (folder / "recipe.json").is_file()
+        world.wait()  # until all have looked: the first process will write it
+        held = read_job(folder) if resume or (world.restarts > 0 and holds) else None
+        if held is None:
+            require(not holds, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
+            require(data is not None, "no --data was given; shapes is a set that needs no files")
+        chosen = _recipe(recipe, held, dict(changes or {}), image=image, teacher=teacher)
+        if held is None or any(each is not None for each in (data, model, epochs, image, patch, teacher)):
+            job, start, source = prepare(
+                data=data or (held.data.sources if held else ()),
+                model=model or (held.data.start or held.config if held else "cifar"),
+                recipe=chosen,
+                image=image or (held.config.image if held else None),
+                patch=patch,
+                epochs=epochs,
+                teacher=teacher or (held.data.teacher if held else None),
+            )
+        else:
+            job, start = Job(config=held.config, recipe=chosen, data=held.data), None
+            source = open_source(job.data.sources, image=job.config.image)
+        if held is not None:
+            _check_resumable(folder, held, job)
+        taught = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
+        workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
+        planned, free = forecast(job.config, workload), free_bytes(world.device)
+        if place.writes:
+            begin(job, planned, free)
+        if planned is not None and free is not None:
+            check_memory(job.config, workload, planned, free)
+        if held is None and place.writes:
+            write_job(folder, job)
+        tell: Watch = watch if place.writes else lambda facts: None
+        try:
+            test = open_source(job.data.sources, "test", image=job.config.image)
+        except VitrailError as error:
+            tell({"note": f"no test split: {error}"})
+            test = None
+        outcome = train(
+            job,
+            source,
+            place,
+            test=test,
+            start=start if held is None else None,
+            teacher=taught,
+            save_every=save_every,
+            evaluate_every=evaluate_every,
+            world=world,
+            watch=tell,
+        )
+        if outcome.stopped is None:
+            finish(job, place, outcome.model)
+        return outcome
+
+
+def _recipe(
+    name: str | Path | Recipe | None,
+    held: Job | None,
+    changes: dict[str, Any],
+    *,
+    image: Size | str | None,
+    teacher: str | Path | None,
+) -> Recipe:
+    """The one that is named, or that of the run; an image or a teacher that is asked for is followed."""
+    if name is None:
+        chosen = held.recipe if held else read_recipe("plain")
+    else:
+        chosen = name if isinstance(name, Recipe) else read_recipe(name)
+    if image is not None:
+        changes["images"] = ()
+    chosen = chosen.but(**changes)
+    return chosen.but(distillation=Distillation()) if teacher is not None and chosen.distillation is None else chosen
+
+
+def _check_resumable(folder: Path, held: Job, job: Job) -> None:
+    changed = difference(held, job)
+    require(
+        not changed,
+        f"{folder} was begun otherwise: {'; '.join(changed[:4])}; resume it as it was, or begin another with --out",
+    )
+    require(
+        held.data.start is None or bool(states(folder / "states")),
+        f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
+        "remove it and begin again with --out",
+    )

@@ -1,0 +1,76 @@
+/** Pictures from a frame of filters: mosaics of tiles, and patches of the image. */
+import type { Plane } from '../../lib/frame';
+
+export interface Answers {
+  norms: number[];
+  spread: number[];
+  /** The largest answer's size, by which a map's bytes are scaled. */
+  largest: number[];
+  high: number[][];
+  high_values: number[][];
+  low: number[][];
+  low_values: number[][];
+  orders: Record<string, number[]>;
+}
+
+export interface Filters {
+  stage: string;
+  count: number;
+  channels: number;
+  patch: [number, number];
+  stride: [number, number];
+  padding: number;
+  grid: [number, number];
+  seen: [number, number];
+  effective_rank: number;
+  rank: number;
+  shares: number[];
+  carried: number[];
+  filters: Answers;
+  principal: Answers;
+}
+
+/** Tiles (…, height, width, 3) in the given order, `columns` in a row; what is left over stays clear. */
+export function mosaic(tiles: Plane, order: readonly number[], columns: number): ImageData {
+  const [, height, width] = tiles.shape;
+  const rows = Math.ceil(order.length / columns);
+  const whole = new ImageData(columns * width, rows * height);
+  order.forEach((tile, place) => {
+    const [top, left] = [Math.floor(place / columns) * height, (place % columns) * width];
+    paste(whole, top, left, height, width, (y, x) => 3 * ((tile * height + y) * width + x), tiles.bytes);
+  });
+  return whole;
+}
+
+/** Patches of the image side by side; a patch that reaches over the edge is grey there. */
+export function patches(pixels: Plane, { patch, stride, padding, grid }: Filters, cells: readonly number[]): ImageData {
+  const [height, width] = patch;
+  const [tall, wide] = pixels.shape;
+  const strip = new ImageData(cells.length * width, height);
+  cells.forEach((cell, place) => {
+    const top = Math.floor(cell / grid[1]) * stride[0] - padding;
+    const left = (cell % grid[1]) * stride[1] - padding;
+    const at = (y: number, x: number) =>
+      top + y < 0 || left + x < 0 || top + y >= tall || left + x >= wide ? -1 : 3 * ((top + y) * wide + left + x);
+    paste(strip, 0, place * width, height, width, at, pixels.bytes);
+  });
+  return strip;
+}
+
+function paste(
+  onto: ImageData,
+  top: number,
+  left: number,
+  height: number,
+  width: number,
+  at: (y: number, x: number) => number,
+  bytes: Uint8Array,
+): void {
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++) {
+      const from = at(y, x);
+      const to = 4 * ((top + y) * onto.width + left + x);
+      for (let channel = 0; channel < 3; channel++) onto.data[to + channel] = from < 0 ? 128 : bytes[from + channel];
+      onto.data[to + 3] = 255;
+    }
+}
