@@ -10,20 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from vitrail.charts.palette import INK, PAPER
+from vitrail.charts.palette import HEAT, INK, PAPER
 
-__all__ = ["data_uri", "encode_png", "filter_picture", "font", "heat", "tile"]
-
-STOPS = (
-    (0.0, (24, 20, 60)),
-    (0.25, (58, 72, 150)),
-    (0.5, (34, 148, 160)),
-    (0.75, (130, 200, 120)),
-    (1.0, (253, 231, 120)),
-)
-"""Dark to bright, blue to yellow: monotonic in lightness, readable without telling red from green."""
+__all__ = ["data_uri", "encode_png", "filter_picture", "font", "heat", "mosaic", "tile"]
 
 
 @cache
@@ -35,8 +26,8 @@ def font(size: int) -> Any:
 def heat(values: NDArray, low: float, high: float) -> NDArray[np.uint8]:
     """(h, w) → uint8 (h, w, 3), from dark at `low` to bright at `high`."""
     share = ((values.astype(np.float64) - low) / max(high - low, 1e-12)).clip(0, 1)
-    places = [place for place, _ in STOPS]
-    channels = [np.interp(share, places, [colour[channel] for _, colour in STOPS]) for channel in range(3)]
+    channels = zip(*map(ImageColor.getrgb, HEAT), strict=True)
+    channels = [np.interp(share, np.linspace(0, 1, len(HEAT)), stops) for stops in channels]
     return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
@@ -45,8 +36,17 @@ def filter_picture(values: NDArray) -> NDArray[np.uint8]:
     values = values.astype(np.float64)
     if values.shape[0] != 3:
         values = values.mean(axis=0, keepdims=True).repeat(3, axis=0)
-    share = 0.5 + 0.5 * values / max(np.abs(values).max(), 1e-12)
+    share = 0.5 + 0.5 * values / max(np.abs(values).max(), 1e-30)
     return np.rint(share.transpose(1, 2, 0) * 255).astype(np.uint8)
+
+
+def mosaic(tiles: NDArray, gap: int, *, fill: float) -> NDArray:
+    """(rows, columns, height, width, …) → one picture, its tiles `gap` apart."""
+    rows, columns, height, width, *rest = tiles.shape
+    apart = np.full((rows, columns, height + gap, width + gap, *rest), fill, tiles.dtype)
+    apart[:, :, :height, :width] = tiles
+    whole = apart.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)
+    return whole[:-gap, :-gap]
 
 
 def tile(
@@ -55,7 +55,7 @@ def tile(
     row_labels: Sequence[str],
     column_labels: Sequence[str],
     cell: int = 180,
-) -> NDArray[np.uint8]:
+) -> Image.Image:
     """Pictures in labelled rows, each enlarged to fit a square cell without blurring."""
     gap, margin, head = 12, 110, 34
     size = (margin + len(column_labels) * (cell + gap), head + len(rows) * (cell + gap))
@@ -71,16 +71,14 @@ def tile(
             size = (max(1, round(picture.shape[1] * scale)), max(1, round(picture.shape[0] * scale)))
             enlarged = Image.fromarray(picture).resize(size, Image.Resampling.NEAREST)
             ground.paste(enlarged, (margin + across * (cell + gap), top + (cell - size[1]) // 2))
-    return np.asarray(ground)
+    return ground
 
 
-def encode_png(picture: NDArray[np.uint8] | Image.Image) -> bytes:
+def encode_png(picture: Image.Image) -> bytes:
     stream = io.BytesIO()
-    (picture if isinstance(picture, Image.Image) else Image.fromarray(picture)).save(
-        stream, format="PNG", optimize=True
-    )
+    picture.save(stream, format="PNG", optimize=True)
     return stream.getvalue()
 
 
 def data_uri(picture: NDArray[np.uint8]) -> str:
-    return "data:image/png;base64," + base64.b64encode(encode_png(picture)).decode()
+    return "data:image/png;base64," + base64.b64encode(encode_png(Image.fromarray(picture))).decode()

@@ -60,9 +60,10 @@ class Sheet:
             (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         )
 
-    def picture(self, top: float, left: float, height: float, width: float) -> Axes:
-        """Axes without ticks or frame."""
+    def picture(self, top: float, left: float, height: float, width: float, *, title: str = "") -> Axes:
+        """Axes without ticks or frame, their title above."""
         axes = self.axes(top, left, height, width)
+        self.text(top - 0.1, left, title, weight="bold", size=9.5)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         return axes
@@ -71,8 +72,8 @@ class Sheet:
         self, top: float, left: float, height: float, width: float, *, title: str = "", x: str = "", y: str = ""
     ) -> Axes:
         """Axes for a chart: its title above, a grid behind, and the names of what x and y are."""
-        self.text(top - 0.12, left, title, weight="bold", size=9.5)
         axes = self.axes(top, left, height, width)
+        self.text(top - 0.1, left, title, weight="bold", size=9.5)
         axes.set_xlabel(x, fontsize=8.5, color=INK)
         axes.set_ylabel(y, fontsize=8.5, color=INK)
         axes.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
@@ -82,14 +83,25 @@ class Sheet:
         axes.spines[["left", "bottom"]].set_color(RULE)
         return axes
 
-    def colour_bar(self, image: AxesImage, top: float, left: float, height: float, label: str, **options: Any) -> None:
-        """A thin bar with three or four numbers, its label along it."""
+    def colour_bar(
+        self,
+        image: AxesImage,
+        top: float,
+        left: float,
+        height: float,
+        label: str,
+        *,
+        width: float = 0.1,
+        **options: Any,
+    ) -> None:
+        """A thin bar, upright or lying, with a few numbers and its label along it."""
         from matplotlib.ticker import MaxNLocator
 
-        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, 0.1), **options)
+        lies = "horizontal" if width > height else "vertical"
+        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, width), orientation=lies, **options)
         bar.outline.set_visible(False)  # type: ignore[operator]
         bar.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
-        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+        bar.long_axis.set_major_locator(MaxNLocator(4))
         bar.set_label(label, fontsize=8.5, color=INK)
 
     def render(self, suffix: str) -> bytes:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrail.charts.bars import bars
+from vitrail.charts.palette import HEAT
 from vitrail.charts.raster import data_uri, filter_picture, heat
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 from vitrail.checkpoint.assess.report import Report, TableChange
@@ -47,7 +48,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .maps img, .filters img { width: 100%; display: block; image-rendering: pixelated; border-radius: 4px; }
 .scale { display: flex; align-items: center; gap: 10px; margin-top: 12px; color: var(--soft); font-size: 13px; }
 .scale i { flex: 1; height: 8px; border-radius: 4px;
-  background: linear-gradient(90deg, #18143c, #3a4896, #2294a0, #82c878, #fde778); }
+  background: linear-gradient(90deg, HEAT); }
 .filters { display: grid; grid-template-columns: repeat(12, 1fr); gap: 8px; margin-top: 8px; }
 .filters h3 { grid-column: 1 / -1; margin: 10px 0 0; }
 svg { width: 100%; height: auto; margin-top: 16px; overflow: visible; }
@@ -62,7 +63,7 @@ code { font: 13px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap
 .meter i { display: block; height: 100%; border-radius: 3px; background: var(--accent); }
 details summary { cursor: pointer; color: var(--soft); margin-top: 12px; }
 @media (max-width: 640px) { .pair { grid-template-columns: 1fr; } .filters { grid-template-columns: repeat(6, 1fr); } }
-"""
+""".replace("HEAT", ", ".join(HEAT))
 
 
 def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:

@@ -103,12 +103,8 @@ def draw_heads(
         raster = upsample(relative, where, photo.seen, _raster(photo.seen, 240), smooth=smooth)
         image = axes.imshow(raster, cmap=HEAT, vmin=0, vmax=1, extent=photo.extent, interpolation="nearest")
     assert image is not None
-    bar = top + side * photo.shape + 0.42
-    sheet.text(bar - 0.12, MARGIN, "attention, of each map's largest", size=8)
-    strip = sheet.figure.colorbar(image, cax=sheet.axes(bar, MARGIN, 0.1, side), orientation="horizontal")
-    strip.outline.set_visible(False)  # type: ignore[operator]
-    strip.set_ticks([0, 0.5, 1])
-    strip.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
+    below = top + side * photo.shape + 0.2
+    sheet.colour_bar(image, below, MARGIN, 0.1, "attention, of each map's largest", width=side)
     return sheet
 
 
