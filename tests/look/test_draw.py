@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from vitrail import parts
+from vitrail.charts.sheet import Sheet
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
@@ -17,7 +16,7 @@ from vitrail.geometry import Size
 from vitrail.images.synthesize import synthesize_image
 from vitrail.look import views
 from vitrail.look.cells import Cells
-from vitrail.look.draw import Sheet, upsample
+from vitrail.look.draw import upsample
 from vitrail.look.subject import Subject, subject_of
 from vitrail.nn.build import build
 
@@ -209,33 +208,3 @@ def test_grey_images_are_shown_grey():
     assert it.image.shape == (1, 1, 20, 28)
     assert it.photo.pixels.shape[2] == 3
     size_of(views.view_filters(it))
-
-
-# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_svg_colours_are_attributes_and_bytes_are_the_same_again():
-    one, two = (views.view_distance(subject()).render(".svg") for _ in range(2))
-    assert one == two
-    text = one.decode()
-    ElementTree.fromstring(text)
-    assert "style" not in text
-    assert "class=" not in text
-    assert 'fill="#' in text
-
-
-def test_pdf_and_png_are_what_they_are_called(tmp_path: Path):
-    sheet = views.view_positions(subject())
-    for name, start in (("a.pdf", b"%PDF"), ("b.png", b"\x89PNG"), ("c.SVG", b"<?xml")):
-        sheet.save(tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(start)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "b.png", "c.SVG"]
-    assert views.view_positions(subject()).render(".pdf") == sheet.render(".pdf")
-
-
-def test_a_bad_name_is_refused_before_anything_is_written(tmp_path: Path):
-    sheet = views.view_positions(subject())
-    with pytest.raises(VitrailError, match=r"does not end in \.png, \.svg, \.pdf"):
-        sheet.save(tmp_path / "picture.gif")
-    with pytest.raises(VitrailError, match="does not exist"):
-        sheet.save(tmp_path / "nowhere" / "picture.png")

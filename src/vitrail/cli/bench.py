@@ -60,9 +60,9 @@ def bench(
     from vitrail.embed.engines.profile import profile
 
     if chart is not None:
-        from vitrail.cli.chart_frame import new_figure
+        from vitrail.charts.sheet import check_drawing
 
-        new_figure(chart)  # before minutes of work: the name and matplotlib are checked
+        check_drawing(chart)
     checkpoint = load(weights)
     config = checkpoint.config
     require(
@@ -84,9 +84,20 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        from vitrail.cli.bench_chart import draw
+        _draw(found, chart, f"{weights.name} at {config.image} · {found.engine}, {found.threads} threads")
 
-        draw(found, chart, f"{weights.name} at {config.image}")
+
+def _draw(found: Profile, path: Path, subtitle: str) -> None:
+    from vitrail.charts.plots import plots
+    from vitrail.charts.stack import stacked_bars
+
+    times = {(row.section, row.batch): 1e3 * row.seconds_per_image for row in found.rows}
+    sections, batches = dict.fromkeys(row.section for row in found.rows), sorted({row.batch for row in found.rows})
+    parts = {section: [times[section, batch] for batch in batches] for section in sections}
+    labels = [("", "", "milliseconds per image")]
+    sheet, (axes,) = plots("Where the time of an image goes", subtitle, labels, height=4.0, width=6.2, names=[*parts])
+    stacked_bars(axes, [f"batch {batch}" for batch in batches], parts, "ms")
+    sheet.save(path)
 
 
 def _files(images: Path | None) -> list[Path | bytes]:
