@@ -8,6 +8,7 @@ the resident set (which counts mapped pages of the input) less what it was after
 
     copy     read the file and write it, 8 MiB at a time: the least that anything can cost
     vitrail  load → adapt → save
+    judged   load → adapt → assess → save: what the report costs on top
     timm     create_model(img_size=(384, 640)) → load_checkpoint with its filter → save_file
 """
 
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -40,13 +42,17 @@ def prepare_copy() -> Callable[[Path, Path], None]:
     return run
 
 
-def prepare_vitrail() -> Callable[[Path, Path], None]:
+def prepare_vitrail(*, judged: bool = False) -> Callable[[Path, Path], None]:
+    from vitrail.checkpoint.assess.report import assess
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.checkpoint.write import save
 
     def run(source: Path, out: Path) -> None:
-        adapted, _ = adapt(load(source), {"image": IMAGE})
+        before = load(source)
+        adapted, changes = adapt(before, {"image": IMAGE})
+        if judged:
+            assess(before, adapted, changes)
         save(adapted, out)
 
     return run
@@ -67,7 +73,12 @@ def prepare_timm() -> Callable[[Path, Path], None]:
     return run
 
 
-CANDIDATES = {"copy": prepare_copy, "vitrail": prepare_vitrail, "timm": prepare_timm}
+CANDIDATES = {
+    "copy": prepare_copy,
+    "vitrail": prepare_vitrail,
+    "judged": partial(prepare_vitrail, judged=True),
+    "timm": prepare_timm,
+}
 
 
 def child(name: str, source: Path, out: Path, threads: int) -> None:

@@ -68,7 +68,7 @@ def experiment(
     )
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     assert data is not None
-    from vitrail.atomic import write_file
+    from vitrail.atomic import write_file, write_json_file
     from vitrail.charts.sheet import check_drawing
     from vitrail.train.experiments.draw import draw_experiment
     from vitrail.train.experiments.report import experiment_json, experiment_markdown, experiment_rows
@@ -89,13 +89,9 @@ def experiment(
     picture = out / f"{name}.png"
     draw_experiment(result, picture)
     found = experiment_json(result, command)
-    import json as codec
-
-    for ending, text in (
-        ("md", experiment_markdown(result, command, picture)),
-        ("json", codec.dumps(found, indent=2, ensure_ascii=False) + "\n"),
-    ):
-        write_file(out / f"{name}.{ending}", lambda file, text=text: file.write(text.encode()))
+    text = experiment_markdown(result, command, picture).encode()
+    write_file(out / f"{name}.md", lambda file: file.write(text))
+    write_json_file(out / f"{name}.json", found)
     if json:
         write_json(found)
     else:

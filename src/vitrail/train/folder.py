@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from vitrail.atomic import write_file, write_json_file
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
 from vitrail.train.distributed import World
@@ -93,7 +94,8 @@ class RunFolder:
         if not self.writes or not self.metrics.exists():
             return
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
-        self._replace(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+        text = "".join(json.dumps(line) + "\n" for line in kept).encode()
+        write_file(self.metrics, lambda file: file.write(text))
 
     def append(self, line: dict[str, Any]) -> None:
         if not self.writes:
@@ -102,29 +104,16 @@ class RunFolder:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise _not_written(self.metrics, error) from None
+            raise VitrailError(
+                f"{self.metrics} was not written ({error.strerror or error}); the last state in {self.states} is "
+                "whole: make room and resume"
+            ) from None
 
     def status(self, **facts: Any) -> None:
         """Replace the status; what isn't given stays."""
         self.held |= facts
         if self.writes:
-            self._replace(self.status_file, json.dumps(self.held, indent=2) + "\n")
-
-    def _replace(self, path: Path, text: str) -> None:
-        temporary = path.with_name(f".{path.name}.part")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise _not_written(path, error) from None
-
-
-def _not_written(path: Path, error: OSError) -> VitrailError:
-    return VitrailError(
-        f"{path} was not written ({error.strerror or error}); the last state in {path.parent / 'states'} is whole: "
-        "make room and resume"
-    )
+            write_json_file(self.status_file, self.held)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

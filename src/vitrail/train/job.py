@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.atomic import write_file
+from vitrail.atomic import write_json_file
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
@@ -48,13 +47,8 @@ class Job(Value):
 
 
 def write_job(folder: Path, job: Job) -> None:
-    for name, text in (
-        ("config.json", job.config.to_json()),
-        ("data.json", json.dumps(to_plain(job.data), indent=2)),
-        ("recipe.json", job.recipe.to_json()),  # last: where it is, the folder holds a run
-    ):
-        content = f"{text}\n".encode()
-        write_file(folder / name, lambda file, content=content: file.write(content))
+    for name in ("config", "data", "recipe"):  # the recipe last: where it is, the folder holds a run
+        write_json_file(folder / f"{name}.json", to_plain(getattr(job, name)))
 
 
 def read_job(folder: Path) -> Job:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitrail.atomic import write_file
+from vitrail.atomic import write_json_file
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
@@ -148,8 +148,7 @@ def _resolutions(folder: Path, tests: dict[Size, Source]) -> None:
         return
     checkpoint = load(folder / "model.safetensors")
     held |= {str(image): _accuracy(checkpoint, test, image) for image, test in missing.items()}
-    content = json.dumps(held, indent=2).encode()
-    write_file(file, lambda out: out.write(content))
+    write_json_file(file, held)
 
 
 def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None:
