@@ -133,7 +133,7 @@ def test_a_view_of_one_head_names_where_the_row_went():
     sheet = views.view_attention(subject(), layer=0, head=1)
     (line,) = [text.get_text() for text in sheet.figure.texts if text.get_text().startswith("of the row")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
-    assert re.findall(r"CLS|reg \d|patches", line) == ["CLS", "reg 0", "reg 1", "patches"]
+    assert re.findall(r"CLS|register \d|patches", line) == ["CLS", "register 0", "register 1", "patches"]
     assert sum(shares) == pytest.approx(100, abs=0.21)  # four numbers rounded to 0.1
 
 
@@ -177,7 +177,7 @@ def test_a_grid_that_starts_inside_the_image_is_drawn_where_it_lies():
 
 def test_the_model_gets_the_middle_of_the_photograph_normalised():
     pixels = np.zeros((40, 90, 3), dtype=np.uint8)
-    pixels[:, 17:73] = 200  # the middle 56 of 90, as wide as 40×56 is
+    pixels[:, 8:82] = 200  # the middle 56 of 90 are seen, as wide as 40×56 is, resized with what lies around them
     it = subject(pixels=pixels)
     assert it.image.shape == (1, 3, 20, 28)
     torch.testing.assert_close(it.image, torch.full_like(it.image, 200 / 127.5 - 1))

@@ -121,7 +121,7 @@ def adapt(
 def _show(report: Report, written: str) -> None:
     from rich.markup import escape
 
-    from vitrail.checkpoint.surgery.changes import STATUSES
+    from vitrail.checkpoint.surgery.changes import STATUSES, shape_text
 
     changes = report.changes
     old, new = changes.source, changes.target
@@ -131,16 +131,16 @@ def _show(report: Report, written: str) -> None:
     counts = [(status, f"{len(changes.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
     show(table(title, ("", "", ""), counts, "lrw"))
     changed = [
-        (change.name, change.status, _shape(change.before), _shape(change.after), change.note)
+        (change.name, change.status, shape_text(change.before), shape_text(change.after), change.note)
         for change in changes.tensors
         if change.status != "kept"
     ]
     if changed:
         show(table("What changed", ("tensor", "", "before", "after", ""), changed, "lllww"))
-    figures = [
-        (f"{each.name}, {each.method}", f"{each.round_trip:.1%} lost there and back" + _agreement(each.agreement))
-        for each in report.tables[:4]
-    ]
+    figures = []
+    for each in report.tables[:4]:
+        alike = "" if each.agreement is None else f", similarity maps agree at {each.agreement:.4f}"
+        figures.append((f"{each.name}, {each.method}", f"{each.round_trip:.1%} lost there and back{alike}"))
     if len(report.tables) > 4:
         figures.append(("…", f"{len(report.tables) - 4} more tables"))
     if report.projection is not None:
@@ -161,11 +161,3 @@ def _show(report: Report, written: str) -> None:
     for note in (*report.notes, *(report.drift.failed if report.drift else ())):
         show(f"[yellow]![/] {escape(note)}")
     show(f"\nWritten: {escape(written)}")
-
-
-def _agreement(value: float | None) -> str:
-    return "" if value is None else f", similarity maps agree at {value:.4f}"
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "–" if shape is None else "×".join(map(str, shape))

@@ -58,7 +58,6 @@ def bench(
     from vitrail.config import ViTConfig
     from vitrail.embed.engines.engine import LeanEngine, build_engine
     from vitrail.embed.engines.profile import profile
-    from vitrail.embed.pixels import prepare
 
     if chart is not None:
         from vitrail.charts.sheet import check_drawing
@@ -75,10 +74,7 @@ def bench(
     with _progress() as watch:
         if engine == "int8":
             watch("int8's ranges")
-            few = [
-                prepare(file, checkpoint.preprocessing, channels=1 if config.channels == 1 else 3).pixels
-                for file in files[:16]
-            ]
+            few = [checkpoint.preprocessing.pixels(file).pixels for file in files[:16]]
             calibration = torch.stack([torch.from_numpy(each) for each in few])
         built = build_engine(checkpoint, engine, threads=threads, calibration=calibration)
         assert isinstance(built, LeanEngine)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
+from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import count_text
 from vitrail.embed.engines.engine import Agreement
 from vitrail.embed.job.finish import failures
@@ -24,23 +22,12 @@ __all__ = ["View"]
 LISTED = 20
 
 
-class View:
-    """Writes to standard error what moves, and to standard output what stays."""
-
+class View(LiveView):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.console = Console(stderr=True, highlight=False)
-        self.out = Console(highlight=False, soft_wrap=True, markup=False)
-        self.bar = Bar(
-            TextColumn("[bold]images[/]"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=self.console,
-        )
-        self.task = self.bar.add_task("starting", total=None)
-        self.last = Progress(images=0)
+        words = TextColumn("{task.description}", markup=False)
+        columns = MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), words
+        super().__init__(TextColumn("[bold]images[/]"), *columns, description="starting")
+        self.folder, self.last = folder, Progress(images=0)
 
     def begin(self, plan: Plan, notes: list[str], agreement: Agreement | None) -> None:
         held, options = plan.preprocessing, plan.options
@@ -78,9 +65,7 @@ class View:
 
     def stopped(self, plan: Plan) -> None:
         held = self.last.tally.ok + self.last.tally.failed
-        self.console.print(
-            f"stopped with {held:,} of {plan.images:,} images done; run the same command to go on", markup=False
-        )
+        self.note(f"stopped with {held:,} of {plan.images:,} images done; run the same command to go on")
 
     def end(self, plan: Plan, tally: Tally) -> None:
         progress = self.last
@@ -97,15 +82,6 @@ class View:
                 f"  … and {tally.failed - LISTED:,} more: pyarrow.parquet.read_table({str(self.folder)!r}, "
                 "columns=['id', 'error'], filters=[('status', '==', 'failed')])"
             )
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar.live.is_started:  # else it would leave an empty line
-            self.bar.stop()
 
 
 def _engine(options: Options) -> Iterator[str]:

@@ -6,7 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
 from vitrail.cli.options import Flag, Words
+from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 
@@ -81,7 +84,7 @@ def experiment(
             result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
                                     limit=limit, watch=view.watch)  # fmt: skip
         except Stopped as stopped:
-            view.say(f"stopped; what was done is kept, go on with {command}")
+            view.note(f"stopped; what was done is kept, go on with {command}")
             return 128 + stopped.args[0]
     picture = out / f"{name}.png"
     draw_experiment(result, picture)
@@ -101,40 +104,24 @@ def experiment(
     return None
 
 
-class _View:
-    """Which run of how many, and where it stands, on standard error."""
+class _View(LiveView):
+    """Which run of how many, and where it stands."""
 
     def __init__(self, runs: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.console, self.runs, self.begun, self.label = Console(stderr=True, highlight=False), runs, 0, ""
-        self.progress = Progress(
-            TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
-            console=self.console,
-        )  # fmt: skip
-        self.task = self.progress.add_task("", total=None)
+        super().__init__(TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
+        self.runs, self.begun, self.label = runs, 0, ""
 
     def watch(self, facts: dict[str, Any]) -> None:
         if "arm" in facts:
             self.begun += 1
             self.label = f"run {self.begun} of {self.runs}: {facts['arm']}, seed {facts['seed']}"
-            self.progress.update(self.task, description=self.label, completed=0)
+            self.bar.start()
+            self.bar.update(self.task, description=self.label, completed=0)
         elif "note" in facts:
-            self.say(facts["note"])
+            self.note(facts["note"])
         elif "loss" in facts:
-            self.progress.update(self.task, completed=facts["step"])
+            self.bar.update(self.task, completed=facts["step"])
             if "test_accuracy" in facts:
-                self.say(f"{self.label}: test accuracy {facts['test_accuracy']:.2%}")
+                self.note(f"{self.label}: test accuracy {facts['test_accuracy']:.2%}")
         else:
-            self.progress.update(self.task, total=facts["steps"], completed=facts["step"])
-
-    def say(self, line: str) -> None:
-        self.console.print(line, markup=False, soft_wrap=True)
-
-    def __enter__(self) -> _View:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+            self.bar.update(self.task, total=facts["steps"], completed=facts["step"])

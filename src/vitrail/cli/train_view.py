@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import bytes_text, count_text
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -19,22 +18,13 @@ from vitrail.train.loop import Outcome
 __all__ = ["View"]
 
 
-class View:
-    """Writes to standard error what moves, and to standard output what stays; nothing if no run was begun."""
+class View(LiveView):
+    """A run; nothing is shown in a process that is not told of its begin."""
 
     def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        columns = MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+        super().__init__(TextColumn("[bold]step[/]"), *columns)
         self.folder, self.tensorboard = folder, tensorboard
-        self.console = Console(stderr=True, highlight=False)
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.progress = Progress(
-            TextColumn("[bold]step[/]"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=self.console,
-        )
-        self.task = self.progress.add_task("", total=None)
         self.begun, self.events = False, None
 
     def begin(self, job: Job, planned: Memory | None, free: int | None) -> None:
@@ -60,20 +50,17 @@ class View:
             self.note(facts["note"])
             return
         if "loss" not in facts:
-            self.progress.start()
-            self.progress.update(self.task, total=facts["steps"], completed=facts["step"])
+            self.bar.start()
+            self.bar.update(self.task, total=facts["steps"], completed=facts["step"])
             return
         words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
-        self.progress.update(self.task, completed=facts["step"], description=words)
+        self.bar.update(self.task, completed=facts["step"], description=words)
         if "test_accuracy" in facts:
             self.note(f"step {facts['step']}: test accuracy {facts['test_accuracy']:.2%}")
         if self.events is not None:
             for name, value in facts.items():
                 if isinstance(value, float):
                     self.events.add_scalar(name, value, facts["step"])
-
-    def note(self, line: str) -> None:
-        self.console.print(line, markup=False, soft_wrap=True)
 
     def end(self, outcome: Outcome) -> None:
         if not self.begun:  # another process of the run shows it
@@ -87,14 +74,8 @@ class View:
         self.out.print(f"finished  step {outcome.step}, loss {outcome.loss:.4f}{accuracy}")
         self.out.print(f"weights   {self.folder / 'model.safetensors'}")
 
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.progress.live.is_started:  # else it would leave an empty line
-            self.progress.stop()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         if self.events is not None:
             self.events.close()
 

@@ -10,7 +10,6 @@ from torch.distributed.tensor import DTensor
 from vitrail.charts.palette import BLUE, SKY, VERMILLION
 from vitrail.charts.plots import plots
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
-from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.write import save
 from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.job import Job
@@ -29,9 +28,7 @@ def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
     return Checkpoint(
         config=job.config,
         tensors={name: tensor.detach().cpu() for name, tensor in tensors.items()},
-        preprocessing=Preprocessing(
-            image=job.config.image, mean=facts.mean, std=facts.std, source=f"measured on {', '.join(facts.sources)}"
-        ),
+        preprocessing=facts.preprocessing,
         evidence=Evidence(config="trained by vitrail", grid="trained by vitrail"),
         labels=facts.classes if len(facts.classes) == job.config.classes else (),
     )

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.atomic import write_file
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
-from vitrail.errors import VitrailError
-from vitrail.rules import FiniteFloat, NonNegativeFloat, NonNegativeInt
+from vitrail.errors import VitrailError, require
+from vitrail.rules import NonNegativeInt
 from vitrail.train.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
-__all__ = ["DataFacts", "Job", "difference", "read_job", "write_job"]
+__all__ = ["DataFacts", "Job", "check_same", "difference", "read_job", "write_job"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +26,7 @@ class DataFacts(Value):
     sources: tuple[str, ...]
     images: NonNegativeInt
     classes: tuple[str, ...]
-    mean: tuple[FiniteFloat, ...]
-    std: tuple[NonNegativeFloat, ...]
+    preprocessing: Preprocessing
     start: str | None = None
     """The checkpoint whose weights the run began with; None for fresh ones."""
     teacher: str | None = None
@@ -37,6 +37,14 @@ class Job(Value):
     config: Config
     recipe: Recipe
     data: DataFacts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        prepared = self.data.preprocessing.image
+        require(
+            prepared == self.config.image,
+            f"the data are prepared at {prepared} and the model takes {self.config.image}; give both the same image",
+        )
 
 
 def write_job(folder: Path, job: Job) -> None:
@@ -72,6 +80,15 @@ def difference(before: Job, after: Job) -> list[str]:
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
+
+
+def check_same(folder: Path, held: Job, job: Job) -> None:
+    """Refuse another job than the one that the folder holds."""
+    changed = difference(held, job)
+    require(
+        not changed,
+        f"{folder} was begun otherwise: {'; '.join(changed[:4])}; go on with it as it was, or choose another --out",
+    )
 
 
 def _flat(value: Any, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.presets import preset
-from vitrail.train.batches import statistics
+from vitrail.train.batches import measured
 from vitrail.train.job import DataFacts, Job
 from vitrail.train.recipe import Recipe, recipe_from_text, recipe_named
 
@@ -24,8 +24,10 @@ __all__ = ["Start", "open_checkpoint", "prepare", "read_recipe"]
 Start = Checkpoint | None
 
 
-def read_recipe(name: str | Path) -> Recipe:
-    """A recipe by its name, or from a JSON or TOML file."""
+def read_recipe(name: str | Path | Recipe) -> Recipe:
+    """A recipe by its name, from a JSON or TOML file, or as it is."""
+    if isinstance(name, Recipe):
+        return name
     path = Path(name)
     if path.suffix not in (".json", ".toml"):
         return recipe_named(str(name))
@@ -64,25 +66,24 @@ def prepare(
     """
     size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)
+    sources = (str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data)
     source = open_source(data, image=size or config.image)
     if checkpoint is None:
         keep = not isinstance(model, str | Path) or Path(model).suffix == ".json"
         config = _changed(config, source, size, patch, keep=keep)
-        mean, std = statistics(source)
+        preprocessing = measured(source, config.image, ", ".join(sources))
     else:
         target = {"image": size or config.image, "classes": len(source.classes), "channels": source.channels}
         checkpoint, _ = adapt(checkpoint, target if patch is None else {**target, "patch": patch})
         config = checkpoint.config
-        mean, std = checkpoint.preprocessing.mean, checkpoint.preprocessing.std
+        preprocessing = checkpoint.preprocessing
     if epochs is not None:
-        require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
-        recipe = recipe.but(steps=max(1, round(epochs * len(source) / recipe.batch)))
+        recipe = recipe.for_epochs(epochs, len(source))
     facts = DataFacts(
-        sources=(str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data),
+        sources=sources,
         images=len(source),
         classes=source.classes,
-        mean=mean,
-        std=std,
+        preprocessing=preprocessing,
         start=None if checkpoint is None else str(model),
         teacher=None if teacher is None else str(teacher),
     )

@@ -99,6 +99,11 @@ class Recipe(Value):
             f"batch {self.batch} does not divide into {self.accumulate} micro-batches; use a multiple",
         )
 
+    def for_epochs(self, epochs: float, images: int) -> Recipe:
+        """The recipe with as many steps as it takes to see `images` images `epochs` times."""
+        require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
+        return self.but(steps=max(1, round(epochs * images / self.batch)))
+
     def lr_at(self, step: int) -> float:
         """Linear up, half a cosine down; the last step is at `min_lr`.
 

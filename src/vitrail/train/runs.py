@@ -15,7 +15,7 @@ from vitrail.train.distributed import find_device, world_of
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
 from vitrail.train.forecast import check_memory, forecast, free_bytes, workload_of
-from vitrail.train.job import Job, difference, read_job, write_job
+from vitrail.train.job import Job, check_same, read_job, write_job
 from vitrail.train.loop import Outcome, Watch, train
 from vitrail.train.prepare import open_checkpoint, prepare, read_recipe
 from vitrail.train.recipe import Distillation, Recipe
@@ -65,7 +65,11 @@ def run(
         if held is None:
             require(not holds, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
             require(data is not None, "no --data was given; shapes is a set that needs no files")
-        chosen = _recipe(recipe, held, dict(changes or {}), image=image, teacher=teacher)
+        chosen = read_recipe(recipe or (held.recipe if held else "plain")).but(**(changes or {}))
+        if image is not None:
+            chosen = chosen.but(images=())
+        if teacher is not None and chosen.distillation is None:
+            chosen = chosen.but(distillation=Distillation())
         if held is None or any(each is not None for each in (data, model, epochs, image, patch, teacher)):
             job, start, source = prepare(
                 data=data or (held.data.sources if held else ()),
@@ -80,7 +84,12 @@ def run(
             job, start = Job(config=held.config, recipe=chosen, data=held.data), None
             source = open_source(job.data.sources, image=job.config.image)
         if held is not None:
-            _check_resumable(folder, held, job)
+            check_same(folder, held, job)
+            require(
+                held.data.start is None or bool(states(place.states)),
+                f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
+                "remove it and begin again with --out",
+            )
         taught = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
         workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
         planned, free = forecast(job.config, workload), free_bytes(world.device)
@@ -111,35 +120,3 @@ def run(
         if outcome.stopped is None:
             finish(job, place, outcome.model)
         return outcome
-
-
-def _recipe(
-    name: str | Path | Recipe | None,
-    held: Job | None,
-    changes: dict[str, Any],
-    *,
-    image: Size | str | None,
-    teacher: str | Path | None,
-) -> Recipe:
-    """The one that is named, or that of the run; an image or a teacher that is asked for is followed."""
-    if name is None:
-        chosen = held.recipe if held else read_recipe("plain")
-    else:
-        chosen = name if isinstance(name, Recipe) else read_recipe(name)
-    if image is not None:
-        changes["images"] = ()
-    chosen = chosen.but(**changes)
-    return chosen.but(distillation=Distillation()) if teacher is not None and chosen.distillation is None else chosen
-
-
-def _check_resumable(folder: Path, held: Job, job: Job) -> None:
-    changed = difference(held, job)
-    require(
-        not changed,
-        f"{folder} was begun otherwise: {'; '.join(changed[:4])}; resume it as it was, or begin another with --out",
-    )
-    require(
-        held.data.start is None or bool(states(folder / "states")),
-        f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
-        "remove it and begin again with --out",
-    )

@@ -68,13 +68,13 @@ def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: S
     )
     resized = [(change.name, change.resized) for change in changes.tensors if change.resized is not None]
     pairs = {name: (before.tensors[name].double(), after.tensors[name].double()) for name in changes.resampled}
-    tables = tuple(
-        _biases(name, each, *pairs[name]) if each.what == "biases" else _positions(name, each, *pairs[name])
+    tables = tuple(_judge_table(name, each, *pairs[name]) for name, each in resized if each.what != "patch")
+    losses = (
+        predicted_loss(change_channels(pairs[name][0], after.config.channels), each.new, how=projection_named(each.by))
         for name, each in resized
-        if each.what != "patch"
+        if each.what == "patch"
     )
-    patches = ((each, pairs[name][0]) for name, each in resized if each.what == "patch")
-    loss = next((_projection_loss(each, weight, after.config.channels) for each, weight in patches), None)
+    loss = next(losses, None)
     return Report(
         changes=changes,
         tables=tables,
@@ -85,40 +85,20 @@ def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: S
     )
 
 
-def _positions(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
-    """The patches' rows: those of the prefix come first and are not resampled."""
+def _judge_table(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
     old, new, method = moved.old, moved.new, method_of(moved.by)
-    before, after = before[-old.area :], after[-new.area :]
-    maps = similarity_maps(before, after, old=old, new=new)
-    return TableChange(
-        name=name,
-        old=old,
-        new=new,
-        method=method,
-        round_trip=_relative_error(resample_table(after, old=new, new=old, method=method), before),
-        agreement=agreement(maps),
-        bands=simulate(old, new, method, table=before).bands if old.area > 1 else (),
-        maps=maps,
-    )
-
-
-def _biases(name: str, moved: Resized, before: Tensor, after: Tensor) -> TableChange:
-    """The biases of offsets: the prefix's entries come last and are not resampled."""
-    old, new, method = moved.old, moved.new, method_of(moved.by)
-    before, after = before[: offsets_of(old).area], after[: offsets_of(new).area]
-    back = resample_relative(after, old=new, new=old, method=method)
-    return TableChange(
-        name=name, old=old, new=new, method=method, round_trip=_relative_error(back, before), agreement=None
-    )
-
-
-def _relative_error(back: Tensor, table: Tensor) -> float:
-    length = table.norm()
-    return 0.0 if length == 0 else float((back - table).norm() / length)
-
-
-def _projection_loss(moved: Resized, weight: Tensor, channels: int) -> ProjectionLoss:
-    return predicted_loss(change_channels(weight, channels), moved.new, how=projection_named(moved.by))
+    if moved.what == "biases":  # entries of the prefix come last
+        before, after = before[: offsets_of(old).area], after[: offsets_of(new).area]
+        back = resample_relative(after, old=new, new=old, method=method)
+        figures: dict[str, Any] = {"agreement": None}
+    else:  # rows of the prefix come first
+        before, after = before[-old.area :], after[-new.area :]
+        back = resample_table(after, old=new, new=old, method=method)
+        maps = similarity_maps(before, after, old=old, new=new)
+        bands = simulate(old, new, method, table=before).bands if old.area > 1 else ()
+        figures = {"agreement": agreement(maps), "bands": bands, "maps": maps}
+    lost = 0.0 if not before.any() else float((back - before).norm() / before.norm())
+    return TableChange(name=name, old=old, new=new, method=method, round_trip=lost, **figures)
 
 
 def _losses_in_words(tables: Sequence[TableChange], loss: ProjectionLoss | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from vitrail.charts.palette import HEAT
 from vitrail.charts.raster import data_uri, filter_picture, heat
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 from vitrail.checkpoint.assess.report import Report, TableChange
-from vitrail.checkpoint.surgery.changes import STATUSES, Change
+from vitrail.checkpoint.surgery.changes import STATUSES, Change, shape_text
 from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
@@ -235,7 +235,7 @@ def _changes(changes: tuple[Change, ...]) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(change.name)}</code></td>"
         f'<td><span class="tag {change.status}">{change.status}</span></td>'
-        f"<td><code>{_shape(change.before)}</code></td><td><code>{_shape(change.after)}</code></td>"
+        f"<td><code>{shape_text(change.before)}</code></td><td><code>{shape_text(change.after)}</code></td>"
         f'<td class="soft">{escape(change.note)}</td></tr>'
         for change in changes
         if change.status != "kept"
@@ -246,7 +246,3 @@ def _changes(changes: tuple[Change, ...]) -> str:
         f"<section><h2>Every tensor</h2>{f'<table>{head}{rows}</table>' if rows else ''}"
         f"<details><summary>kept as they were</summary><p>{kept}</p></details></section>"
     )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "–" if shape is None else "×".join(map(str, shape))

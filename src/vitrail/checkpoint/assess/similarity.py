@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -30,11 +30,9 @@ class SimilarityMap:
     """(h, w) of the new grid."""
 
 
-def similarity_maps(
-    before: Tensor, after: Tensor, *, old: Size, new: Size, places: Sequence[tuple[float, float]] = PLACES
-) -> tuple[SimilarityMap, ...]:
-    """Maps of a table before, (old.area, D), and after, (new.area, D)."""
-    pairs = zip(places, _maps(before, old, places), _maps(after, new, places), strict=True)
+def similarity_maps(before: Tensor, after: Tensor, *, old: Size, new: Size) -> tuple[SimilarityMap, ...]:
+    """Maps of a table before, (old.area, D), and after, (new.area, D), at nine places."""
+    pairs = zip(PLACES, _maps(before, old), _maps(after, new), strict=True)
     return tuple(SimilarityMap(place=place, before=first, after=second) for place, first, second in pairs)
 
 
@@ -56,10 +54,10 @@ def correlation(first: Tensor, second: Tensor) -> float:
     return 1.0 if length == 0 else float(pair.prod(dim=0).sum() / length)
 
 
-def _maps(table: Tensor, grid: Size, places: Sequence[tuple[float, float]]) -> Tensor:
+def _maps(table: Tensor, grid: Size) -> Tensor:
     """(places, h, w): rows at places are read between cells, so that both grids are asked about the same points."""
     table = table.float()
-    points = torch.tensor([[[(2 * column - 1, 2 * row - 1) for row, column in places]]])  # (1, 1, places, 2)
+    points = torch.tensor([[[(2 * column - 1, 2 * row - 1) for row, column in PLACES]]])  # (1, 1, places, 2)
     image = table.T.reshape(1, -1, *grid)
     rows = F.grid_sample(image, points, mode="bilinear", padding_mode="border", align_corners=False)[0, :, 0]  # (D, p)
-    return (F.normalize(rows, dim=0).T @ F.normalize(table, dim=1).T).view(len(places), *grid)
+    return (F.normalize(rows, dim=0).T @ F.normalize(table, dim=1).T).view(len(PLACES), *grid)

@@ -59,13 +59,9 @@ def adapt(
     target = find_target(source, target, method=named) if isinstance(target, Mapping) else target
     check_target(source, target)
     surgery = _Surgery(checkpoint, target, method=named, projection=how, seed=seed)
-    tensors = surgery.operate()
-    changes = Changes(
-        source=source,
-        target=target,
-        tensors=tuple(surgery.changes),
-        notes=caveats(checkpoint, target, surgery.changes, method=named),
-    )
+    tensors, changed = surgery.operate()
+    notes = caveats(checkpoint, target, changed, method=named)
+    changes = Changes(source=source, target=target, tensors=changed, notes=notes)
     if target == source:
         return checkpoint, changes
     adapted = replace(
@@ -103,14 +99,24 @@ class _Surgery:
             old, new = build(checkpoint.config), build(target)
         self.old_modules, self.new_modules = dict(old.named_modules()), dict(new.named_modules())
         self.shapes = {name: tuple(tensor.shape) for name, tensor in new.state_dict().items()}
-        self.changes: list[Change] = []
 
-    def operate(self) -> dict[str, Tensor]:
-        tensors = {name: self._tensor(name, shape) for name, shape in self.shapes.items()}
-        for name, tensor in self.before.items():
-            if name not in tensors:
-                self._note(name, "unused", tensor, None)
-        return {name: self._as_stored(name, tensor) for name, tensor in tensors.items()}
+    def operate(self) -> tuple[dict[str, Tensor], tuple[Change, ...]]:
+        tensors, changes = {}, []
+        for name, shape in self.shapes.items():
+            before = self.before.get(name)
+            made = self._make(name, shape, before)
+            status: Status = "missing" if made.fresh else "kept" if made.tensor is before else "resampled"
+            old = None if before is None else tuple(before.shape)
+            changes.append(
+                Change(name=name, status=status, before=old, after=shape, note=made.note, resized=made.resized)
+            )
+            tensors[name] = self._as_stored(name, made.tensor)
+        changes += [
+            Change(name=name, status="unused", before=tuple(tensor.shape), after=None)
+            for name, tensor in self.stored.items()
+            if name not in tensors
+        ]
+        return tensors, tuple(changes)
 
     def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
         """What needed nothing is the same object as before; what is new has the weights' type."""
@@ -118,33 +124,29 @@ class _Surgery:
             return self.stored[name]
         return tensor.to(self.stored[name].dtype if name in self.stored else self.dtype)
 
-    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _make(self, name: str, shape: tuple[int, ...], tensor: Tensor | None) -> Carried:
         owner, _, leaf = name.rpartition(".")
-        tensor, old, new = self.before.get(name), self.old_modules.get(owner), self.new_modules[owner]
+        old, new = self.old_modules.get(owner), self.new_modules[owner]
         if tensor is None:
             return self._fresh(name, shape)
         if isinstance(new, Prefix):
-            return self._prefix(name, leaf, tensor, shape)
+            return self._prefix(leaf, tensor, shape)
         if isinstance(new, LearnedTable) and isinstance(old, LearnedTable):
-            return self._carried(name, tensor, carry_learned(tensor, old, new, rows=self.rows, method=self.method))
+            return carry_learned(tensor, old, new, rows=self.rows, method=self.method)
         if isinstance(new, RelativeTable) and isinstance(old, RelativeTable):
-            return self._carried(name, tensor, carry_relative(tensor, old, new, method=self.method))
+            return carry_relative(tensor, old, new, method=self.method)
         if tuple(tensor.shape) == shape:
-            return self._note(name, "kept", tensor, tensor)
+            return Carried(tensor)
         if isinstance(new, PatchEmbed | nn.Conv2d) and tensor.ndim == 4:
-            return self._convolution(name, tensor, shape)
+            return self._convolution(tensor, shape)
         if owner in HEADS:
-            return self._fresh(name, shape, tensor, f"{tensor.shape[0]} classes become {shape[0]}")
+            return self._fresh(name, shape, f"{tensor.shape[0]} classes become {shape[0]}; ")
         raise VitrailError(
             f"{name} has shape {tuple(tensor.shape)} and the target needs {shape}; "
             "adapt changes image, patch, channels, prefix, pool, classes and convention"
         )
 
-    def _carried(self, name: str, before: Tensor, carried: Carried) -> Tensor:
-        status = "resampled" if carried.note else "kept"
-        return self._note(name, status, before, carried.table, carried.note, carried.resized)
-
-    def _prefix(self, name: str, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _prefix(self, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Carried:
         """(1, tokens, D): they stay, new ones come behind. A token whose position row goes takes the row with it."""
         count = min(tokens.shape[1], shape[1])
         kept, notes = tokens[:, :count], []
@@ -159,9 +161,9 @@ class _Surgery:
         if tokens.shape[1] != shape[1]:
             kept = torch.cat([kept, self._draw((1, shape[1] - count, shape[2])).to(kept)], dim=1)
             notes.append(f"{tokens.shape[1]} tokens become {shape[1]}")
-        return self._note(name, "resampled" if notes else "kept", tokens, kept if notes else tokens, "; ".join(notes))
+        return Carried(kept if notes else tokens, "; ".join(notes))
 
-    def _convolution(self, name: str, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _convolution(self, weight: Tensor, shape: tuple[int, ...]) -> Carried:
         """(D, C, P, Q): channels first, then the patch."""
         old, new = Size(*weight.shape[2:]), Size(*shape[2:])
         result, notes, resized = change_channels(weight, shape[1]), [], None
@@ -171,9 +173,9 @@ class _Surgery:
             result = resize_projection(result, new, how=self.projection)
             resized = Resized(what="patch", old=old, new=new, by=self.projection)
             notes.append(f"patch {old} → {new} by {self.projection}")
-        return self._note(name, "resampled", weight, result, "; ".join(notes), resized)
+        return Carried(result, "; ".join(notes), resized)
 
-    def _fresh(self, name: str, shape: tuple[int, ...], before: Tensor | None = None, note: str = "") -> Tensor:
+    def _fresh(self, name: str, shape: tuple[int, ...], why: str = "") -> Carried:
         """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
         owner, _, leaf = name.rpartition(".")
         if owner in HEADS or leaf == "bias":
@@ -182,23 +184,10 @@ class _Surgery:
             result, how = torch.ones(shape), "one"
         else:
             result, how = self._draw(shape), "normal of deviation 0.02"
-        return self._note(name, "missing", before, result, f"{note}; {how}" if note else how)
+        return Carried(result, f"{why}{how}", fresh=True)
 
     def _draw(self, shape: tuple[int, ...]) -> Tensor:
         return nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
-
-    def _note(
-        self,
-        name: str,
-        status: Status,
-        before: Tensor | None,
-        after: Tensor | None,
-        note: str = "",
-        resized: Resized | None = None,
-    ) -> Any:
-        old, new = (None if tensor is None else tuple(tensor.shape) for tensor in (before, after))
-        self.changes.append(Change(name=name, status=status, before=old, after=new, note=note, resized=resized))
-        return after
 
 
 def _wide(tensor: Tensor) -> Tensor:

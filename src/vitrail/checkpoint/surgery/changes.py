@@ -10,7 +10,7 @@ from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config
 from vitrail.geometry import Size
 
-__all__ = ["STATUSES", "Change", "Changes", "Resized", "Status"]
+__all__ = ["STATUSES", "Change", "Changes", "Resized", "Status", "shape_text"]
 
 Status = Literal["kept", "resampled", "missing", "unused"]
 STATUSES: dict[Status, str] = {
@@ -72,3 +72,7 @@ class Changes:
     @property
     def unused(self) -> tuple[str, ...]:
         return self.named("unused")
+
+
+def shape_text(shape: tuple[int, ...] | None) -> str:
+    return "–" if shape is None else "×".join(map(str, shape))

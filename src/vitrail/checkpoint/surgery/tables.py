@@ -22,9 +22,12 @@ __all__ = ["Carried", "carry_learned", "carry_relative", "prefix_rows"]
 
 
 class Carried(NamedTuple):
-    table: Tensor
-    note: str
+    """A tensor of the new model; the old one itself where nothing had to be done."""
+
+    tensor: Tensor
+    note: str = ""
     resized: Resized | None = None
+    fresh: bool = False
 
 
 def prefix_rows(config: Config) -> tuple[str, ...]:
@@ -48,7 +51,7 @@ def carry_learned(
     """Patches' rows resampled, prefix rows by their token's name; a token without a row before starts at zero."""
     before, after = rows
     if old.grid == new.grid and before == after:
-        return Carried(table, "")
+        return Carried(table)
     method = method or old.convention
     prefix, patches = table.split([len(before), old.grid.area])
     resampled = resample_table(patches, old=old.grid, new=new.grid, method=method)
@@ -68,7 +71,7 @@ def carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, met
     runs on a small grid; but timm resamples the tables of windows whose padding is zeros. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
-        return Carried(table, "")
+        return Carried(table)
     method = method or old.convention
     cut = new.window_padding == "masked" and all(
         after <= before for before, after in zip(old.grid, new.grid, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def experiment_json(result: Result, command: str) -> dict[str, Any]:
 
 
 def _spread(value: Spread | None) -> dict[str, Any] | None:
-    return value and {"mean": value.mean, "deviation": value.deviation, "count": value.count}
+    return value and asdict(value)
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Adaptive
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
-from vitrail.train.batches import in_order, normalise, statistics
+from vitrail.train.batches import in_order, measured
 from vitrail.train.distributed import ALONE
 from vitrail.train.evaluate import evaluate_at, evenly
 from vitrail.train.experiments.catalogue import RECIPE, Arm, Experiment
@@ -31,7 +31,7 @@ from vitrail.train.experiments.compare import Run, Spread, read_run, spread
 from vitrail.train.experiments.structure import structure_of
 from vitrail.train.finish import finish
 from vitrail.train.folder import RunFolder
-from vitrail.train.job import DataFacts, Job, difference, read_job, write_job
+from vitrail.train.job import DataFacts, Job, check_same, read_job, write_job
 from vitrail.train.loop import Watch, train
 from vitrail.train.objective import Model
 from vitrail.train.random import reseed
@@ -83,10 +83,13 @@ def run_experiment(
     require(limit is None or limit > 0, f"limit {limit} is not a positive number of images")
     source, test = (open_source(data, split, image=base.image) for split in ("train", "test"))
     test = evenly(test, limit)
-    require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
-    recipe = RECIPE.but(steps=steps if steps is not None else max(1, round(epochs * len(source) / RECIPE.batch)))
-    mean, std = statistics(source)
-    facts = DataFacts(sources=tuple(data), images=len(source), classes=source.classes, mean=mean, std=std)
+    recipe = RECIPE.but(steps=steps) if steps is not None else RECIPE.for_epochs(epochs, len(source))
+    facts = DataFacts(
+        sources=tuple(data),
+        images=len(source),
+        classes=source.classes,
+        preprocessing=measured(source, base.image, ", ".join(data)),
+    )
     tests = {
         image: evenly(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
         for image in experiment.images
@@ -95,7 +98,11 @@ def run_experiment(
     for seed in range(seeds):  # a whole round of arms before the next seed: what is there early is comparable
         for arm in experiment.arms:
             config = arm.config.but(classes=len(source.classes), channels=source.channels)
-            job = Job(config=config, recipe=recipe.but(seed=seed), data=facts)
+            job = Job(
+                config=config,
+                recipe=recipe.but(seed=seed),
+                data=facts.but(preprocessing=facts.preprocessing.but(image=config.image)),
+            )
             watch({"arm": arm.label, "seed": seed})
             folder = out / "runs" / f"{arm.run}-seed{seed}"
             _run(job, folder, source, test, watch)
@@ -121,11 +128,7 @@ def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> 
     place = RunFolder(folder)
     with place.alone(ALONE):  # experiments share runs, and two of them may be under way
         if (folder / "recipe.json").is_file():
-            changed = difference(read_job(folder), job)
-            require(
-                not changed,
-                f"{folder} was run otherwise: {'; '.join(changed[:3])}; ask for the same, or choose another --out",
-            )
+            check_same(folder, read_job(folder), job)
             if (folder / "model.safetensors").is_file():
                 return
         else:
@@ -202,6 +205,7 @@ def _tokens(run: Run, test: Source) -> float:
     if not isinstance(config.embedding, Adaptive):  # type: ignore[union-attr]
         return float(config.grid.area)
     model = load(run.path / "model.safetensors").model()
-    pixels, _, _ = next(in_order(evenly(test, 512), config.image, 512))
-    _, layout = model.embedding(normalise(pixels, run.job.data.mean, run.job.data.std))  # type: ignore[operator,union-attr]
+    steps = run.job.data.preprocessing
+    pixels, _, _ = next(in_order(evenly(test, 512), steps, 512))
+    _, layout = model.embedding(steps.normalise(pixels))  # type: ignore[operator,union-attr]
     return float(np.mean(tokens_saved(layout).kept))
