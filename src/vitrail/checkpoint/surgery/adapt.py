@@ -129,7 +129,7 @@ class _Surgery:
             return self._fresh(name, shape)
         if isinstance(new, Prefix):
             return self._prefix(leaf, tensor, shape)
-        if carried := carry_position(tensor, old, new, rows=self.rows, method=self.method):
+        if carried := carry_position(leaf, tensor, old, new, rows=self.rows, method=self.method):
             return carried
         if tuple(tensor.shape) == shape:
             return Carried(tensor)

@@ -41,6 +41,7 @@ def prefix_rows(config: Config) -> tuple[str, ...]:
 
 
 def carry_position(
+    name: str,
     tensor: Tensor,
     old: nn.Module | None,
     new: nn.Module,
