@@ -6,6 +6,7 @@ BIN := .venv/bin
 READY := .venv/ready
 PAGE := src/vitrail/studio/static/index.html
 MODULES := web/node_modules/.ready
+TYPES := web/src/generated/api.ts
 # the machine's Node comes first; .venv/bin has one where there is none
 NODE := PATH="$(PATH):$(CURDIR)/$(BIN)"
 # A machine may forbid bytecode: without it, every process of the tests compiles all of them again.
@@ -25,7 +26,7 @@ studio: $(READY) $(PAGE) ## set up, build the page, and open it
 test: check browser ## check, then all tests (warnings are errors, docs execute)
 	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(READY) $(PAGE) ## lint, formatting, types, import direction; the page's types and units
+check: $(READY) $(TYPES) $(PAGE) ## lint, formatting, types, import direction; the page's types and units
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
@@ -50,8 +51,14 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 # The page: with the machine's own Node, or the one that comes as a Python wheel.
-$(PAGE): $(MODULES) web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src web/public -type f)
+$(PAGE): $(TYPES) $(MODULES) web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src web/public -type f)
 	$(NODE) npm --prefix web run --silent build
+
+# The page's types, from the server's own schema: what Python renames, the page's check finds.
+$(TYPES): $(MODULES) $(shell find src/vitrail/studio -name '*.py')
+	mkdir -p $(@D)
+	$(BIN)/python -m vitrail.studio.schema > $(@D)/api.json
+	$(NODE) npm --prefix web run --silent types > /dev/null
 
 # Not `npm ci`: it wants an optional package's every platform in the lock, and a registry may carry only its own.
 $(MODULES): web/package.json web/package-lock.json web/.npmrc | $(READY)
@@ -66,4 +73,4 @@ browser: # the tests drive a real Chromium; a fresh machine gets it from its own
 	  || { echo "the studio's tests need chromium; install it, then run make test again"; exit 1; }
 
 clean: ## remove what set-up and tests made
-	rm -rf .venv web/node_modules src/vitrail/studio/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv web/node_modules web/src/generated src/vitrail/studio/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

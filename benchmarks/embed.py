@@ -36,14 +36,14 @@ from photos import STEPS, make_photos, models
 from PIL import Image
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.pixels import prepare
 from vitrail.checkpoint.preprocessing import HALF
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.embed.engines.adaptive import AdaptiveEngine
-from vitrail.embed.engines.engine import LeanEngine, PlainEngine, agreement, build_engine, normalised
+from vitrail.embed.engines.engine import LeanEngine, PlainEngine, agreement, build_engine
 from vitrail.embed.engines.int8 import IntegerPatches
 from vitrail.embed.engines.pack import PackedEngine
-from vitrail.embed.pixels import prepare
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import tokens_saved
 from vitrail.nn.patches import PatchEmbed
@@ -178,7 +178,9 @@ def other_runtimes(
         if find_spec("nncf"):
             import nncf  # type: ignore[import-not-found]  # large, and only compared with here
 
-            images = nncf.Dataset([normalised(image[None], checkpoint.preprocessing).numpy() for image in calibration])
+            images = nncf.Dataset(
+                [checkpoint.preprocessing.normalise(image[None].permute(0, 3, 1, 2)).numpy() for image in calibration]
+            )
             kind = nncf.ModelType.TRANSFORMER
             graphs["openvino int8"] = nncf.quantize(core.read_model(path), images, model_type=kind)
         for who, graph in graphs.items():

@@ -37,7 +37,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Mlp
 from vitrail.plan import ledger
 from vitrail.presets import preset
-from vitrail.train.batches import Batches, statistics
+from vitrail.train.batches import Batches, measured
 from vitrail.train.folder import RunFolder
 from vitrail.train.job import DataFacts, Job
 from vitrail.train.loop import train
@@ -113,8 +113,8 @@ def _ours(peer: str) -> str:
 
 def speed(options: argparse.Namespace) -> None:
     source = open_source(options.data)
-    mean, std = statistics(source)
-    maker = Batches(source, Recipe(batch=BATCH), image=SETTINGS[0].image, classes=10, mean=mean, std=std)
+    steps = measured(source, SETTINGS[0].image)
+    maker = Batches(source, Recipe(batch=BATCH), preprocessing=steps, classes=10)
     batches = [(part.images, part.targets) for step in range(8) for part in maker(step)]
     peak, cells = gemm_flops_per_second(), []
     for config in SETTINGS:
@@ -179,8 +179,12 @@ def quality(options: argparse.Namespace) -> None:
     config = preset(options.model, classes=10)
     assert isinstance(config, ViTConfig)
     source, test = open_source(options.data), open_source(options.data, "test")
-    mean, std = statistics(source)
-    facts = DataFacts(sources=(options.data,), images=len(source), classes=source.classes, mean=mean, std=std)
+    facts = DataFacts(
+        sources=(options.data,),
+        images=len(source),
+        classes=source.classes,
+        preprocessing=measured(source, config.image, options.data),
+    )
     recipe = read_recipe(options.recipe).but(seed=options.seed, compile=options.compile)
     recipe = recipe.but(steps=options.steps or recipe.steps)
     result = []

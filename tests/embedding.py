@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.write import save
 from vitrail.config import ViTConfig
 from vitrail.embed.job.options import Options
 from vitrail.embed.job.plan import Plan, freeze, read_plan
-from vitrail.embed.pixels import Prepared, prepare
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches
@@ -87,15 +87,15 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 # ── decoders for worker processes, which import them by name ────────────────────────────────────────────────────
 
 
-def gated_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: Any) -> Prepared:
+def gated_decoder(source: Path | bytes, steps: Preprocessing, **options: Any) -> Prepared:
     """Of shards of five images every fourth waits until there is a file that GATE names: a run cannot end before."""
     assert isinstance(source, Path)
     while int(source.stem) // 5 % 4 == 3 and not Path(os.environ["GATE"]).exists():
         time.sleep(0.02)
-    return prepare(source, preprocessing, **options)
+    return prepare(source, steps, **options)
 
 
-def bad_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: Any) -> Prepared:
+def bad_decoder(source: Path | bytes, steps: Preprocessing, **options: Any) -> Prepared:
     """Does what the file's name says."""
     assert isinstance(source, Path)
     name = source.name
@@ -109,4 +109,4 @@ def bad_decoder(source: Path | bytes, preprocessing: Preprocessing, **options: A
     if "once" in name and not (marker := source.with_suffix(".died")).exists():
         marker.touch()
         os.kill(os.getpid(), 9)
-    return prepare(source, preprocessing, **options)
+    return prepare(source, steps, **options)

@@ -16,7 +16,7 @@ from vitrail.data.shapes import Shapes
 from vitrail.data.source import ArraySource
 from vitrail.geometry import Size
 from vitrail.parts import Mlp, Patches
-from vitrail.train.batches import statistics
+from vitrail.train.batches import measured
 from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.job import DataFacts, Job
 from vitrail.train.loop import Outcome, train
@@ -65,8 +65,12 @@ def shapes(count: int = 40) -> ArraySource:
 
 def job_of(recipe: Recipe, config: ViTConfig = CONFIG, source: Any = None) -> Job:
     source = source or shapes()
-    mean, std = statistics(source)
-    facts = DataFacts(sources=("shapes",), images=len(source), classes=source.classes, mean=mean, std=std)
+    facts = DataFacts(
+        sources=("shapes",),
+        images=len(source),
+        classes=source.classes,
+        preprocessing=measured(source, config.image, "shapes"),
+    )
     return Job(config=config, recipe=recipe, data=facts)
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail.charts.bars import bars
+from vitrail.charts.raster import heat
 from vitrail.checkpoint.assess.drift import measure_drift
-from vitrail.checkpoint.assess.pictures import bars, heat, paired_filters
 from vitrail.checkpoint.assess.report import Report, assess, to_json
-from vitrail.checkpoint.assess.report_html import to_html
+from vitrail.checkpoint.assess.report_html import paired_filters, to_html
 from vitrail.checkpoint.assess.similarity import agreement, similarity_maps
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
@@ -229,7 +230,7 @@ def test_drift_says_what_it_cannot_measure(checkpoint, images):
 
 
 def test_heat_goes_from_dark_to_bright_without_turning_back():
-    colours = heat(torch.linspace(-1, 2, 300).view(1, -1), 0, 1)[0].astype(float)
+    colours = heat(np.linspace(-1, 2, 300)[None], 0, 1)[0].astype(float)
     light = colours @ np.array([0.2126, 0.7152, 0.0722])
     assert (np.diff(light) >= -0.5).all()
     assert (colours[0] == colours[99]).all()  # below the lowest is the lowest

@@ -127,7 +127,7 @@ def test_a_pool_with_weights_is_another_shape():
             "LinearAttention, MLP 40 wide (silu)",
         ),
         ({"embedding": Stem(widths=(3, 4, 5, 6)), "channels": 1}, "32x48, 1 channel, Stem of 16x16, grid 2x3"),
-        ({"prefix": Prefix(registers=2)}, "prefix cls, register 1, register 2"),
+        ({"prefix": Prefix(registers=2)}, "prefix CLS, register 0, register 1"),
         ({"norm_eps": 1e-5}, "norms with eps 1e-05"),
     ],
 )

@@ -55,8 +55,8 @@ def test_json_has_exact_values_and_an_id_finds_itself(vectors: Path, capsys: pyt
         (["--image", "a.jpg", "--id", "b"], "give either --image FILE or --id ID"),
         (["--image", "gone.jpg"], "gone.jpg: cannot be read"),
         (["--id", "gone.jpg"], "has no input 'gone.jpg'"),
-        (["--id", "00001.png", "--out", "sheet.tiff"], "is not a .png"),
-        (["--id", "00001.png", "--out", "no/where/sheet.png"], "has no folder to be in"),
+        (["--id", "00001.png", "--out", "sheet.tiff"], "does not end in .png; name a file like picture.png"),
+        (["--id", "00001.png", "--out", "no/where/sheet.png"], "folder 'no/where' does not exist"),
         (["--id", "00001.png", "--top", "0"], "top 0 asks for nothing"),
     ],
 )

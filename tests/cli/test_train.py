@@ -62,7 +62,7 @@ def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, cap
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
     held = load(run / "model.safetensors")
     assert held.config == CONFIG
-    assert list(held.preprocessing.mean) == json.loads((run / "data.json").read_text())["mean"]
+    assert list(held.preprocessing.mean) == json.loads((run / "data.json").read_text())["preprocessing"]["mean"]
 
     assert call("evaluate", str(run), "--image", "12x16,24x32", "--json") == 0
     scores = json.loads(capsys.readouterr().out)

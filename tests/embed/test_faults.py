@@ -11,12 +11,12 @@ import pytest
 
 from bad_images import CORPUS
 from embedding import bad_decoder, frozen, photos, png, read_rows, save_weights
+from vitrail.checkpoint.pixels import prepare
 from vitrail.checkpoint.read import load
 from vitrail.embed.embed import embed
 from vitrail.embed.engines.engine import build_engine
 from vitrail.embed.job.shard import process_shard
 from vitrail.embed.job.worker import Task, Worker, WorkerOptions
-from vitrail.embed.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError, decode
 

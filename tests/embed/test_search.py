@@ -7,13 +7,15 @@ import pytest
 from PIL import Image
 
 from embedding import frozen, photos, png, read_rows, save_weights
+from vitrail.charts.contact_sheet import Tile, contact_sheet, fitted
+from vitrail.charts.raster import font
 from vitrail.checkpoint.read import load
 from vitrail.embed.engines.engine import build_engine
+from vitrail.embed.found import match_tile, query_tile
 from vitrail.embed.job.part_files import part_path
 from vitrail.embed.job.plan import Plan
 from vitrail.embed.job.shard import process_shard
 from vitrail.embed.search import embed_query, nearest, stored
-from vitrail.embed.sheet import Tile, draw_sheet, match_tile, query_tile
 from vitrail.errors import VitrailError
 
 COUNT = 40
@@ -113,18 +115,16 @@ def test_a_sheet_shows_the_pictures_and_says_what_cannot_be_shown(tmp_path: Path
     assert changed.fault.startswith("changed since the plan was made")
     red = tmp_path / "red.png"
     Image.new("RGB", (40, 40), (250, 0, 0)).save(red)
-    sheet = draw_sheet("Nearest", "to red", query_tile("red.png", lambda: red), [shown, changed])
+    sheet = contact_sheet("Nearest", "to red", query_tile("red.png", lambda: red), [shown, changed])
     assert sheet.getpixel((64 + 310, 150 + 310)) == (250, 0, 0)
     assert sheet.width > sheet.height
 
 
 def test_a_long_name_keeps_both_its_ends_and_no_command_of_a_terminal(tmp_path: Path):
-    from vitrail.embed.sheet import _fitted, _font
-
     name = "2019/holidays/\x1b[31m" + "very-" * 40 + "long.jpg"
-    fitted = _fitted(name, 17, 300)
-    assert fitted.startswith("2019/")
-    assert fitted.endswith("long.jpg")
-    assert "\x1b" not in fitted
-    assert _font(17).getlength(fitted) <= 300
+    shown = fitted(name, 17, 300)
+    assert shown.startswith("2019/")
+    assert shown.endswith("long.jpg")
+    assert "\x1b" not in shown
+    assert font(17).getlength(shown) <= 300
     assert Tile(name="a").score is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import schemathesis
 from client import HOST, app
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from command import PATIENCE
+
+
+@schemathesis.deserializer("application/octet-stream")
+def header(_, response):
+    """A frame's schema is its header's."""
+    length = int.from_bytes(response.content[:4], "little")
+    return json.loads(response.content[4 : 4 + length])
+
 
 schema = schemathesis.openapi.from_dict(app().openapi())
 

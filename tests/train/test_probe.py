@@ -67,9 +67,7 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
     facts = job_of(recipe, config, source).data
 
     def probe(model) -> float:
-        fitted, judged = (
-            extract(model, each, image=config.image, mean=facts.mean, std=facts.std) for each in (source, test)
-        )
+        fitted, judged = (extract(model, each, facts.preprocessing) for each in (source, test))
         return linear_probe(fitted, judged, 4)
 
     reseed("weights", 0)

@@ -1,4 +1,4 @@
-"""What a model expects of its pixels, and where that is known from."""
+"""What a model expects of its pixels, and where that is known from. Every model's pixels are prepared here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.pixels import Image, Prepared, prepare
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.rules import FiniteFloat, PositiveFloat, Range
@@ -48,11 +52,67 @@ class Preprocessing(Value):
         )
 
     @property
-    def whole(self) -> Size:
+    def channels(self) -> int:
+        return len(self.mean)
+
+    @property
+    def resize_to(self) -> Size:
         """What the image is resized to, or its shorter side, before the middle is cut out: rounded down, as in timm.
 
-        >>> Preprocessing(image=Size(224, 224), crop_share=0.9).whole
+        >>> Preprocessing(image=Size(224, 224), crop_share=0.9).resize_to
         Size(height=248, width=248)
         """
         # a hair more, so that a share that was once computed from two sides gives the larger one back
         return Size(*(math.floor(side / self.crop_share + 1e-6) for side in self.image))
+
+    def resized_size(self, original: Size) -> Size:
+        """What the whole image is resized to before the middle is cut out.
+
+        The shorter side is image / crop_share, rounded down, and the longer one follows: rounded down for a square
+        (torchvision, timm, transformers), to the nearest otherwise (timm).
+
+        >>> Preprocessing(image=Size(224, 224), crop_share=0.9).resized_size(Size(480, 641))
+        Size(height=248, width=331)
+        """
+        target = self.resize_to
+        if self.resize == "squash":
+            return target
+        if target.height == target.width:
+            short = min(original)
+            return Size(*(int(target.height * side / short) for side in original))
+        scale = min(original.height / target.height, original.width / target.width)
+        return Size(*(round(side / scale) for side in original))
+
+    def corner(self, resized: Size) -> tuple[int, int]:
+        """The row and the column of the resized image at which the middle begins."""
+        margins = [(whole - part) / 2 for whole, part in zip(resized, self.image, strict=True)]
+        top, left = (math.floor(margin) if self.half_pixel == "down" else round(margin) for margin in margins)
+        return top, left
+
+    def part_of(self, original: Size) -> tuple[int, int, int, int]:
+        """The part of the original that the model sees: its first row and column, its height and width."""
+        resized = self.resized_size(original)
+        starts, sizes = [], []
+        for start, part, whole, side in zip(self.corner(resized), self.image, resized, original, strict=True):
+            starts.append(max(0, min(side - 1, round(start * side / whole))))
+            sizes.append(max(1, min(side - starts[-1], round(part * side / whole))))
+        return *starts, *sizes
+
+    def squashed(self, image: Size) -> Preprocessing:
+        """The same pixels with the whole picture resized to another size, whatever its shape."""
+        return self.but(image=image, resize="squash", crop_share=1.0)
+
+    def __call__(self, *images: Image, exact: bool = True) -> Tensor:
+        """Files, bytes or decoded pixels → (B, C, H, W), as the model takes them."""
+        require(len(images) > 0, "no image is given; give a file, its bytes or uint8 pixels")
+        pixels = [torch.from_numpy(self.pixels(image, exact=exact).pixels) for image in images]
+        return self.normalise(torch.stack(pixels).permute(0, 3, 1, 2))
+
+    def pixels(self, image: Image, *, exact: bool = False) -> Prepared:
+        """Decode, resize and crop, still uint8; what gives no picture raises an ImageError."""
+        return prepare(image, self, exact=exact)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) → float32, `(x/255 − mean)/std`."""
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        return (images.float() / 255 - mean) / std

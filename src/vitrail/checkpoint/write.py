@@ -104,7 +104,7 @@ def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect
 
 
 def _pixels(steps: Preprocessing) -> tuple[Any, ...]:
-    return steps.mean, steps.std, steps.interpolation, steps.resize, steps.whole
+    return steps.mean, steps.std, steps.interpolation, steps.resize, steps.resize_to
 
 
 def _check_file(path: Path, dialect: Dialect) -> None:

@@ -58,12 +58,11 @@ def bench(
     from vitrail.config import ViTConfig
     from vitrail.embed.engines.engine import LeanEngine, build_engine
     from vitrail.embed.engines.profile import profile
-    from vitrail.embed.pixels import prepare
 
     if chart is not None:
-        from vitrail.cli.chart_frame import new_figure
+        from vitrail.charts.sheet import check_drawing
 
-        new_figure(chart)  # before minutes of work: the name and matplotlib are checked
+        check_drawing(chart)
     checkpoint = load(weights)
     config = checkpoint.config
     require(
@@ -75,10 +74,7 @@ def bench(
     with _progress() as watch:
         if engine == "int8":
             watch("int8's ranges")
-            few = [
-                prepare(file, checkpoint.preprocessing, channels=1 if config.channels == 1 else 3).pixels
-                for file in files[:16]
-            ]
+            few = [checkpoint.preprocessing.pixels(file).pixels for file in files[:16]]
             calibration = torch.stack([torch.from_numpy(each) for each in few])
         built = build_engine(checkpoint, engine, threads=threads, calibration=calibration)
         assert isinstance(built, LeanEngine)
@@ -88,9 +84,20 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        from vitrail.cli.bench_chart import draw
+        _draw(found, chart, f"{weights.name} at {config.image} · {found.engine}, {found.threads} threads")
 
-        draw(found, chart, f"{weights.name} at {config.image}")
+
+def _draw(found: Profile, path: Path, subtitle: str) -> None:
+    from vitrail.charts.plots import plots
+    from vitrail.charts.stack import stacked_bars
+
+    times = {(row.section, row.batch): 1e3 * row.seconds_per_image for row in found.rows}
+    sections, batches = dict.fromkeys(row.section for row in found.rows), sorted({row.batch for row in found.rows})
+    parts = {section: [times[section, batch] for batch in batches] for section in sections}
+    labels = [("", "", "milliseconds per image")]
+    sheet, (axes,) = plots("Where the time of an image goes", subtitle, labels, height=4.0, width=6.2, names=[*parts])
+    stacked_bars(axes, [f"batch {batch}" for batch in batches], parts, "ms")
+    sheet.save(path)
 
 
 def _files(images: Path | None) -> list[Path | bytes]:

@@ -11,7 +11,7 @@ from vitrail.cli.options import Flag
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
-from vitrail.plan.hardware import card
+from vitrail.plan.hardware import GIB, card
 from vitrail.plan.published import DOUBTS, FOLKLORE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 
@@ -59,14 +59,27 @@ def compare(
     size = None if image is None else Size.of(image)
     found = [compared(name, size, workload, target) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
-        from vitrail.cli.compare_chart import compare_chart
-
-        points = [(entry.model, entry.params, entry.flops_forward, entry.train_peak_bytes) for entry in found]
-        compare_chart(points, chart, memory_label=f"training, batch {batch}, {precision}")
+        _draw(found, chart, f"training, batch {batch}, {precision}")
     if json:
         write_json({"models": found, "folklore": plain(FOLKLORE)})
     else:
         _show(found, workload)
+
+
+def _draw(found: list[Compared], path: Path, kind: str) -> None:
+    """Parameters and memory against FLOPs."""
+    from vitrail.charts.plots import plots
+    from vitrail.charts.points import named_points
+
+    flops = "forward GFLOP an image"
+    sheet, (params, memory) = plots(
+        "Models side by side",
+        f"memory of {kind}",
+        [("Parameters", flops, "millions"), ("Memory", flops, "GiB at the peak")],
+    )
+    named_points(params, [(each.flops_forward / 1e9, each.params / 1e6, each.model) for each in found])
+    named_points(memory, [(each.flops_forward / 1e9, each.train_peak_bytes / GIB, each.model) for each in found])
+    sheet.save(path)
 
 
 def _show(found: list[Compared], workload: Workload) -> None:

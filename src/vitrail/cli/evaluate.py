@@ -43,6 +43,10 @@ def evaluate(
     from vitrail.train.job import read_job
     from vitrail.train.prepare import open_checkpoint
 
+    if chart is not None:
+        from vitrail.charts.sheet import check_drawing
+
+        check_drawing(chart)
     checkpoint = open_checkpoint(run)
     is_run = (run / "data.json").is_file()
     require(data is not None or is_run, f"{run} is a checkpoint and says nothing of data; give --data")
@@ -70,18 +74,18 @@ def evaluate(
 
 
 def _draw(path: Path, names: list[str], values: list[float], own: str) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        require(False, "a chart needs matplotlib; pip install 'vitrail[plot]'")
-        return
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(names, values, "o-")
-    for name, value in zip(names, values, strict=True):
-        axes.annotate(f"{value:.1%}", (name, value), textcoords="offset points", xytext=(0, 7), ha="center")
+    from vitrail.charts.palette import BLUE, GREY, INK
+    from vitrail.charts.plots import halo, plots
+
+    labels = [("", "image, pixels", "accuracy, %")]
+    sheet, (axes,) = plots("Accuracy against resolution", f"test split; trained at {own}", labels)
+    shares = [100 * value for value in values]
+    axes.plot(names, shares, "o-", color=BLUE)
+    for place in enumerate(shares):
+        beside = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "path_effects": halo()}
+        axes.annotate(f"{place[1]:.1f}", place, **beside, fontsize=9, color=INK)
     if own in names:
-        axes.axvline(names.index(own), linestyle=":", alpha=0.5)
-    axes.set(xlabel="image (pixels)", ylabel="accuracy", ylim=(0, 1.08), title="Accuracy against resolution")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+        axes.axvline(names.index(own), linestyle=":", color=GREY)
+    axes.set_ylim(0, 108)
+    axes.margins(x=0.08)
+    sheet.save(path)

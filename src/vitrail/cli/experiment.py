@@ -69,10 +69,12 @@ def experiment(
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     assert data is not None
     from vitrail.atomic import write_file, write_json_file
+    from vitrail.charts.sheet import check_drawing
     from vitrail.train.experiments.draw import draw_experiment
     from vitrail.train.experiments.report import experiment_json, experiment_markdown, experiment_rows
     from vitrail.train.experiments.run import Stopped, run_experiment
 
+    check_drawing()
     budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]
     few = [] if limit is None else ["--limit", str(limit)]
     words = ["vitrail", "experiment", name, "--data", *data, "--seeds", str(seeds), *budget, *few, "--out", str(out)]

@@ -69,7 +69,6 @@ def _pixels(checkpoint: Checkpoint, images: Path | None) -> tuple[Tensor, str]:
     """uint8 (B, H, W, C) to compare on, and what they are in words."""
     import torch
 
-    from vitrail.embed.pixels import prepare
     from vitrail.images.folder import image_files
     from vitrail.images.synthesize import synthesize_image
 
@@ -82,5 +81,5 @@ def _pixels(checkpoint: Checkpoint, images: Path | None) -> tuple[Tensor, str]:
         drawn = [torch.from_numpy(synthesize_image(seed, steps.image))[:, :, :channels] for seed in range(4)]
         return torch.stack(drawn), "4 drawn images"
     paths = image_files(images, limit=MOST_IMAGES) if images.is_dir() else [images]
-    found = [torch.from_numpy(prepare(path, steps, channels=1 if channels == 1 else 3).pixels) for path in paths]
+    found = [torch.from_numpy(steps.pixels(path).pixels) for path in paths]
     return torch.stack(found), f"{len(found)} image{'s' if len(found) > 1 else ''} of yours"

@@ -9,7 +9,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 if TYPE_CHECKING:
-    from vitrail.look.draw import Sheet
+    from vitrail.charts.sheet import Sheet
     from vitrail.look.subject import Subject
 
 __all__ = ["look"]
@@ -67,9 +67,9 @@ def look(
     seed
         Seed of random weights and of the drawn photograph (default: 0).
     """
-    from vitrail.look.draw.sheet import check_path
+    from vitrail.charts.sheet import check_drawing
 
-    check_path(out)
+    check_drawing(out)
     require(
         weights is None or model is None,
         f"--weights {weights} and --model {model} are both given; weights know their model: give one of them",

@@ -146,7 +146,7 @@ def plan(
     found = report(described, workload, target)
     name = model if config is None else config.name
     if chart is not None:
-        from vitrail.cli.charts import memory_chart
+        from vitrail.cli.plan_charts import memory_chart
 
         memory_chart(described, found.workload, target, chart, name=name)
     if json:

@@ -46,14 +46,18 @@ def search(
         Exact values as JSON.
     """
     require((image is None) != (known is None), "give either --image FILE or --id ID to look for")
+    from vitrail.atomic import write_file
+    from vitrail.charts.contact_sheet import contact_sheet
+    from vitrail.charts.raster import encode_png
+    from vitrail.charts.sheet import check_path
+    from vitrail.embed.found import match_tile, original, query_tile
     from vitrail.embed.job.part_files import require_arrow
     from vitrail.embed.job.plan import read_plan
     from vitrail.embed.search import embed_query, nearest, stored
-    from vitrail.embed.sheet import check_sheet_path, draw_sheet, match_tile, original, query_tile, save_sheet
 
     require_arrow()
     if out is not None:
-        check_sheet_path(out)
+        check_path(out, (".png",))
     plan = read_plan(vectors)
     if image is not None:
         query, name = embed_query(vectors, plan, image, weights=weights), image.name
@@ -76,6 +80,7 @@ def search(
     if out is not None:
         subtitle = f"{Path(plan.weights).name} · exact cosine over {found.searched:,} vectors in {vectors}"
         tiles = [match_tile(vectors, plan, match) for match in found.matches]
-        save_sheet(out, draw_sheet(f"Nearest to {name}", subtitle, query_tile(name, first), tiles))
+        drawn = encode_png(contact_sheet(f"Nearest to {name}", subtitle, query_tile(name, first), tiles))
+        write_file(out, lambda file: file.write(drawn))
         if not json:
             show(f"sheet: {out}")

@@ -89,7 +89,7 @@ def run_sweep(
     if all(answer.error for answer in answers):
         raise VitrailError(answers[0].error)
     if chart is not None:
-        from vitrail.cli.charts import sweep_chart
+        from vitrail.cli.plan_charts import sweep_chart
 
         fixed = [] if "model" in axes else [str(asked["config"] or asked["model"])]
         fixed += [f"{key} {values[0]}" for key, values in axes.items() if len(values) == 1]

@@ -46,45 +46,26 @@ class Subject:
 def subject_of(
     model: ViT | PyramidViT | MobileViT, pixels: Pixels, preprocessing: Preprocessing, *, words: str
 ) -> Subject:
-    """Cut and resize uint8 (H, W, 1 or 3) to the size that `preprocessing` names, and normalise.
-
-    A photograph of another shape gives its middle, as large as it goes; only a model that was trained on squashed
-    images gets the whole, squashed.
-    """
-    channels, size = model.config.channels, preprocessing.image
+    """Prepare uint8 (H, W, 1 or 3) as everywhere, and cut the part that the model sees out of it for people."""
+    size = preprocessing.image
     require(
-        len(preprocessing.mean) == channels == pixels.shape[2],
-        f"the model takes {channels} channels, the image has {pixels.shape[2]} and its mean {len(preprocessing.mean)}; "
-        "give one of each per channel",
+        preprocessing.channels == model.config.channels,
+        f"the model takes {model.config.channels} channels, and its mean has {preprocessing.channels}; "
+        "give one per channel",
     )
-    view = pixels if preprocessing.resize == "squash" else _middle(pixels, size)
-    seen = _resized(view, size, preprocessing.interpolation)
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
-    image = ((torch.from_numpy(seen).permute(2, 0, 1) / 255 - mean) / std)[None]
-    scale = min(1.0, SHOWN / max(view.shape[:2]))
-    shown = _resized(view, Size(*(max(1, round(side * scale)) for side in view.shape[:2])), "lanczos")
+    seen = preprocessing.pixels(pixels, exact=True).pixels
+    image = preprocessing.normalise(torch.from_numpy(seen).permute(2, 0, 1)[None])
+    top, left, height, width = preprocessing.part_of(Size(*pixels.shape[:2]))
+    scale = min(1.0, SHOWN / max(height, width))
+    picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+    picture = picture.crop((left, top, left + width, top + height)).convert("L" if seen.shape[2] == 1 else "RGB")
+    larger = max(1, round(width * scale)), max(1, round(height * scale))
+    shown = np.array(picture.resize(larger, Image.Resampling.LANCZOS).convert("RGB"))
     if isinstance(model.config, ViTConfig) and (to := model.config.fit(size)).fitted != size:
         fitted = fit_pixels(torch.from_numpy(seen).permute(2, 0, 1)[None].float(), to)[0]
         shown = seen = fitted.clamp(0, 255).byte().permute(1, 2, 0).numpy()
         size = to.fitted
-    if channels == 1:
-        shown, seen = np.repeat(shown, 3, axis=2), np.repeat(seen, 3, axis=2)
+    if seen.shape[2] == 1:
+        shown, seen = (np.repeat(each, 3, axis=2) if each.shape[2] == 1 else each for each in (shown, seen))
     image = image.to(next(model.parameters()))
     return Subject(model=model, image=image, pixels=seen, photo=Photo(pixels=shown, seen=size), words=words)
-
-
-def _middle(pixels: Pixels, size: Size) -> Pixels:
-    height, width = pixels.shape[:2]
-    scale = min(height / size.height, width / size.width)
-    rows, columns = max(1, round(size.height * scale)), max(1, round(size.width * scale))
-    top, left = (height - rows) // 2, (width - columns) // 2
-    return pixels[top : top + rows, left : left + columns]
-
-
-def _resized(pixels: Pixels, size: Size, interpolation: str) -> Pixels:
-    if pixels.shape[:2] == tuple(size):
-        return np.ascontiguousarray(pixels)
-    method = Image.Resampling[interpolation.upper()]
-    flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-    resized = Image.fromarray(np.ascontiguousarray(flat)).resize((size.width, size.height), method)
-    return np.array(resized).reshape(*size, pixels.shape[2])

@@ -21,3 +21,13 @@ class Prefix(Value):
     @property
     def count(self) -> int:
         return self.cls + self.distillation + self.registers
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What people call each token, in order.
+
+        >>> Prefix(registers=2).names
+        ('CLS', 'register 0', 'register 1')
+        """
+        registers = tuple(f"register {index}" for index in range(self.registers))
+        return ("CLS",) * self.cls + ("distillation",) * self.distillation + registers

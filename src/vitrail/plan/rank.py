@@ -33,7 +33,17 @@ from vitrail.presets import preset
 if TYPE_CHECKING:
     from vitrail.images.survey import Survey
 
-__all__ = ["MODELS", "Candidate", "input_size", "largest_model", "measured", "rank", "tokens_per_object", "training"]
+__all__ = [
+    "MODELS",
+    "Candidate",
+    "input_size",
+    "largest_model",
+    "measured",
+    "preset_of",
+    "rank",
+    "tokens_per_object",
+    "training",
+]
 
 MODELS = ("Ti", "S", "B", "L", "H")
 PATCHES = (4, 8, 14, 16, 32)
@@ -86,11 +96,16 @@ def rank(question: Question) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda candidate: -candidate.score))
 
 
+def preset_of(model: str) -> str:
+    """The preset that has a model's width and depth."""
+    return f"{model}/14" if model == "H" else f"{model}/16"
+
+
 def _candidate(question: Question, wanted: Size, model: str, patch: Size, largest: str) -> Candidate | None:
     if min(wanted) < 2 * max(patch):
         return None
     image = fit(wanted, patch, remainder="resize").fitted
-    config = preset(f"{model}/14" if model == "H" else f"{model}/16", image=image, embedding=Patches(patch=patch))
+    config = preset(preset_of(model), image=image, embedding=Patches(patch=patch))
     assert isinstance(config, ViTConfig)
     memory = 1.0 if question.card is None else _memory_factor(config, question.card)
     if memory == 0:  # not even one image

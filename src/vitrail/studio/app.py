@@ -17,17 +17,23 @@ from vitrail.studio.guard import Guard
 from vitrail.studio.rooms import ROOMS, shared
 from vitrail.studio.session import Session
 
-__all__ = ["create_app", "read_page"]
+__all__ = ["create_api", "create_app", "read_page"]
+
+
+def create_api() -> FastAPI:
+    """The rooms' questions and answers, without the page and the session that answers them."""
+    app = FastAPI(title="vitrail studio", version=__version__, docs_url=None, redoc_url=None, responses=RESPONSES)
+    install(app)
+    for room in (shared, *ROOMS.values()):
+        app.include_router(room.router, prefix="/api")
+    return app
 
 
 def create_app(session: Session, *, hosts: frozenset[str], token: str | None = None) -> FastAPI:
     """The application for one session, answering to `hosts` (name:port) only."""
-    app = FastAPI(title="vitrail studio", version=__version__, docs_url=None, redoc_url=None, responses=RESPONSES)
+    app = create_api()
     app.state.session = session
-    install(app)
     app.add_middleware(Guard, hosts=hosts, token=token)  # type: ignore[arg-type]
-    for room in (shared, *ROOMS.values()):
-        app.include_router(room.router, prefix="/api")
     _serve(app, read_page())
     return app
 

@@ -1,43 +1,65 @@
 """How arrays travel to the page: one frame, uint8, ready for a canvas.
 
     4 bytes     length of the header, little-endian
-    header      JSON: {"facts": {…}, "arrays": [{"name", "shape", "low", "high"}, …]}
+    header      JSON, a `Header`
     the rest    the arrays' bytes, one after the other, in the header's order, rows first
 
-A byte b stands for low + (high − low) · b / 255; of a picture (height, width, 3) low is 0 and high is 255. `facts` is
-any JSON that belongs to the arrays. web/src/lib/frame.ts reads it.
+A byte b stands for low + (high − low) · b / 255; a picture (height, width, 3) has low 0 and high 255. `facts` is what
+belongs to the arrays. web/src/lib/frame.ts reads it. An endpoint that answers with a frame says so with its header:
+
+    @router.get("/NAME/maps", response_class=Frame, response_model=Header[Facts])
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
-from starlette.responses import Response
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
 
-__all__ = ["FRAME", "frame"]
+__all__ = ["Frame", "Header", "NoFacts", "frame"]
 
-FRAME: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "description": "A frame of arrays; see vitrail/studio/arrays.py",
-    }
-}
-"""For an endpoint's `responses`."""
+F = TypeVar("F", bound=BaseModel)
 
 
-def frame(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Response:
+class NoFacts(BaseModel):
+    """The facts of arrays that speak for themselves."""
+
+
+class Plane(BaseModel):
+    name: str
+    shape: list[int]
+    low: float
+    high: float
+
+
+class Header(BaseModel, Generic[F]):
+    """The JSON at the beginning of a frame of arrays; see vitrail/studio/arrays.py."""
+
+    facts: F
+    arrays: list[Plane]
+
+
+class Frame(JSONResponse):
+    """A response that begins with JSON, whose schema the endpoint's `response_model` is; the bytes follow it."""
+
+    media_type = "application/octet-stream"
+
+    def render(self, content: bytes) -> bytes:
+        return content
+
+
+def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray]) -> Frame:
     """Pack facts and arrays; uint8 goes as it is, anything else is scaled from its own range."""
-    described, parts = [], []
+    planes, parts = [], []
     for name, array in arrays.items():
         low, high, scaled = _bytes(np.asarray(array))
-        described.append({"name": name, "shape": list(scaled.shape), "low": low, "high": high})
+        planes.append(Plane(name=name, shape=list(scaled.shape), low=low, high=high))
         parts.append(scaled.tobytes())
-    header = json.dumps({"facts": facts, "arrays": described}, allow_nan=False).encode()
-    body = b"".join([len(header).to_bytes(4, "little"), header, *parts])
-    return Response(body, media_type="application/octet-stream")
+    header = Header(facts=facts, arrays=planes).model_dump_json(serialize_as_any=True).encode()
+    return Frame(b"".join([len(header).to_bytes(4, "little"), header, *parts]))
 
 
 def _bytes(array: np.ndarray) -> tuple[float, float, np.ndarray]:

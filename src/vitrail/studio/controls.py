@@ -14,6 +14,7 @@ from vitrail.plan.hardware import CARDS
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision
 
 __all__ = [
+    "Asking",
     "CardChoice",
     "Control",
     "Geometry",
@@ -147,6 +148,18 @@ class Seen(Loaded):
     )
 
 
+class Asking(Seen):
+    """For rooms that follow one token."""
+
+    token: int = number(
+        -1,
+        -1,
+        4095,
+        label="Token",
+        about="Its place in the sequence, the prefix first; −1 leaves it to the room: CLS, or the patch in the middle",
+    )
+
+
 class Control(BaseModel):
     """One control, as the page draws it."""
 
@@ -158,11 +171,11 @@ class Control(BaseModel):
     minimum: float | None = None
     maximum: float | None = None
     step: float | None = None
-    scale: str = "linear"
+    scale: Literal["linear", "log"] = "linear"
     options: list[Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]] = []
     """Value and words."""
     source: str = ""
-    """Which of the session's lists has the options: models, weights or cards."""
+    """Which of the session's lists has the options: models, weights, images or cards."""
 
 
 def controls_of(question: type[BaseModel]) -> dict[str, Control]:

@@ -23,7 +23,7 @@ class Failure(BaseModel):
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": Failure, "description": words}
+    status: {"content": {"application/json": {"schema": Failure.model_json_schema()}}, "description": words}
     for status, words in (
         (400, "Asked for something that does not exist or cannot be"),
         (403, "Asked by another page"),

@@ -172,9 +172,8 @@ class Session:
             model = checkpoint.model(dtype=torch.float32)
             self._results.put(key, model)
         preprocessing = replace(checkpoint.preprocessing, image=size)
-        pixels = self.image(image)[:, :, : model.config.channels]
         with torch.inference_mode():
-            return subject_of(model, pixels, preprocessing, words=f"{weights} at {size}")
+            return subject_of(model, self.image(image), preprocessing, words=f"{weights} at {size}")
 
     def seen_size(self, weights: str, seen: int) -> Size:
         """The nearest size that the model takes, within what a laptop computes at once."""

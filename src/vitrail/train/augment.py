@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.geometry import Size
 
-__all__ = ["DRAWS", "OPERATIONS", "centre", "crop_box", "flip_and_shift", "rand_augment", "resize"]
+__all__ = ["DRAWS", "OPERATIONS", "crop_box", "flip_and_shift", "rand_augment"]
 
 CROP_DRAWS, MOVE_DRAWS, OPERATION_DRAWS, MOST_OPERATIONS = 4, 3, 2, 8
 DRAWS = CROP_DRAWS + MOVE_DRAWS + OPERATION_DRAWS * MOST_OPERATIONS
@@ -25,7 +25,7 @@ FILL = 128
 """What comes in from beyond the edge."""
 
 
-# ── crop and resize: images of any size, one at a time ──────────────────────────────────────────────────────────
+# ── a random part of an image of any size ──────────────────────────────────────────────────────────
 
 
 def crop_box(size: Size, smallest: float, draws: np.ndarray) -> tuple[int, int, int, int]:
@@ -40,23 +40,6 @@ def crop_box(size: Size, smallest: float, draws: np.ndarray) -> tuple[int, int, 
         height,
         width,
     )
-
-
-def resize(image: np.ndarray, size: Size) -> Tensor:
-    """uint8 (h, w, C) → uint8 (C, H, W), bicubic and antialiased; the same size is only transposed."""
-    pixels = torch.from_numpy(np.require(image, requirements=["C", "W"])).permute(2, 0, 1)
-    if tuple(pixels.shape[1:]) == tuple(size):
-        return pixels.contiguous()
-    return F.interpolate(pixels[None], size=tuple(size), mode="bicubic", antialias=True)[0].contiguous()
-
-
-def centre(image: np.ndarray, size: Size) -> Tensor:
-    """The middle part of the size's shape, as large as it goes, resized."""
-    height, width = image.shape[:2]
-    scale = min(height / size.height, width / size.width)
-    rows, columns = max(1, round(size.height * scale)), max(1, round(size.width * scale))
-    top, left = (height - rows) // 2, (width - columns) // 2
-    return resize(image[top : top + rows, left : left + columns], size)
 
 
 # ── whole batches of one size ───────────────────────────────────────────────────────────────────────────────────

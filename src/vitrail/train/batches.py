@@ -18,16 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.pixels import resize
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.data.source import Source
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.decode import ImageError
-from vitrail.train.augment import CROP_DRAWS, DRAWS, MOVE_DRAWS, centre, crop_box, flip_and_shift, rand_augment, resize
+from vitrail.images.decode import ImageError, Pixels
+from vitrail.train.augment import CROP_DRAWS, DRAWS, MOVE_DRAWS, crop_box, flip_and_shift, rand_augment
 from vitrail.train.mix import draw_mixing, mix, soft_labels
 from vitrail.train.random import generator, order, uniform
 from vitrail.train.recipe import Recipe
 
-__all__ = ["Batch", "Batches", "ahead", "in_order", "normalise", "scale_at", "statistics"]
+__all__ = ["Batch", "Batches", "ahead", "in_order", "measured", "scale_at", "statistics"]
 
 ENOUGH_PIXELS = 1 << 22
 
@@ -49,10 +51,8 @@ class Batches:
         source: Source,
         recipe: Recipe,
         *,
-        image: Size,
+        preprocessing: Preprocessing,
         classes: int,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -61,23 +61,23 @@ class Batches:
             f"batch {recipe.batch} does not divide over {world} processes of {recipe.accumulate} micro-batches; "
             "use a multiple",
         )
-        self.source, self.recipe, self.image, self.classes = source, recipe, image, classes
-        self.mean, self.std = mean, std
+        self.source, self.recipe, self.preprocessing, self.classes = source, recipe, preprocessing, classes
         self.rank, self.world = rank, world
         self.order = lru_cache(maxsize=2)(lambda epoch: order(recipe.seed, epoch, len(source)))
 
     def __call__(self, step: int) -> list[Batch]:
         recipe = self.recipe
         size = recipe.batch // (recipe.accumulate * self.world)
-        image, _ = scale_at(recipe, step, self.image)
+        image, _ = scale_at(recipe, step, self.preprocessing.image)
+        steps = self.preprocessing.but(image=image)
         parts = []
         for micro in range(recipe.accumulate):
             first = (micro * self.world + self.rank) * size  # of the whole batch
             places = step * recipe.batch + first + np.arange(size)
-            parts.append(self._part(step, places, first, image))
+            parts.append(self._part(step, places, first, steps))
         return parts
 
-    def _part(self, step: int, places: np.ndarray, first: int, image: Size) -> Batch:
+    def _part(self, step: int, places: np.ndarray, first: int, steps: Preprocessing) -> Batch:
         recipe, count = self.recipe, len(self.source)
         epochs = places // count
         indices = np.array([self.order(int(epoch))[place % count] for epoch, place in zip(epochs, places, strict=True)])
@@ -89,7 +89,7 @@ class Batches:
             except ImageError as error:
                 damaged.append(str(error))
                 continue
-            pixels.append(self._fitted(picture, image, draws[row]))
+            pixels.append(self._fitted(picture, steps, draws[row]))
             labels.append(label)
             kept.append(row)
         require(len(kept) > 0, f"step {step + 1} has no image that can be read ({damaged[0] if damaged else ''})")
@@ -99,7 +99,7 @@ class Batches:
             images = rand_augment(
                 images, operations=recipe.augment, magnitude=recipe.magnitude, draws=own[:, MOVE_DRAWS:]
             )
-        values = normalise(images, self.mean, self.std)
+        values = steps.normalise(images)
         targets = soft_labels(torch.tensor(labels), self.classes, recipe.label_smoothing)
         if recipe.mixup or recipe.cutmix:
             boxes, cut = draw_mixing(
@@ -109,11 +109,15 @@ class Batches:
             values, targets = mix(values, targets, (boxes[pairs], cut[pairs]))
         return Batch(values, targets, tuple(damaged))
 
-    def _fitted(self, picture: np.ndarray, image: Size, draws: np.ndarray) -> Tensor:
+    def _fitted(self, picture: Pixels, steps: Preprocessing, draws: np.ndarray) -> Tensor:
         if self.recipe.crop == 1:
-            return centre(picture, image)
+            return _channels_first(steps.pixels(picture).pixels)
         top, left, height, width = crop_box(Size(*picture.shape[:2]), self.recipe.crop, draws)
-        return resize(picture[top : top + height, left : left + width], image)
+        return _channels_first(resize(picture[top : top + height, left : left + width], steps.image))
+
+
+def _channels_first(pixels: Pixels) -> Tensor:
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
 def scale_at(recipe: Recipe, step: int, image: Size) -> tuple[Size, Size | None]:
@@ -139,7 +143,7 @@ def ahead(batches: Batches, start: int, stop: int) -> Iterator[tuple[int, list[B
                 each.cancel()
 
 
-def in_order(source: Source, image: Size, batch: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
+def in_order(source: Source, preprocessing: Preprocessing, batch: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
     """All images once, not augmented: uint8 (B, C, H, W), labels (B,), and the damaged ones' errors."""
     for first in range(0, len(source), batch):
         pixels, labels, damaged = [], [], []
@@ -149,16 +153,16 @@ def in_order(source: Source, image: Size, batch: int) -> Iterator[tuple[Tensor, 
             except ImageError as error:
                 damaged.append(str(error))
                 continue
-            pixels.append(centre(picture, image))
+            pixels.append(_channels_first(preprocessing.pixels(picture).pixels))
             labels.append(label)
         if pixels:
             yield torch.stack(pixels), torch.tensor(labels), damaged
 
 
-def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """uint8 (B, C, H, W) → float32, `(x/255 − mean)/std`."""
-    shift, scale = (torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std))
-    return (images.float() / 255 - shift) / scale
+def measured(source: Source, image: Size, name: str = "the data") -> Preprocessing:
+    """How images of this source are prepared for a model that is trained on them from the start."""
+    mean, std = statistics(source)
+    return Preprocessing(image=image, mean=mean, std=std, source=f"measured on {name}")
 
 
 def statistics(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:

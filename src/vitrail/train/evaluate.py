@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.source import Part, Source
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.train.batches import in_order, normalise
+from vitrail.train.batches import in_order
 from vitrail.train.objective import Model
 
 __all__ = ["Score", "evaluate", "evaluate_at", "evenly"]
@@ -37,9 +38,7 @@ def evaluate(
     model: Model,
     source: Source,
     *,
-    image: Size,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    preprocessing: Preprocessing,
     batch: int = 128,
     rank: int = 0,
     world: int = 1,
@@ -53,16 +52,16 @@ def evaluate(
     model.eval()
     right = images = 0
     damaged: list[str] = []
-    for number, (pixels, labels, bad) in enumerate(in_order(source, image, batch)):
+    for number, (pixels, labels, bad) in enumerate(in_order(source, preprocessing, batch)):
         if number % world != rank:
             continue
         damaged += bad
-        logits = (forward or model)(normalise(pixels.to(device), mean, std))
+        logits = (forward or model)(preprocessing.normalise(pixels.to(device)))
         right += int((logits.argmax(1).cpu() == labels).sum())
         images += len(labels)
     model.train(training)
     require(images > 0 or world > 1, "no image of the test split could be read; check the data")
-    return Score(image=image, images=images, right=right, damaged=tuple(damaged))
+    return Score(image=preprocessing.image, images=images, right=right, damaged=tuple(damaged))
 
 
 def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: int = 128) -> Score:
@@ -72,8 +71,7 @@ def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: i
         len(source.classes) <= adapted.config.classes,
         f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give data it learnt",
     )
-    held = checkpoint.preprocessing
-    return evaluate(adapted.model(), source, image=image, mean=held.mean, std=held.std, batch=batch)
+    return evaluate(adapted.model(), source, preprocessing=adapted.preprocessing, batch=batch)
 
 
 def evenly(source: Source, limit: int | None) -> Source:

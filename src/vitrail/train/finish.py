@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
+from vitrail.charts.palette import BLUE, SKY, VERMILLION
+from vitrail.charts.plots import plots
 from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
-from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.write import save
 from vitrail.train.folder import RunFolder, read_metrics
 from vitrail.train.job import Job
@@ -26,9 +28,7 @@ def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
     return Checkpoint(
         config=job.config,
         tensors={name: tensor.detach().cpu() for name, tensor in tensors.items()},
-        preprocessing=Preprocessing(
-            image=job.config.image, mean=facts.mean, std=facts.std, source=f"measured on {', '.join(facts.sources)}"
-        ),
+        preprocessing=facts.preprocessing,
         evidence=Evidence(config="trained by vitrail", grid="trained by vitrail"),
         labels=facts.classes if len(facts.classes) == job.config.classes else (),
     )
@@ -44,22 +44,17 @@ def finish(job: Job, folder: RunFolder, model: Model) -> None:
 
 def draw_curves(run: Path, picture: Path) -> None:
     """Loss, accuracy and learning rate against steps."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:  # pictures are an extra; metrics.jsonl has the numbers
+    if find_spec("matplotlib") is None:  # pictures are an extra; metrics.jsonl has the numbers
         return
     lines = read_metrics(run)
     steps = [line["step"] for line in lines]
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    loss, accuracy, rate = figure.subplots(1, 3)
-    loss.plot(steps, [line["loss"] for line in lines], linewidth=0.8)
-    accuracy.plot(steps, [line["accuracy"] for line in lines], linewidth=0.8, label="training batch")
-    tests = [(line["step"], line["test_accuracy"]) for line in lines if "test_accuracy" in line]
+    labels = [(name, "step", "") for name in ("Loss", "Accuracy, %", "Learning rate")]
+    sheet, (loss, accuracy, rate) = plots(run.resolve().name, f"{len(lines):,} steps", labels, height=2.6, width=3.3)
+    loss.plot(steps, [line["loss"] for line in lines], color=BLUE, linewidth=0.9)
+    accuracy.plot(steps, [100 * line["accuracy"] for line in lines], color=SKY, linewidth=0.9, label="training batch")
+    tests = [(line["step"], 100 * line["test_accuracy"]) for line in lines if "test_accuracy" in line]
     if tests:
-        accuracy.plot(*zip(*tests, strict=True), "o-", markersize=3, label="test")
-    accuracy.legend(loc="lower right")
-    rate.plot(steps, [line["lr"] for line in lines])
-    for axes, name in ((loss, "loss"), (accuracy, "accuracy"), (rate, "learning rate")):
-        axes.set(xlabel="step", title=name)
-        axes.grid(alpha=0.3)
-    figure.savefig(picture, dpi=110)
+        accuracy.plot(*zip(*tests, strict=True), "o-", color=VERMILLION, markersize=3, label="test")
+    accuracy.legend(loc="lower right", fontsize=8)
+    rate.plot(steps, [line["lr"] for line in lines], color=BLUE, linewidth=1.2)
+    sheet.save(picture)

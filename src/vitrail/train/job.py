@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.atomic import write_json_file
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError, require
-from vitrail.rules import FiniteFloat, NonNegativeFloat, NonNegativeInt
+from vitrail.rules import NonNegativeInt
 from vitrail.train.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
@@ -24,8 +25,7 @@ class DataFacts(Value):
     sources: tuple[str, ...]
     images: NonNegativeInt
     classes: tuple[str, ...]
-    mean: tuple[FiniteFloat, ...]
-    std: tuple[NonNegativeFloat, ...]
+    preprocessing: Preprocessing
     start: str | None = None
     """The checkpoint whose weights the run began with; None for fresh ones."""
     teacher: str | None = None
@@ -36,6 +36,14 @@ class Job(Value):
     config: Config
     recipe: Recipe
     data: DataFacts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        prepared = self.data.preprocessing.image
+        require(
+            prepared == self.config.image,
+            f"the data are prepared at {prepared} and the model takes {self.config.image}; give both the same image",
+        )
 
 
 def write_job(folder: Path, job: Job) -> None:

@@ -74,17 +74,15 @@ def train(
 
     What `measure` finds in the model after a step is told to `watch` with the rest.
     """
-    recipe, config, facts = job.recipe, job.config, job.data
+    recipe, config = job.recipe, job.config
     _check(job, source)
     trained, objective = _begin(job, start, teacher, world)
     device = torch.device(world.device)
     batches = Batches(
         source,
         recipe,
-        image=config.image,
+        preprocessing=job.data.preprocessing,
         classes=config.classes,
-        mean=facts.mean,
-        std=facts.std,
         rank=world.rank,
         world=world.size,
     )
@@ -186,7 +184,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     if recipe.mimetic and start is None:
         require(isinstance(model, ViT), f"mimetic is for a plain ViT, not for a {type(model).__name__}; leave it out")
         begin_mimetic(model)  # type: ignore[arg-type]
-    taught = None if teacher is None else Teacher(teacher, job.data.mean, job.data.std, device)
+    taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
     objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
     if recipe.checkpointing:
         for block in (module for module in model.modules() if isinstance(module, Block)):
@@ -265,9 +263,7 @@ def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
     score = evaluate(
         model,
         test,
-        image=job.config.image,
-        mean=job.data.mean,
-        std=job.data.std,
+        preprocessing=job.data.preprocessing,
         rank=rank,
         world=size,
         forward=trained.objective.logits,  # type: ignore[arg-type]

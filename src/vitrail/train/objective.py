@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
@@ -32,17 +33,17 @@ Model = ViT | PyramidViT | MobileViT
 class Teacher:
     """A frozen model that sees the student's images as it is used to: at its own size, by its own statistics."""
 
-    def __init__(self, checkpoint: Checkpoint, mean: tuple[float, ...], std: tuple[float, ...], device: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, student: Preprocessing, device: str) -> None:
         self.model = checkpoint.model(device=device, dtype=torch.float32).requires_grad_(False)
         held = checkpoint.preprocessing
         require(
-            len(held.mean) == len(mean),
-            f"the teacher takes {len(held.mean)} channels and the student {len(mean)}; use a teacher of as many",
+            held.channels == student.channels,
+            f"the teacher takes {held.channels} channels and the student {student.channels}; use a teacher of as many",
         )
         self.image, self.classes = checkpoint.config.image, checkpoint.config.classes
         theirs, ours = (
-            (torch.tensor(a, device=device)[:, None, None], torch.tensor(b, device=device)[:, None, None])
-            for a, b in ((held.mean, held.std), (mean, std))
+            [torch.tensor(values, device=device)[:, None, None] for values in (steps.mean, steps.std)]
+            for steps in (held, student)
         )
         self.scale, self.shift = ours[1] / theirs[1], (ours[0] - theirs[0]) / theirs[1]
 

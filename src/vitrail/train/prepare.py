@@ -15,7 +15,7 @@ from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.presets import preset
-from vitrail.train.batches import statistics
+from vitrail.train.batches import measured
 from vitrail.train.job import DataFacts, Job
 from vitrail.train.recipe import Recipe, recipe_from_text, recipe_named
 
@@ -66,24 +66,24 @@ def prepare(
     """
     size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)
+    sources = (str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data)
     source = open_source(data, image=size or config.image)
     if checkpoint is None:
         keep = not isinstance(model, str | Path) or Path(model).suffix == ".json"
         config = _changed(config, source, size, patch, keep=keep)
-        mean, std = statistics(source)
+        preprocessing = measured(source, config.image, ", ".join(sources))
     else:
         target = {"image": size or config.image, "classes": len(source.classes), "channels": source.channels}
         checkpoint, _ = adapt(checkpoint, target if patch is None else {**target, "patch": patch})
         config = checkpoint.config
-        mean, std = checkpoint.preprocessing.mean, checkpoint.preprocessing.std
+        preprocessing = checkpoint.preprocessing
     if epochs is not None:
         recipe = recipe.for_epochs(epochs, len(source))
     facts = DataFacts(
-        sources=(str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data),
+        sources=sources,
         images=len(source),
         classes=source.classes,
-        mean=mean,
-        std=std,
+        preprocessing=preprocessing,
         start=None if checkpoint is None else str(model),
         teacher=None if teacher is None else str(teacher),
     )

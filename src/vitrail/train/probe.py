@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.bundled import names_weights
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.open import open_source
 from vitrail.data.source import Source
@@ -21,7 +22,7 @@ from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.presets import preset
-from vitrail.train.batches import in_order, normalise, statistics
+from vitrail.train.batches import in_order, measured
 from vitrail.train.evaluate import evenly
 from vitrail.train.objective import Model
 from vitrail.train.prepare import open_checkpoint
@@ -63,12 +64,12 @@ def probe(
     if checkpoint is None:
         torch.manual_seed(seed)
         built = build(config.but(image=size, channels=fitted.channels))
-        mean, std = statistics(fitted)
+        preprocessing = measured(fitted, size)
     else:
         adapted, _ = adapt(checkpoint, {"image": size, "channels": fitted.channels})
-        built, mean, std = adapted.model(), adapted.preprocessing.mean, adapted.preprocessing.std
+        built, preprocessing = adapted.model(), adapted.preprocessing
     few = (evenly(each, limit) for each in (fitted, judged))
-    train, test = (extract(built, each, image=size, mean=mean, std=std) for each in few)
+    train, test = (extract(built, each, preprocessing) for each in few)
     classes = len(fitted.classes)
     return Probe(
         linear=linear_probe(train, test, classes),
@@ -84,21 +85,13 @@ def probe(
 
 
 @torch.no_grad()
-def extract(
-    model: Model,
-    source: Source,
-    *,
-    image: Size,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch: int = 128,
-) -> tuple[Tensor, Tensor]:
+def extract(model: Model, source: Source, preprocessing: Preprocessing, *, batch: int = 128) -> tuple[Tensor, Tensor]:
     """(N, D) pooled vectors, before any head, and (N,) labels; damaged images are left out."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
     vectors, labels = [], []
-    for pixels, own, _ in in_order(source, image, batch):
-        vector = model.vector(normalise(pixels.to(device), mean, std))
+    for pixels, own, _ in in_order(source, preprocessing, batch):
+        vector = model.vector(preprocessing.normalise(pixels.to(device)))
         vectors.append(vector.flatten(1).cpu())
         labels.append(own)
     model.train(training)

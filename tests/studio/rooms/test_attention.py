@@ -155,7 +155,7 @@ def test_a_model_that_is_too_large_to_send_at_once_says_so_and_gives_rows(sessio
 
 def test_a_patch_of_a_coarser_stage_answers_for_the_place(ask, session):
     said = ask("", "pyramid").json()
-    assert not said["whole"]
+    assert not read_frame(ask("/maps", "pyramid").content)[0]["whole"]
     assert [layer["grid"] for layer in said["layers"]] == [[6, 10], [6, 10], [3, 5], [3, 5]]
     assert "one grid throughout" in said["why_not_rolled"]
     _, rows = read_frame(ask("/row", "pyramid", token=4 * 10 + 7).content)
@@ -195,9 +195,14 @@ def test_distances_and_entropies_are_the_librarys(ask, session):
     for layer, found in zip(said["layers"], maps.values(), strict=True):
         np.testing.assert_allclose(layer["distance"], attention_distance(found, (4, 4))[0], rtol=1e-5)
         np.testing.assert_allclose(layer["entropy"], head_entropy(found)[0], rtol=1e-5)
+        assert layer["mean_distance"] == pytest.approx(np.mean(layer["distance"]))
+        assert layer["mean_entropy"] == pytest.approx(np.mean(layer["entropy"]))
+        np.testing.assert_allclose(np.log2(layer["effective_tokens"]), layer["entropy"])
         assert layer["even_entropy"] == pytest.approx(np.log2(38))  # 5 · 7 patches, CLS and two registers
-    assert said["prefix"] == ["CLS", "reg 0", "reg 1"]
-    assert (said["tokens"], said["seen"], said["trained"]) == (38, [20, 28], [20, 28])
+    assert (said["seen"], said["trained"]) == ([20, 28], [20, 28])
+    facts, _ = read_frame(ask("/maps").content)
+    assert facts["prefix"] == ["CLS", "register 0", "register 1"]
+    assert (facts["tokens"], facts["opening"], facts["grids"][0]) == (38, 0, [5, 7])
 
 
 def test_what_it_says_is_the_models_softmax_under_the_checkpoints_names(ask, session):

@@ -22,12 +22,20 @@ def test_the_advice_is_that_of_vitrail_advise(capsys):
     assert call(*command.split()) == 0
     told = json.loads(capsys.readouterr().out)
     said = ask(**asked)
-    assert said == told
+    assert said == {name: told[name] for name in said}
     assert [misfit["name"] for misfit in said["misfits"]][:2] == ["little data", "real time"]
     ranking = ask("decide/ranking", **asked)
     assert [(entry["model"], entry["score"]) for entry in ranking] == [
         (entry["model"], entry["score"]) for entry in told["ranking"]
     ]
+
+
+def test_a_ranked_model_is_its_preset_at_its_image_and_patch():
+    for entry in ask("decide/ranking", application="satellite")[:6]:
+        sizes = {"height": entry["height"], "width": entry["width"]}
+        patch = {"patch_height": entry["patch"], "patch_width": entry["patch"]}
+        planned = ask("patch", model=entry["preset"], **sizes, **patch)
+        assert (planned["tokens"], planned["flops_forward"]) == (entry["tokens"], entry["flops_forward"])
 
 
 def test_a_given_input_is_kept():
@@ -38,7 +46,7 @@ def test_measuring_takes_the_image_that_is_shown():
     said = ask(measure=True, image="window")
     assert said["survey"]["images"] == 1
     assert (said["survey"]["median"]["height"], said["survey"]["median"]["width"]) == (600, 800)
-    assert "detail" in said["ranking"][0]["factors"]
+    assert "detail" in ask("decide/ranking", measure=True, image="window")[0]["factors"]
 
 
 def test_nothing_that_trains_is_an_error_with_its_remedy():

@@ -18,7 +18,7 @@ from vitrail.look.positions import position_similarity
 from vitrail.nn.build import build
 from vitrail.parts import Learned, Mlp, Patches, Prefix, RelativeBias
 from vitrail.presets import preset
-from vitrail.studio.rooms.positions import POSITIONS
+from vitrail.studio.rooms.positions.position_kinds import POSITIONS
 from vitrail.train.experiments.structure import position_structure
 
 SMALL = ViTConfig(

@@ -123,7 +123,10 @@ def test_fresh_weights_deviate_as_their_rules_say():
 def test_a_stem_shows_its_first_convolution_and_is_not_spelled_three_ways(config, count, tmp_path):
     _, asker = studio_with(config, tmp_path)
     facts, _ = read_frame(asker.get("/api/projection/filters", params={"weights": OWN}).content)
-    assert (facts["count"], facts["padding"], facts["patch"]) == (count, 1, [3, 3])
+    assert (facts["count"], facts["patch"]) == (count, [3, 3])
+    rows, columns = facts["grid"]
+    assert len(facts["corners"]) == rows * columns
+    assert (facts["corners"][0], facts["corners"][columns + 2]) == ([-1, -1], [1, 3])  # a padding of 1, a stride of 2
     refused = asker.get("/api/projection/measured", params={"weights": OWN})
     assert refused.status_code == 400
     assert "no single projection" in refused.json()["error"]

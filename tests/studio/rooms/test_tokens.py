@@ -61,7 +61,7 @@ def frame(path: str, **parameters):
 def test_a_token_is_its_patch_projected_plus_its_position(tmp_path):
     session, asker = studio_with(REGISTERS, tmp_path)
     facts, arrays = read_frame(asker.get("/api/tokens/sequence", params={"weights": OWN}).content)
-    assert facts["prefix"] == ["CLS", "reg 0", "reg 1", "reg 2"]
+    assert facts["prefix"] == ["CLS", "register 0", "register 1", "register 2"]
     assert (facts["grid"], facts["count"]) == ([14, 18], 4 + 14 * 18)
     subject = session.subject("default", OWN, 0)
     np.testing.assert_array_equal(arrays["pixels"], subject.pixels)
@@ -87,7 +87,7 @@ def test_prefix_tokens_have_no_pixels_and_a_register_no_position(tmp_path):
     cls, register = (asker.get("/api/tokens/one", params={"weights": OWN, "token": token}).json() for token in (0, 2))
     assert (cls["name"], cls["values"], cls["row"]) == ("CLS", [], None)
     assert any(cls["position"])
-    assert register["name"] == "reg 1"
+    assert register["name"] == "register 1"
     assert not any(register["position"])
 
 

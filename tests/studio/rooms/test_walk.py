@@ -69,7 +69,7 @@ def test_the_walk_ends_where_the_model_does(ask, session):
 def test_the_numbers_of_a_patch_are_its_pixels_and_their_products_sum_to_the_unit(ask, session):
     facts, _ = read_frame(ask(token=2 + 3 * 7 + 4, unit=5).content)
     subject = session.subject("cat", "small.safetensors")
-    assert (facts["cell"], facts["asks"], facts["box"]) == (25, "patch (3, 4)", [12, 16, 4, 4])
+    assert (facts["cell"], facts["asks"], facts["place"]) == (25, "patch (3, 4)", [3, 4])
     np.testing.assert_allclose(facts["patch"], subject.image[0, :, 12:16, 16:20], atol=6e-5)
     np.testing.assert_array_equal(facts["colours"], subject.pixels[12:16, 16:20])
     weight = subject.model.embedding.weight[5].detach()  # type: ignore[union-attr,index]
@@ -82,7 +82,7 @@ def test_the_numbers_of_a_patch_are_its_pixels_and_their_products_sum_to_the_uni
 def test_shapes_are_named_once_and_right(ask):
     facts, arrays = read_frame(ask().content)
     assert facts["shapes"] == {
-        "C": 3, "H": 20, "W": 28, "P": 4, "Q": 4, "N": 35, "T": 37, "D": 24, "h": 3, "d": 8, "m": 32, "L": 2,
+        "C": 3, "H": 20, "W": 28, "P": 4, "Q": 4, "CPQ": 48, "N": 35, "T": 37, "D": 24, "h": 3, "d": 8, "m": 32, "L": 2,
         "classes": 5,
     }  # fmt: skip
     assert arrays["projected"].shape == (35, 24)

@@ -1,3 +1,5 @@
+import type { Failure } from './api';
+
 /** One request in flight, and the latest value wins.
  *
  * While a request is out, newer ones replace each other in a single waiting place. An answer is shown even if something
@@ -46,7 +48,7 @@ export class Asker<T> {
         const value = await this.hooks.read(response);
         if (!control.signal.aborted) this.hooks.answered(value, url);
       } else {
-        const said = (await response.json()) as { error: string };
+        const said = (await response.json()) as Failure;
         if (!control.signal.aborted && this.#waiting === null) this.hooks.failed(said.error);
       }
     } catch (error) {

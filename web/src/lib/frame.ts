@@ -1,11 +1,7 @@
 /** Arrays from the server; src/vitrail/studio/arrays.py describes the format. */
-export interface Plane {
-  name: string;
-  shape: number[];
-  low: number;
-  high: number;
-  bytes: Uint8Array<ArrayBuffer>;
-}
+import type { Schemas } from './api';
+
+export type Plane = Schemas['Plane'] & { bytes: Uint8Array<ArrayBuffer> };
 
 export interface Frame<F> {
   facts: F;
@@ -17,7 +13,7 @@ export function readFrame<F>(buffer: ArrayBuffer): Frame<F> {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let offset = 4 + length;
   const arrays: Record<string, Plane> = {};
-  for (const described of header.arrays as Omit<Plane, 'bytes'>[]) {
+  for (const described of header.arrays as Schemas['Plane'][]) {
     const size = described.shape.reduce((product, side) => product * side, 1);
     arrays[described.name] = { ...described, bytes: new Uint8Array(buffer, offset, size) };
     offset += size;

@@ -1,7 +1,9 @@
+import type { Answer, Failure, Pair } from './api';
+
 /** The current image as something a canvas can draw; loaded once per id. */
 let kept: { id: string; image: Promise<HTMLImageElement> } | null = null;
 
-export function picture(id: string): Promise<HTMLImageElement> {
+function picture(id: string): Promise<HTMLImageElement> {
   if (kept?.id !== id) kept = { id, image: load(`./api/images/${encodeURIComponent(id)}/pixels?side=1024`) };
   return kept.image;
 }
@@ -13,9 +15,20 @@ async function load(source: string): Promise<HTMLImageElement> {
   return image;
 }
 
-/** The middle of the image, as large as it goes in the shape that a model gets: left, top, width, height. */
-export function middle(image: HTMLImageElement, height: number, width: number): [number, number, number, number] {
-  const scale = Math.min(image.naturalHeight / height, image.naturalWidth / width);
-  const [across, down] = [width * scale, height * scale];
-  return [(image.naturalWidth - across) / 2, (image.naturalHeight - down) / 2, across, down];
+/** The image, and which part of it a model of this shape gets, as the server says. */
+export interface Cropped {
+  image: HTMLImageElement;
+  part: Answer<'images/{image}/middle'>;
+}
+
+export async function cropped(id: string, [height, width]: Pair): Promise<Cropped> {
+  const response = await fetch(`./api/images/${encodeURIComponent(id)}/middle?height=${height}&width=${width}`);
+  if (!response.ok) throw new Error(((await response.json()) as Failure).error);
+  return { part: await response.json(), image: await picture(id) };
+}
+
+/** Draw that part over a box at the canvas's top left. */
+export function drawCropped(pen: CanvasRenderingContext2D, { image, part }: Cropped, width: number, height: number): void {
+  const [wide, tall] = [image.naturalWidth, image.naturalHeight];
+  pen.drawImage(image, part.left * wide, part.top * tall, part.width * wide, part.height * tall, 0, 0, width, height);
 }

@@ -1,41 +1,9 @@
 /** The one shared state: the room, the values of all controls, and the pin; it lives in the address. */
-import { queryOf, readPlace, writePlace, type Value, type Values } from './address';
-
-export interface Control {
-  kind: 'number' | 'choice' | 'flag' | 'text';
-  label: string;
-  help: string;
-  default: Value;
-  unit: string;
-  minimum: number | null;
-  maximum: number | null;
-  step: number | null;
-  scale: 'linear' | 'log';
-  options: [string, string][];
-  source: string;
-}
-
-export interface Option {
-  value: string;
-  words: string;
-  height: number | null;
-  width: number | null;
-  patch_height: number | null;
-  patch_width: number | null;
-}
-
-export interface Catalogue {
-  controls: Record<string, Control>;
-  rooms: Record<string, string[]>;
-  /** What the config's question takes. */
-  config: string[];
-  options: Record<string, Option[]>;
-  max_pixels: number;
-  formats: string[];
-}
+import type { Answer, Schemas } from './api';
+import { queryOf, readPlace, writePlace, type Values } from './address';
 
 class Studio {
-  catalogue!: Catalogue;
+  catalogue!: Answer<'controls'>;
   room = $state('');
   values = $state<Values>({});
   /** The values that were pinned for comparison. */
@@ -44,7 +12,7 @@ class Studio {
   #moving = false;
   #writing: ReturnType<typeof setTimeout> | undefined;
 
-  open(catalogue: Catalogue): void {
+  open(catalogue: Answer<'controls'>): void {
     this.catalogue = catalogue;
     this.#defaults = Object.fromEntries(
       Object.entries(catalogue.controls).map(([name, control]) => [name, control.default]),
@@ -57,7 +25,7 @@ class Studio {
     });
   }
 
-  control(name: string): Control {
+  control(name: string): Schemas['Control'] {
     return this.catalogue.controls[name];
   }
 

@@ -1,5 +1,6 @@
 /** What a room shows: the server's answer to the current state, and to the pinned one. */
 import { onDestroy } from 'svelte';
+import type { Answer, Facts, FramePath, JsonPath } from './api';
 import { Asker } from './ask';
 import { readFrame, type Frame } from './frame';
 import { studio } from './state.svelte';
@@ -32,13 +33,13 @@ interface Settings {
 }
 
 /** Ask `path` for JSON whenever the state changes. Call it while a component is made. */
-export function view<T>(path: string, settings: Settings = {}): View<T> {
-  return watch(path, settings, (response) => response.json() as Promise<T>);
+export function view<P extends JsonPath>(path: P, settings: Settings = {}): View<Answer<P>> {
+  return watch(path, settings, (response) => response.json() as Promise<Answer<P>>);
 }
 
 /** The same for a frame of arrays. */
-export function frameView<F>(path: string, settings: Settings = {}): View<Frame<F>> {
-  return watch(path, settings, async (response) => readFrame<F>(await response.arrayBuffer()));
+export function frameView<P extends FramePath>(path: P, settings: Settings = {}): View<Frame<Facts<P>>> {
+  return watch(path, settings, async (response) => readFrame<Facts<P>>(await response.arrayBuffer()));
 }
 
 function watch<T>(path: string, settings: Settings, read: (response: Response) => Promise<T>): View<T> {

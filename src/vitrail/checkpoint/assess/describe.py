@@ -114,7 +114,7 @@ def describe(checkpoint: Checkpoint) -> Description:
         channels=config.channels,
         patch=config.patch,
         grid=config.grid,
-        prefix=_prefix(vit) if vit else (),
+        prefix=vit.prefix.names if vit else (),
         position=_position(config),
         convention=_convention(config),
         pool=type(vit.pool).__name__ if vit else "MeanPool",
@@ -144,7 +144,7 @@ def pixels_in_words(steps: Preprocessing) -> str:
     >>> pixels_in_words(Preprocessing(image=Size(224, 224), crop_share=0.9))
     'bicubic, the shorter side to 248, the middle 224x224; mean 0.5 0.5 0.5, std 0.5 0.5 0.5'
     """
-    whole = steps.whole
+    whole = steps.resize_to
     resize = f"resized to {whole}"
     if steps.resize == "crop":
         square = whole.height == whole.width
@@ -175,12 +175,6 @@ def _stages(config: Config) -> tuple[Stage, ...]:
             )
         case _:
             return ()
-
-
-def _prefix(config: ViTConfig) -> tuple[str, ...]:
-    spec = config.prefix
-    registers = tuple(f"register {index + 1}" for index in range(spec.registers))
-    return (*(("cls",) if spec.cls else ()), *(("distillation",) if spec.distillation else ()), *registers)
 
 
 def _convention(config: Config) -> str:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.errors import require
-from vitrail.images.decode import ImageError, Pixels, decode
+from vitrail.images.decode import ImageError
 
-__all__ = ["Drift", "ImageDrift", "measure_drift", "prepared"]
+__all__ = ["Drift", "ImageDrift", "measure_drift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class Drift:
 def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path]) -> Drift:
     """Run both models on the same images. The whole picture is resized to each model's size, so both see the same."""
     require(len(images) > 0, "there are no images to measure on; give a folder that holds some")
-    models = [(_vectors_of(checkpoint), checkpoint) for checkpoint in (before, after)]
+    models = [_vectors_of(checkpoint) for checkpoint in (before, after)]
     found, failed = [], []
     for path in images:
         try:
-            old, new = (vector(prepared(_pixels(path, checkpoint), checkpoint)) for vector, checkpoint in models)
+            old, new = (vector(path) for vector in models)
         except ImageError as error:
             failed.append(str(error))
             continue
@@ -58,28 +58,10 @@ def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path])
 
 
 def _vectors_of(checkpoint: Checkpoint):
-    model = checkpoint.model(dtype=torch.float32)
+    model, steps = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing.squashed(checkpoint.config.image)
 
     @torch.inference_mode()
-    def vector(pixels: Tensor) -> Tensor:
-        return model.vector(pixels).flatten().double()
+    def vector(image: Path) -> Tensor:
+        return model.vector(steps(image)).flatten().double()
 
     return vector
-
-
-def _pixels(path: Path, checkpoint: Checkpoint) -> Pixels:
-    channels = checkpoint.config.channels
-    require(
-        channels in (1, 3),
-        f"{channels} channels cannot be decoded from pictures; measure drift on a model of 1 or 3",
-    )
-    return decode(path, channels=channels)  # type: ignore[arg-type]
-
-
-def prepared(pixels: Pixels, checkpoint: Checkpoint) -> Tensor:
-    """uint8 (H, W, C) → (1, C, H, W), resized whole to the config's image and normalised."""
-    preprocessing = checkpoint.preprocessing
-    image = torch.tensor(pixels).permute(2, 0, 1)[None].float() / 255
-    image = F.interpolate(image, size=tuple(checkpoint.config.image), mode="bicubic", antialias=True).clamp(0, 1)
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
-    return (image - mean) / std

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from vitrail.checkpoint.assess.pictures import bars, data_uri, heat, paired_filters
+from vitrail.charts.bars import bars
+from vitrail.charts.palette import HEAT
+from vitrail.charts.raster import data_uri, filter_picture, heat
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 from vitrail.checkpoint.assess.report import Report, TableChange
 from vitrail.checkpoint.surgery.changes import STATUSES, Change, shape_text
@@ -15,7 +19,7 @@ from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
 
-__all__ = ["to_html"]
+__all__ = ["paired_filters", "to_html"]
 
 MOST_SHOWN = 12
 """Images of which the page shows the cosine."""
@@ -44,7 +48,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .maps img, .filters img { width: 100%; display: block; image-rendering: pixelated; border-radius: 4px; }
 .scale { display: flex; align-items: center; gap: 10px; margin-top: 12px; color: var(--soft); font-size: 13px; }
 .scale i { flex: 1; height: 8px; border-radius: 4px;
-  background: linear-gradient(90deg, #18143c, #3a4896, #2294a0, #82c878, #fde778); }
+  background: linear-gradient(90deg, HEAT); }
 .filters { display: grid; grid-template-columns: repeat(12, 1fr); gap: 8px; margin-top: 8px; }
 .filters h3 { grid-column: 1 / -1; margin: 10px 0 0; }
 svg { width: 100%; height: auto; margin-top: 16px; overflow: visible; }
@@ -59,7 +63,7 @@ code { font: 13px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap
 .meter i { display: block; height: 100%; border-radius: 3px; background: var(--accent); }
 details summary { cursor: pointer; color: var(--soft); margin-top: 12px; }
 @media (max-width: 640px) { .pair { grid-template-columns: 1fr; } .filters { grid-template-columns: repeat(6, 1fr); } }
-"""
+""".replace("HEAT", ", ".join(HEAT))
 
 
 def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
@@ -123,7 +127,7 @@ def _table(table: TableChange) -> str:
     sides = []
     for label, grid in (("before", table.old), ("after", table.new)):
         maps = "".join(
-            f'<img src="{data_uri(heat(getattr(each, label), low, 1.0))}" '
+            f'<img src="{data_uri(heat(getattr(each, label).numpy(), low, 1.0))}" '
             f'style="aspect-ratio: {grid.width}/{grid.height}" '
             f'alt="{label}: {each.place[0]:.0%} down, {each.place[1]:.0%} across">'
             for each in table.maps
@@ -160,6 +164,13 @@ def _biases(tables: list[TableChange]) -> str:
         "<section><h2>Relative biases</h2><table><tr><th>table</th><th>grid</th><th>method</th>"
         f"<th>lost there and back</th></tr>{rows}</table></section>"
     )
+
+
+def paired_filters(before: Tensor, after: Tensor, count: int = 12) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The strongest directions of the old projection, (D, C, P, Q), and the same directions of the new one."""
+    directions = torch.linalg.svd(before.flatten(1).double(), full_matrices=False).U.T[:count]
+    old, new = ((directions @ each.flatten(1).double()).unflatten(1, each.shape[1:]) for each in (before, after))
+    return [(filter_picture(one.numpy()), filter_picture(other.numpy())) for one, other in zip(old, new, strict=True)]
 
 
 def _projection(report: Report) -> str:

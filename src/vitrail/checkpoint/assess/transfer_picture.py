@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.assess.pictures import bars, encode_png, heat, tile
+from vitrail.charts.bars import bars
+from vitrail.charts.raster import encode_png, heat, tile
 from vitrail.checkpoint.assess.simulate import Simulation
 from vitrail.checkpoint.surgery.resample import resample_table
 
@@ -36,13 +37,8 @@ def component_maps(found: Sequence[Simulation], table: Tensor) -> bytes:
     rows = []
     for each in found:
         after = resample_table(before, old=old, new=new, method=each.method)
-        rows.append(
-            [
-                heat(before.view(*old), low, high),
-                heat(after.view(*new), low, high),
-                heat(truth.view(*new), low, high),
-                heat((after - truth).view(*new), -reach, reach),
-            ]
-        )
+        maps = ((before, old, low, high), (after, new, low, high), (truth, new, low, high))
+        maps = (*maps, (after - truth, new, -reach, reach))
+        rows.append([heat(values.view(*grid).numpy(), least, most) for values, grid, least, most in maps])
     labels = ("before", "after", "as it should be", "difference, doubled")
     return encode_png(tile(rows, row_labels=[each.method for each in found], column_labels=labels))

@@ -297,7 +297,7 @@ def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
             "image_processor_type": "CLIPImageProcessor",
             **shared,
             "do_center_crop": True,
-            "size": {"shortest_edge": steps.whole.height},
+            "size": {"shortest_edge": steps.resize_to.height},
             "crop_size": size,
         }
     return {"image_processor_type": "ViTImageProcessor", **shared, "size": size}

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
 from vitrail.embed.engines.int8 import IntegerPatches, quantise, watched
 from vitrail.embed.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
@@ -134,14 +133,14 @@ class PlainEngine:
         return self._vectors(images)
 
     def _vectors(self, images: Tensor) -> Tensor:
-        return one_vector(self.model.vector(normalised(images, self.preprocessing)))
+        return one_vector(self.model.vector(self.preprocessing.normalise(images.permute(0, 3, 1, 2))))
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Features:
         model = self.model
         require(isinstance(model, ViT), f"{type(model).__name__} has no tokens of one grid; ask for vectors only")
         assert isinstance(model, ViT)
-        tokens, layout = model.features(normalised(images, self.preprocessing))
+        tokens, layout = model.features(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
         return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
 
 
@@ -196,7 +195,7 @@ class LeanEngine:
         if self.front is not None:
             x, layout = self.front.embed(images)
         else:
-            x, layout = self.model.embed(normalised(images, self.preprocessing))
+            x, layout = self.model.embed(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
         return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
 
     def encode(self, x: Tensor, layout: Layout, blocks: Sequence[Stage]) -> tuple[Tensor, Layout]:
@@ -217,12 +216,6 @@ class LeanEngine:
         config = self.model.config
         tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
         return images.split(max(1, ROWS // tokens))
-
-
-def normalised(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """uint8 (B, H, W, C) → float (B, C, H, W) as the model was trained on."""
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
-    return (images.permute(0, 3, 1, 2) / 255 - mean) / std
 
 
 def one_vector(vector: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
-from vitrail.embed.engines.engine import normalised, one_vector
+from vitrail.embed.engines.engine import one_vector
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
@@ -68,7 +68,7 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
     weights = sum(tensor.numel() * 4 for tensor in checkpoint.tensors.values())
     require(weights < LARGEST, f"{weights:,} bytes of weights are above ONNX's 2 GiB; export a smaller model")
     model = checkpoint.model(dtype=torch.float32)
-    pixels = normalised(images, checkpoint.preprocessing)
+    pixels = checkpoint.preprocessing.normalise(images.permute(0, 3, 1, 2))
     tried = [pixels, *([_other_size(pixels, checkpoint.config)] if dynamic else [])]
     try:
         with temporary_folder(path) as folder:

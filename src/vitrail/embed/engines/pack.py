@@ -13,15 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.pixels import Prepared
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.embed.engines.engine import LeanEngine
 from vitrail.embed.engines.lean import LeanBlock
-from vitrail.embed.pixels import Prepared, prepare
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import peek
@@ -59,13 +58,11 @@ def prepare_native(
     token_budget: int,
     *,
     exact: bool = False,
-    channels: Literal[1, 3] = 3,
 ) -> Prepared:
     """The whole image at its own aspect ratio, to within the patch that its sides are rounded down to."""
     grid = native_grid(peek(source), patch, token_budget)
     whole = Size(grid.height * patch.height, grid.width * patch.width)
-    steps = replace(preprocessing, image=whole, resize="squash", crop_share=1.0)
-    return prepare(source, steps, exact=exact, channels=channels)
+    return preprocessing.squashed(whole).pixels(source, exact=exact)
 
 
 @dataclass(frozen=True, kw_only=True)

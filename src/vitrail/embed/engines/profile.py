@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from torch import Tensor
 from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.embed.engines.engine import LeanEngine
-from vitrail.embed.pixels import prepare
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.attention import within
@@ -63,14 +61,14 @@ def profile(
     """Time every part at every batch size, about `seconds` each; files are decoded over and over."""
     require(len(files) > 0, "there are no images to time with; give some")
     require(all(batch > 0 for batch in batches), f"batches {tuple(batches)} are not all above 0; give some like 1 8 64")
-    channels: Literal[1, 3] = 1 if checkpoint.config.channels == 1 else 3
     watch("the machine's peak")
     peak = gemm_flops_per_second()
     watch("decode")
-    pixels = [prepare(file, checkpoint.preprocessing, channels=channels).pixels for file in files]
-    decode = _repeat(
-        lambda: {"decode": _clock(lambda: prepare_all(files, checkpoint, channels)) / len(files)}, seconds
-    )["decode"]
+    steps = checkpoint.preprocessing
+    pixels = [steps.pixels(file).pixels for file in files]
+    decode = _repeat(lambda: {"decode": _clock(lambda: [steps.pixels(file) for file in files]) / len(files)}, seconds)[
+        "decode"
+    ]
     flops, rows = _flops(engine), list[Row]()
     for batch in batches:
         watch(f"batch {batch}")
@@ -91,11 +89,6 @@ def profile(
                 )
             )
     return Profile(engine=engine.name, threads=torch.get_num_threads(), gemm_flops_per_second=peak, rows=tuple(rows))
-
-
-def prepare_all(files: Sequence[Path | bytes], checkpoint: Checkpoint, channels: Literal[1, 3]) -> None:
-    for file in files:
-        prepare(file, checkpoint.preprocessing, channels=channels)
 
 
 def gemm_flops_per_second(size: int = 1024) -> float:

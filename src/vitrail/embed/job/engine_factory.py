@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from vitrail.atomic import write_file, write_json_file
 from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
@@ -32,7 +32,6 @@ from vitrail.embed.engines.scales import MultiScaleEngine, prepared_for, scaled_
 from vitrail.embed.job.inputs import Opener
 from vitrail.embed.job.options import Options
 from vitrail.embed.job.plan import Plan, input_at, weights_sha256, weights_stamp
-from vitrail.embed.pixels import Prepared, prepare
 from vitrail.errors import require
 from vitrail.images.decode import ImageError
 
@@ -94,15 +93,14 @@ def _packed(engine: Engine, options: Options) -> PackedEngine:
 def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
     """What turns an input into the pixels that the plan's engine takes."""
     options, steps, config = plan.options, plan.preprocessing, plan.config
-    channels: Literal[1, 3] = 1 if config.channels == 1 else 3
     if options.native:
         assert isinstance(config, ViTConfig)
         patch, budget = config.patch, options.token_budget or config.grid.area
-        return lambda source: prepare_native(source, steps, patch, budget, exact=options.exact, channels=channels)
+        return lambda source: prepare_native(source, steps, patch, budget, exact=options.exact)
     if options.scales != (1.0,):
         assert isinstance(config, ViTConfig)
         steps = prepared_for(steps, config.patch, options.scales)
-    return partial(decode, preprocessing=steps, exact=options.exact, channels=channels)
+    return partial(decode, steps=steps, exact=options.exact)
 
 
 def vectors_of(engine: Engine | PackedEngine, images: Sequence[Prepared]) -> Tensor:

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.embed.engines.engine import Engine
 from vitrail.embed.engines.pack import PackedEngine
 from vitrail.embed.job.engine_factory import Watch, preparer_of, vectors_of
 from vitrail.embed.job.inputs import Input, Opener
 from vitrail.embed.job.part_files import Rows, Tally, write_part
 from vitrail.embed.job.plan import Plan, read_shard
-from vitrail.embed.pixels import Prepared, prepare
 from vitrail.images.decode import ImageError
 
 __all__ = ["process_shard"]

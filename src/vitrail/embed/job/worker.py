@@ -21,11 +21,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
+from vitrail.checkpoint.pixels import prepare
 from vitrail.embed.job.engine_factory import calibrate, engine_of
 from vitrail.embed.job.part_files import Tally
 from vitrail.embed.job.plan import read_plan
 from vitrail.embed.job.shard import process_shard
-from vitrail.embed.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value

@@ -3,12 +3,10 @@
 from vitrail.look.draw.charts import draw_distance
 from vitrail.look.draw.grids import draw_filters, draw_positions
 from vitrail.look.draw.overlay import Photo, draw_focus, draw_heads, upsample
-from vitrail.look.draw.sheet import Sheet
 from vitrail.look.draw.tokens import draw_patches, draw_quadtree, draw_tokens
 
 __all__ = [
     "Photo",
-    "Sheet",
     "draw_distance",
     "draw_filters",
     "draw_focus",

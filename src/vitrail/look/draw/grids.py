@@ -6,11 +6,11 @@ Shapes: r×c grid, C channels, P×Q pixels.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
+from vitrail.charts.palette import BLUE, GREY, INK
+from vitrail.charts.raster import filter_picture, mosaic
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.errors import require
-from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
 from vitrail.look.filters import Filters
 from vitrail.look.positions import PositionSimilarity
 
@@ -26,13 +26,13 @@ def draw_positions(found: PositionSimilarity, *, title: str, subtitle: str) -> S
     rows, columns = (_some(side) for side in found.grid)
     values = found.values.float().cpu().numpy()[np.ix_(rows, columns)]
     gap = max(1, round(0.12 * max(found.grid)))
-    mosaic = _mosaic(values, gap, fill=np.nan)
+    tiles = mosaic(values, gap, fill=np.nan)
     width = 7.2
-    height = width * mosaic.shape[0] / mosaic.shape[1]
+    height = width * tiles.shape[0] / tiles.shape[1]
     left = MARGIN + 0.42
     sheet = Sheet(HEADER + height + 0.36 + MARGIN, left + width + 0.95 + MARGIN, title, subtitle)
     axes = sheet.picture(HEADER, left, height, width)
-    image = axes.imshow(mosaic, cmap="viridis", interpolation="nearest", aspect="auto")
+    image = axes.imshow(tiles, cmap="viridis", interpolation="nearest", aspect="auto")
     tile = [side + gap for side in found.grid]
     for ticks, places, step, side in (
         (axes.set_yticks, rows, tile[0], found.grid.height),
@@ -66,62 +66,36 @@ def draw_filters(found: Filters, *, title: str, subtitle: str) -> Sheet:
     chart = right + some_wide + 0.85
     sheet = Sheet(top + block + MARGIN + 0.1, chart + 2.6 + MARGIN, title, subtitle)
 
-    sheet.text(HEADER + 0.1, MARGIN, "Principal filters, and what each carries", weight="bold")
     for index, (picture, share) in enumerate(
         zip(found.principal[: rows * columns], found.shares.tolist(), strict=False)
     ):
         row, column = divmod(index, columns)
         place = (top + row * (tall + words + gap), MARGIN + column * (wide + gap))
-        axes = sheet.picture(*place, tall, wide)
-        axes.imshow(_as_picture(picture), interpolation="nearest", cmap="gray", vmin=0, vmax=1, aspect="auto")
+        axes = sheet.picture(*place, tall, wide, title="" if index else "Principal filters, and what each carries")
+        axes.imshow(filter_picture(picture.cpu().numpy()), interpolation="nearest", aspect="auto")
         sheet.text(
             place[0] + tall + 0.14, place[1] + wide / 2, f"{100 * share:.1f} %", size=8, colour=GREY, align="center"
         )
 
-    sheet.text(HEADER + 0.1, right, "The filters of largest norm", weight="bold")
     order = found.filters.flatten(1).norm(dim=1).argsort(descending=True)[: SOME[0] * SOME[1]]
-    pictures = np.stack([_as_picture(found.filters[index]) for index in order])
+    pictures = np.stack([filter_picture(found.filters[index].cpu().numpy()) for index in order])
     count = (-(-len(pictures) // SOME[1]), SOME[1])
-    pictures = np.pad(pictures, ((0, count[0] * count[1] - len(pictures)), (0, 0), (0, 0), (0, 0)), constant_values=1.0)
-    mosaic = _mosaic(pictures.reshape(*count, *pictures.shape[1:]), max(1, pictures.shape[1] // 10), fill=1.0)
-    axes = sheet.picture(top, right, some_wide * mosaic.shape[0] / mosaic.shape[1], some_wide)
-    axes.imshow(mosaic, interpolation="nearest", cmap="gray", vmin=0, vmax=1, aspect="auto")
+    pictures = np.pad(pictures, ((0, count[0] * count[1] - len(pictures)), (0, 0), (0, 0), (0, 0)), constant_values=255)
+    tiles = mosaic(pictures.reshape(*count, *pictures.shape[1:]), max(1, pictures.shape[1] // 10), fill=255)
+    tall = some_wide * tiles.shape[0] / tiles.shape[1]
+    axes = sheet.picture(top, right, tall, some_wide, title="The filters of largest norm")
+    axes.imshow(tiles, interpolation="nearest", aspect="auto")
 
-    sheet.text(HEADER + 0.1, chart, "Carried by the first k", weight="bold")
-    axes = sheet.axes(top, chart, block - 0.42, 2.6)
+    x, y = "k principal filters", "% of the weights' squared norm"
+    axes = sheet.plot(top, chart, block - 0.42, 2.6, title="Carried by the first k", x=x, y=y)
     total = np.concatenate([[0.0], 100 * found.shares.cumsum(0).cpu().numpy()])
-    axes.plot(total, color="#31688e", linewidth=1.8)
-    axes.fill_between(range(len(total)), total, color="#31688e", alpha=0.12, linewidth=0)
+    axes.plot(total, color=BLUE, linewidth=1.8)
+    axes.fill_between(range(len(total)), total, color=BLUE, alpha=0.12, linewidth=0)
     axes.set(xlim=(0, len(total) - 1), ylim=(0, 101))
-    axes.set_xlabel("k principal filters", fontsize=8.5, color=INK)
-    axes.set_ylabel("% of the weights' squared norm", fontsize=8.5, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
-    axes.grid(color="#e9ecef", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#aab3bb")
     return sheet
 
 
 def _some(side: int) -> list[int]:
     """All places of a side, or at most `MOST_TILES` of them, evenly spread."""
     return np.unique(np.linspace(0, side - 1, min(side, MOST_TILES)).round().astype(int)).tolist()
-
-
-def _mosaic(tiles: NDArray, gap: int, *, fill: float) -> NDArray:
-    """(rows, columns, height, width, …) → one picture, its tiles `gap` apart."""
-    rows, columns, height, width, *rest = tiles.shape
-    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, *rest)
-    mosaic = np.full(shape, fill, dtype=np.float32)
-    for row in range(rows):
-        for column in range(columns):
-            top, left = row * (height + gap), column * (width + gap)
-            mosaic[top : top + height, left : left + width] = tiles[row, column]
-    return mosaic
-
-
-def _as_picture(weights: Tensor) -> NDArray:
-    """(C, P, Q) → (P, Q, 3) or (P, Q, 1), 0 … 1, with zero in the middle."""
-    values = weights.float().cpu().permute(1, 2, 0).numpy()
-    return 0.5 + values / (2 * max(float(np.abs(values).max()), 1e-30))

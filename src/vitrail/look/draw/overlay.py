@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.charts.palette import GREY, INK, MARK, RULE
+from vitrail.charts.plots import shades
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
-from vitrail.look.draw.sheet import ACCENT, GREY, HEADER, INK, MARGIN, Sheet
 
 __all__ = ["Photo", "draw_focus", "draw_heads", "upsample"]
 
@@ -101,12 +103,8 @@ def draw_heads(
         raster = upsample(relative, where, photo.seen, _raster(photo.seen, 240), smooth=smooth)
         image = axes.imshow(raster, cmap=HEAT, vmin=0, vmax=1, extent=photo.extent, interpolation="nearest")
     assert image is not None
-    bar = top + side * photo.shape + 0.42
-    sheet.text(bar - 0.12, MARGIN, "attention, of each map's largest", size=8)
-    strip = sheet.figure.colorbar(image, cax=sheet.axes(bar, MARGIN, 0.1, side), orientation="horizontal")
-    strip.outline.set_visible(False)  # type: ignore[operator]
-    strip.set_ticks([0, 0.5, 1])
-    strip.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
+    below = top + side * photo.shape + 0.2
+    sheet.colour_bar(image, below, MARGIN, 0.1, "attention, of each map's largest", width=side)
     return sheet
 
 
@@ -167,20 +165,18 @@ def _photo(sheet: Sheet, photo: Photo, top: float, left: float, width: float) ->
     axes.set(xlim=photo.extent[:2], ylim=photo.extent[2:])
     if photo.query is not None:
         down, across, tall, wide = photo.query
-        for colour, line in ((INK, 3.2), (ACCENT, 1.6)):
+        for colour, line in ((INK, 3.2), (MARK, 1.6)):
             axes.add_patch(Rectangle((across, down), wide, tall, fill=False, edgecolor=colour, linewidth=line))
 
 
 def _row_bar(sheet: Sheet, top: float, shares: Sequence[tuple[str, float]]) -> None:
     """A row's weight by destination, as one bar: each name above its part, or in a line where parts are slim."""
-    from matplotlib import colormaps
-
     width = sheet.width - 2 * MARGIN
     axes = sheet.picture(top, MARGIN, 0.13, width)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     start, words = 0.0, []
-    for index, (name, share) in enumerate(shares):
-        colour = "#d8dde2" if name == "patches" else colormaps["viridis"](0.15 + 0.6 * index / max(1, len(shares) - 1))
+    for (name, share), shade in zip(shares, shades(len(shares)), strict=True):
+        colour = RULE if name == "patches" else shade
         axes.barh(0.5, share, height=1, left=start, color=colour, edgecolor="white", linewidth=0.8)
         start += share
         words.append(f"{name} {100 * share:.1f} %")

@@ -9,16 +9,17 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from vitrail.charts.palette import BLUE, GREY, INK
+from vitrail.charts.raster import mosaic
+from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.cells import Cells
 from vitrail.look.draw.overlay import Photo, upsample
-from vitrail.look.draw.sheet import GREY, HEADER, INK, MARGIN, Sheet
 
 __all__ = ["draw_patches", "draw_quadtree", "draw_tokens"]
 
 WIDE, GAP = 3.7, 0.22
-PREFIX = "#31688e"
 
 
 def draw_tokens(
@@ -35,8 +36,7 @@ def draw_tokens(
         ((photo.pixels, "image"), (colours, "three principal components as colours"), (lengths, "length of each token"))
     ):
         left = MARGIN + index * (WIDE + GAP)
-        sheet.text(top - 0.09, left, words, weight="bold")
-        axes = sheet.picture(top, left, tall, WIDE)
+        axes = sheet.picture(top, left, tall, WIDE, title=words)
         image = axes.imshow(picture, extent=photo.extent, interpolation="antialiased", cmap="cividis")
         if index == 2:
             sheet.colour_bar(image, top, left + WIDE + 0.08, tall, "L2 norm")
@@ -56,8 +56,7 @@ def draw_patches(
     strip = top + tall + 0.5
     sheet = Sheet(strip + thumb + names + MARGIN, 2 * MARGIN + 2 * wide + 0.3, title, subtitle)
 
-    sheet.text(top - 0.09, MARGIN, "the grid on the image", weight="bold")
-    axes = sheet.picture(top, MARGIN, tall, wide)
+    axes = sheet.picture(top, MARGIN, tall, wide, title="the grid on the image")
     axes.imshow(photo.pixels, extent=photo.extent, interpolation="antialiased")
     (left, end, bottom, upper), grid, step = cells.extent, cells.grid, cells.step
     rows = [[(left, upper + i * step[0]), (end, upper + i * step[0])] for i in range(grid.height + 1)]
@@ -66,18 +65,16 @@ def draw_patches(
     axes.add_collection(LineCollection(rows + columns, colors="white", linewidths=line, alpha=0.85))
     axes.set(xlim=photo.extent[:2], ylim=photo.extent[2:])
 
-    sheet.text(top - 0.09, right, "the patches apart", weight="bold")
-    axes = sheet.picture(top, right, tall, wide)
+    axes = sheet.picture(top, right, tall, wide, title="the patches apart")
     axes.imshow(_apart(pixels, cells, patch), interpolation="antialiased", aspect="auto")
 
-    sheet.text(strip - 0.11, MARGIN, "the sequence", weight="bold")
     room = int((sheet.width - 2 * MARGIN) / (thumb + 0.07)) - 1
     for index in range(min(room, len(prefix) + grid.area)):
         place = MARGIN + index * (thumb + 0.07)
-        axes = sheet.picture(strip, place, thumb, thumb)
+        axes = sheet.picture(strip, place, thumb, thumb, title="" if index else "the sequence")
         number = index - len(prefix)
         if number < 0:
-            axes.set_facecolor(PREFIX)
+            axes.set_facecolor(BLUE)
             axes.text(0.5, 0.5, prefix[index], color="white", fontsize=7.5, ha="center", va="center", fontweight="bold")
         else:
             axes.imshow(_crop(pixels, cells, patch, *divmod(number, grid.width)), aspect="auto")
@@ -101,8 +98,7 @@ def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells,
     pictures = ((photo.pixels, "patches on the image", "white"), (means.numpy(), "one mean colour a token", INK))
     for index, (picture, words, edge) in enumerate(pictures):
         left = MARGIN + index * (wide + 0.3)
-        sheet.text(top - 0.09, left, words, weight="bold")
-        axes = sheet.picture(top, left, tall, wide)
+        axes = sheet.picture(top, left, tall, wide, title=words)
         axes.imshow(picture, extent=photo.extent, interpolation="nearest" if index else "antialiased")
         axes.add_collection(
             PatchCollection(
@@ -117,16 +113,10 @@ def _apart(pixels: Pixels, cells: Cells, patch: Size) -> np.ndarray:
     """All patches on white, a gap between them."""
     side = max(6, 1400 // max(cells.grid))
     tile, gap = Size(max(1, round(side * patch.height / patch.width)), side), max(1, side // 7)
-    shape = (cells.grid.height * (tile.height + gap) - gap, cells.grid.width * (tile.width + gap) - gap, 3)
-    mosaic = np.full(shape, 255, dtype=np.uint8)
-    for row in range(cells.grid.height):
-        for column in range(cells.grid.width):
-            cut = Image.fromarray(_crop(pixels, cells, patch, row, column))
-            method = Image.Resampling.NEAREST if cut.width < tile.width else Image.Resampling.LANCZOS
-            cut = cut.resize((tile.width, tile.height), method)
-            top, left = row * (tile.height + gap), column * (tile.width + gap)
-            mosaic[top : top + tile.height, left : left + tile.width] = np.asarray(cut)
-    return mosaic
+    method = Image.Resampling.NEAREST if patch.width < tile.width else Image.Resampling.LANCZOS
+    cuts = (_crop(pixels, cells, patch, *divmod(number, cells.grid.width)) for number in range(cells.grid.area))
+    tiles = np.stack([np.asarray(Image.fromarray(cut).resize((tile.width, tile.height), method)) for cut in cuts])
+    return mosaic(tiles.reshape(*cells.grid, *tiles.shape[1:]), gap, fill=255)
 
 
 def _crop(pixels: Pixels, cells: Cells, patch: Size, row: int, column: int) -> np.ndarray:

@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vitrail.charts.sheet import Sheet
 from vitrail.errors import require
 from vitrail.geometry import Size, position_id
 from vitrail.look.capture import AttentionMap, capture
 from vitrail.look.draw import (
-    Sheet,
     draw_distance,
     draw_focus,
     draw_heads,

@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vitrail.charts.sheet import Sheet
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.look.cells import Cells, cells_of
 from vitrail.look.draw import (
-    Sheet,
     draw_patches,
     draw_quadtree,
     draw_tokens,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vitrail.charts.sheet import Sheet
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.look.draw import (
-    Sheet,
     draw_filters,
     draw_positions,
 )

@@ -18,10 +18,7 @@ def has_cls(subject: Subject) -> bool:
 
 def prefix_names(subject: Subject) -> list[str]:
     config = subject.model.config
-    if not isinstance(config, ViTConfig):
-        return []
-    names = ["CLS"] * config.prefix.cls + ["dist"] * config.prefix.distillation
-    return names + [f"reg {index}" for index in range(config.prefix.registers)]
+    return list(config.prefix.names) if isinstance(config, ViTConfig) else []
 
 
 def cells_on(subject: Subject, layout: Layout) -> Cells:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from vitrail.images.decode import Pixels, decode
 from vitrail.images.default_picture import draw_window
 
-__all__ = ["PICTURES", "Picture"]
+__all__ = ["ABOUT", "PICTURES", "Picture"]
 
 Picture = Callable[[], Pixels]
 
@@ -26,3 +26,8 @@ def _window() -> Pixels:
 
 PICTURES: dict[str, Picture] = {"cat": _cat, "window": _window}
 """By the id to ask for them by, the first one first; each is made once, when first asked for."""
+ABOUT = {
+    "cat": "A cat, looking past you",
+    "window": "A stained-glass window: a ship under sail before the setting sun",
+}
+"""What each one shows, for those who do not see it."""

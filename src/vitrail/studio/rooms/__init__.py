@@ -1,4 +1,6 @@
-"""One file per room: a `router` that calls the library and shapes JSON, and the `Question` that it takes.
+"""One module per room: a `router` that calls the library and shapes JSON, and the `Question` that it takes.
+
+A room that has helpers is a package, and they lie in it; what several rooms share lies in `vitrail.studio`.
 
 A room is added here by its name, which is its name in the page's address too.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from vitrail.geometry import Size
 from vitrail.images.measure import survey
 from vitrail.images.survey import Survey
-from vitrail.plan.advise import advise
+from vitrail.plan.advise import Decision, advise
 from vitrail.plan.guidance import Question as Asking
-from vitrail.plan.rank import Candidate, measured, rank
+from vitrail.plan.rank import Candidate, measured, preset_of, rank
 from vitrail.studio.controls import CardChoice, Pictured, choice, number
 from vitrail.studio.plans import card_of
 from vitrail.studio.session import Here, Session, png
@@ -51,6 +51,8 @@ class Ranked(BaseModel):
     """A model with a patch size; the score is the product of the factors."""
 
     model: str
+    preset: str
+    """The preset of its size, to plan on with another image and patch."""
     patch: int
     height: int
     width: int
@@ -69,6 +71,7 @@ def ranking(asked: Asked, here: Here) -> list[Ranked]:
 def _ranked(candidate: Candidate) -> Ranked:
     return Ranked(
         model=candidate.name,
+        preset=preset_of(candidate.model),
         patch=candidate.patch.height,
         height=candidate.image.height,
         width=candidate.image.width,
@@ -79,10 +82,31 @@ def _ranked(candidate: Candidate) -> Ranked:
     )
 
 
+class Misfit(BaseModel):
+    """A case where a ViT is the wrong tool, or the wrong way to use one."""
+
+    name: str
+    why: str
+    instead: str
+
+
+class Answer(BaseModel):
+    model: str
+    tokens: int
+    precision: str
+    batch: int | None
+    accumulate: int | None
+    max_batch: int | None
+    decisions: list[Decision]
+    misfits: list[Misfit]
+    would_change: list[str]
+    survey: Survey | None
+
+
 @router.get("/decide")
-def decide(asked: Asked, here: Here) -> dict[str, Any]:
-    """What `vitrail advise --json` says."""
-    return here.once(("decide", asked), lambda: advise(_question(asked, here)).to_json())
+def decide(asked: Asked, here: Here) -> Answer:
+    """What `vitrail advise --json` says, beside the ranking and the config."""
+    return here.once(("decide", asked), lambda: Answer(**advise(_question(asked, here)).to_json()))
 
 
 def _question(asked: Question, here: Session) -> Asking:

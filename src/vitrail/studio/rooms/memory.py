@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.plan.by_image import memory_by_image
 from vitrail.plan.fit import on_card
-from vitrail.plan.hardware import flash_scratch_bytes, verdicts
+from vitrail.plan.hardware import Bound, VerdictName, flash_scratch_bytes, verdicts
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import COMPONENTS
 from vitrail.plan.memory import memory as held
@@ -41,12 +41,13 @@ ABOUT = {
 
 class Component(BaseModel):
     name: str
+    words: str
     about: str
     bytes: int
 
 
 class Verdict(BaseModel):
-    name: str
+    name: VerdictName
     fits: bool
     needed_bytes: int
     free_bytes: int
@@ -76,7 +77,10 @@ def memory(asked: Asked, here: Here) -> Answer:
     said = verdicts(found, target, flash_scratch_bytes(config, workload))
     return Answer(
         peak_bytes=found.peak_bytes,
-        components=[Component(name=name, about=ABOUT[name], bytes=found.bytes[name]) for name in COMPONENTS],
+        components=[
+            Component(name=name, words=name.replace("_", " "), about=ABOUT[name], bytes=found.bytes[name])
+            for name in COMPONENTS
+        ],
         phase_peaks=found.phase_peaks,
         exact=found.exact,
         note=found.note,
@@ -131,10 +135,37 @@ def _formulas(config: ViTConfig, workload: Workload, found: dict[str, int]) -> l
     return formulas
 
 
+class Batches(BaseModel):
+    """The largest batch, by how much room the card is expected to leave."""
+
+    optimistic: int
+    likely: int
+    safe: int
+
+
+class Change(BaseModel):
+    """One thing to change, on its own and on top of the changes before it."""
+
+    name: str
+    what: str
+    price: str
+    alone_bytes: int
+    alone_fits: bool
+    together_bytes: int | None
+    together_fits: bool
+
+
+class Fit(BaseModel):
+    max_batch: Batches
+    changes: list[Change]
+    step_bound: Bound | None
+    notes: list[str]
+
+
 @router.get("/memory/fit")
-def fit(asked: Asked, here: Here) -> dict[str, Any]:
-    """What `vitrail plan --json` says: the largest batch, what to change first, and a bound on time among it."""
-    return {"model": asked.model, **report(described(asked, here), workload_of(asked), card_of(asked)).to_json()}
+def fit(asked: Asked, here: Here) -> Fit:
+    """The part of `vitrail plan --json` on fitting: the largest batch, what to change first, and a bound on time."""
+    return Fit(**report(described(asked, here), workload_of(asked), card_of(asked)).to_json())
 
 
 class Curve(BaseModel):

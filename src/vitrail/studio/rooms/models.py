@@ -12,7 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.published import DOUBTS, FOLKLORE, Check, Result, best
+from vitrail.plan.published import DOUBTS, FOLKLORE, Result, best
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CardChoice, Work, choice, number
 from vitrail.studio.plans import Pair, card_of, workload_of
@@ -64,17 +64,6 @@ class Question(Work, CardChoice):
     up: Axis = choice("params", label="Up", about="The chart's vertical axis", words=WORDS)
 
 
-class Published(BaseModel):
-    accuracy: float
-    pretraining: str
-    image: int
-    source: str
-    check: Check
-    note: str
-    protocol: str
-    dataset: str
-
-
 class Entry(BaseModel):
     """FLOPs are per image, bytes are of the whole batch on one device."""
 
@@ -91,8 +80,8 @@ class Entry(BaseModel):
     train_peak_bytes: int
     accuracy: float | None
     """The best on ImageNet-1k that is recorded here."""
-    best: Published | None
-    published: list[Published]
+    best: Result | None
+    published: list[Result]
 
 
 class Answer(BaseModel):
@@ -167,19 +156,6 @@ def _entry(found: Compared) -> Entry:
         infer_peak_bytes=found.infer_peak_bytes,
         train_peak_bytes=found.train_peak_bytes,
         accuracy=None if top is None else top.accuracy,
-        best=None if top is None else _published(top),
-        published=[_published(result) for result in found.published],
-    )
-
-
-def _published(result: Result) -> Published:
-    return Published(
-        accuracy=result.accuracy,
-        pretraining=result.pretraining,
-        image=result.image,
-        source=result.source,
-        check=result.check,
-        note=result.note,
-        protocol=result.protocol,
-        dataset=result.dataset,
+        best=top,
+        published=list(found.published),
     )

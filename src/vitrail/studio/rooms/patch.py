@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size, fit
-from vitrail.plan.laws import FOLKLORE, Laws, block_flops, laws, neighbouring_patches
+from vitrail.geometry import Size, attention_elements, fit
+from vitrail.plan.laws import FOLKLORE, Folklore, Laws, block_flops, laws, neighbouring_patches
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
@@ -55,11 +55,31 @@ class Bend(BaseModel):
     """Projections and MLP together."""
 
 
+class Density(BaseModel):
+    """How much image one token carries; see `plan.laws.Density`."""
+
+    pixels_per_token: float
+    effective_resolution: float
+    summarised_share: float
+    attention_per_pixel: float
+
+
+class PixelTokens(BaseModel):
+    """Pixels, or channel values, as tokens, against patches; see `plan.laws.PixelTokens`."""
+
+    pixels: float
+    values: float
+    attention_cut_from_pixels: float
+    attention_cut_from_values: float
+
+
 class Answer(BaseModel):
     divides: bool
     image: Pair
+    drawn: Pair
+    """The image that is cut, padded or cropped: the one that was asked for, unless that is resized first."""
     fitted: Pair
-    offset: tuple[int, int]
+    offset: Pair
     """Row and column of the image at which the first patch begins: a crop keeps the centre."""
     patch: Pair
     grid: Pair
@@ -78,13 +98,13 @@ class Answer(BaseModel):
     """Share of a block's FLOPs."""
     crossover_mlp: int
     crossover_linear: int
-    density: dict[str, float]
-    pixels: dict[str, float]
+    density: Density
+    pixels: PixelTokens
     ways: list[Way]
     """Empty where the patch divides the image."""
     bend: Bend
     formulas: list[Formula]
-    folklore: list[dict[str, str]]
+    folklore: list[Folklore]
 
 
 @router.get("/patch")
@@ -96,10 +116,10 @@ def patch(asked: Asked, here: Here) -> Answer:
     prefix, mlp_width = config.prefix.count, config.mlp.width
     books, held = ledger(config), memory(config, workload)
     found = laws(cut.fitted, size, width=config.width, mlp_width=mlp_width, channels=config.channels, prefix=prefix)
-    pixels = {name: float(value) for name, value in asdict(found.pixels).items()}
     return Answer(
         divides=divides(asked),
         image=(image.height, image.width),
+        drawn=tuple(config.image),
         fitted=(cut.fitted.height, cut.fitted.width),
         offset=cut.offset,
         patch=(size.height, size.width),
@@ -117,12 +137,12 @@ def patch(asked: Asked, here: Here) -> Answer:
         attention_share=float(found.attention_share),
         crossover_mlp=found.crossover.mlp_tokens,
         crossover_linear=found.crossover.linear_tokens,
-        density={name: float(value) for name, value in asdict(found.density).items()},
-        pixels=pixels,
+        density=Density(**asdict(found.density)),
+        pixels=PixelTokens(**asdict(found.pixels)),
         ways=[] if divides(asked) else _ways(asked, config),
         bend=_bend(config),
         formulas=_formulas(found, config, books.flops_forward),
-        folklore=[asdict(entry) for entry in FOLKLORE],
+        folklore=list(FOLKLORE),
     )
 
 
@@ -254,7 +274,7 @@ def _neighbour(config: ViTConfig, patch: Size, workload: Workload, *, chosen: bo
         patch=(patch.height, patch.width),
         grid=(config.grid.height, config.grid.width),
         tokens=config.tokens,
-        attention_elements=config.tokens**2,
+        attention_elements=attention_elements(config.tokens),
         flops_forward=ledger(config).flops_forward,
         peak_bytes=memory(config, workload).peak_bytes,
         chosen=chosen,

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from vitrail.images.decode import FORMATS
+from vitrail.geometry import Size
 from vitrail.presets import PRESETS
-from vitrail.studio.controls import CARD_WORDS, Control, Seen, controls_of
-from vitrail.studio.pictures import PICTURES
+from vitrail.studio.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.studio.crop import middle_of
+from vitrail.studio.guard import MAX_BODY
+from vitrail.studio.pictures import ABOUT, PICTURES
 from vitrail.studio.plans import Shape, described
-from vitrail.studio.session import DEFAULT, MAX_PIXELS, Here, Session, png
+from vitrail.studio.session import DEFAULT, Here, Session, png
 
 __all__ = ["router"]
 
@@ -25,6 +27,7 @@ class Option(BaseModel):
 
     value: str
     words: str
+    about: str = ""
     height: int | None = None
     width: int | None = None
     patch_height: int | None = None
@@ -39,8 +42,8 @@ class Controls(BaseModel):
     """The names that /api/config takes."""
     options: dict[str, list[Option]]
     """models, weights, images and cards."""
-    max_pixels: int
-    formats: tuple[str, ...]
+    max_bytes: int
+    """The largest image that may be uploaded."""
 
 
 @router.get("/controls")
@@ -56,22 +59,34 @@ def controls(here: Here) -> Controls:
         options={
             "models": [_model(name, here) for name in here.plannable],
             "weights": [Option(value=name, words=_weights(name)) for name in here.weights],
-            "images": [Option(value=name, words=name) for name in PICTURES],
+            "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
-        max_pixels=MAX_PIXELS,
-        formats=FORMATS,
+        max_bytes=MAX_BODY,
     )
 
 
 def _model(name: str, here: Session) -> Option:
     config = PRESETS[name]
-    own = {"height": config.image.height, "width": config.image.width}
-    return Option(value=name, words=name, **own, patch_height=config.patch.height, patch_width=config.patch.width)
+    return Option(
+        value=name,
+        words=name,
+        height=config.image.height,
+        width=config.image.width,
+        patch_height=config.patch.height,
+        patch_width=config.patch.width,
+    )
 
 
 def _weights(name: str) -> str:
     return "bundled: CIFAR-10" if name == DEFAULT else name
+
+
+class Drawn(Group):
+    """An image's size, as it is drawn: a control's range, and what padding adds."""
+
+    height: int = Field(ge=1, le=8192)
+    width: int = Field(ge=1, le=8192)
 
 
 class Picture(BaseModel):
@@ -104,6 +119,22 @@ def _picture(name: str, here: Session) -> Picture:
 def about_image(image: str, here: Here) -> Picture:
     """The size of an image that is kept."""
     return _picture(image, here)
+
+
+class Middle(BaseModel):
+    """A box in an image, as shares of its sides."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+@router.get("/images/{image}/middle")
+def middle(image: str, asked: Annotated[Drawn, Query()], here: Here) -> Middle:
+    """The part of the image that a model gets: the middle, as large as it goes, in the shape of its input."""
+    top, left, height, width = middle_of(Size(*here.image(image).shape[:2]), Size(asked.height, asked.width))
+    return Middle(top=top, left=left, height=height, width=width)
 
 
 @router.get(

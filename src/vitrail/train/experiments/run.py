@@ -23,7 +23,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Adaptive
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
-from vitrail.train.batches import in_order, normalise, statistics
+from vitrail.train.batches import in_order, measured
 from vitrail.train.distributed import ALONE
 from vitrail.train.evaluate import evaluate_at, evenly
 from vitrail.train.experiments.catalogue import RECIPE, Arm, Experiment
@@ -84,8 +84,12 @@ def run_experiment(
     source, test = (open_source(data, split, image=base.image) for split in ("train", "test"))
     test = evenly(test, limit)
     recipe = RECIPE.but(steps=steps) if steps is not None else RECIPE.for_epochs(epochs, len(source))
-    mean, std = statistics(source)
-    facts = DataFacts(sources=tuple(data), images=len(source), classes=source.classes, mean=mean, std=std)
+    facts = DataFacts(
+        sources=tuple(data),
+        images=len(source),
+        classes=source.classes,
+        preprocessing=measured(source, base.image, ", ".join(data)),
+    )
     tests = {
         image: evenly(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
         for image in experiment.images
@@ -94,7 +98,11 @@ def run_experiment(
     for seed in range(seeds):  # a whole round of arms before the next seed: what is there early is comparable
         for arm in experiment.arms:
             config = arm.config.but(classes=len(source.classes), channels=source.channels)
-            job = Job(config=config, recipe=recipe.but(seed=seed), data=facts)
+            job = Job(
+                config=config,
+                recipe=recipe.but(seed=seed),
+                data=facts.but(preprocessing=facts.preprocessing.but(image=config.image)),
+            )
             watch({"arm": arm.label, "seed": seed})
             folder = out / "runs" / f"{arm.run}-seed{seed}"
             _run(job, folder, source, test, watch)
@@ -196,6 +204,7 @@ def _tokens(run: Run, test: Source) -> float:
     if not isinstance(config.embedding, Adaptive):  # type: ignore[union-attr]
         return float(config.grid.area)
     model = load(run.path / "model.safetensors").model()
-    pixels, _, _ = next(in_order(evenly(test, 512), config.image, 512))
-    _, layout = model.embedding(normalise(pixels, run.job.data.mean, run.job.data.std))  # type: ignore[operator,union-attr]
+    steps = run.job.data.preprocessing
+    pixels, _, _ = next(in_order(evenly(test, 512), steps, 512))
+    _, layout = model.embedding(steps.normalise(pixels))  # type: ignore[operator,union-attr]
     return float(np.mean(tokens_saved(layout).kept))

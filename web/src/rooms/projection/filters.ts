@@ -1,34 +1,8 @@
 /** Pictures from a frame of filters: mosaics of tiles, and patches of the image. */
+import type { Facts } from '../../lib/api';
 import type { Plane } from '../../lib/frame';
 
-export interface Answers {
-  norms: number[];
-  spread: number[];
-  /** The largest answer's size, by which a map's bytes are scaled. */
-  largest: number[];
-  high: number[][];
-  high_values: number[][];
-  low: number[][];
-  low_values: number[][];
-  orders: Record<string, number[]>;
-}
-
-export interface Filters {
-  stage: string;
-  count: number;
-  channels: number;
-  patch: [number, number];
-  stride: [number, number];
-  padding: number;
-  grid: [number, number];
-  seen: [number, number];
-  effective_rank: number;
-  rank: number;
-  shares: number[];
-  carried: number[];
-  filters: Answers;
-  principal: Answers;
-}
+export type Filters = Facts<'projection/filters'>;
 
 /** Tiles (…, height, width, 3) in the given order, `columns` in a row; what is left over stays clear. */
 export function mosaic(tiles: Plane, order: readonly number[], columns: number): ImageData {
@@ -43,13 +17,12 @@ export function mosaic(tiles: Plane, order: readonly number[], columns: number):
 }
 
 /** Patches of the image side by side; a patch that reaches over the edge is grey there. */
-export function patches(pixels: Plane, { patch, stride, padding, grid }: Filters, cells: readonly number[]): ImageData {
+export function patches(pixels: Plane, { patch, corners }: Filters, cells: readonly number[]): ImageData {
   const [height, width] = patch;
   const [tall, wide] = pixels.shape;
   const strip = new ImageData(cells.length * width, height);
   cells.forEach((cell, place) => {
-    const top = Math.floor(cell / grid[1]) * stride[0] - padding;
-    const left = (cell % grid[1]) * stride[1] - padding;
+    const [top, left] = corners[cell];
     const at = (y: number, x: number) =>
       top + y < 0 || left + x < 0 || top + y >= tall || left + x >= wide ? -1 : 3 * ((top + y) * wide + left + x);
     paste(strip, 0, place * width, height, width, at, pixels.bytes);

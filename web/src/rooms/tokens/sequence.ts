@@ -1,33 +1,7 @@
 /** Drawing what a sequence is made of: patches of the image, and the tokens that are none. */
-export interface SequenceFacts {
-  prefix: string[];
-  grid: [number, number];
-  image: [number, number];
-  /** Of every patch: top, left, height, width in pixels. */
-  boxes: [number, number, number, number][];
-  cells: [number, number, number, number][];
-  /** Of every cell of the grid, the token that covers it. */
-  owner: number[];
-  /** The token that is looked at unless another is chosen. */
-  middle: number;
-  count: number;
-  width: number;
-  cut: string;
-  added: string;
-}
+import type { Facts } from '../../lib/api';
 
-export interface Token {
-  token: number;
-  name: string;
-  row: number | null;
-  column: number | null;
-  place: string;
-  values: number[];
-  projected: number[];
-  position: number[] | null;
-  vector: number[];
-  length: number;
-}
+export type SequenceFacts = Facts<'tokens/sequence'>;
 
 export const GOLD = '#d99a1c';
 export const LEAD = '#0b0b10';

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from starlette.responses import Response
 
-from vitrail.studio.arrays import FRAME, frame
-from vitrail.studio.controls import Seen, number
+from vitrail.geometry import position_id
+from vitrail.studio.arrays import Frame, Header, frame
+from vitrail.studio.controls import Asking, Seen, number
 from vitrail.studio.default_size import default_size
+from vitrail.studio.guess import Guess, guess_of
 from vitrail.studio.plans import Pair
 from vitrail.studio.session import DEFAULT, Here, Session
 
@@ -19,32 +21,19 @@ if TYPE_CHECKING:
     from vitrail.look.subject import Subject
     from vitrail.studio.rooms.attention.attention_frames import Attended, Rows
 
-__all__ = ["Guess", "Question", "guess", "router", "warm"]
+__all__ = ["Question", "router", "warm"]
 
 router = APIRouter()
 
 FINE = 16
 """Patches a side that the room opens with for a model of coarse grids: all its rows still travel at once."""
 SHOWN_SIDE = 384
-NAMED = 10
 
 
 class Layered(Seen):
     """Whose tokens, after which layer."""
 
     layer: int = number(-1, -1, 63, label="Layer", about="0 is the first, −1 the last")
-
-
-class Asking(Seen):
-    """Whose row of attention."""
-
-    token: int = number(
-        -1,
-        -1,
-        4095,
-        label="Token",
-        about="Its place in the sequence, the prefix first; −1 leaves it to the room: CLS, or the patch in the middle",
-    )
 
 
 class Question(Layered, Asking):
@@ -59,32 +48,21 @@ class Layer(BaseModel):
     name: str
     grid: Pair
     distance: list[float]
+    mean_distance: float
     entropy: list[float]
+    mean_entropy: float
+    effective_tokens: list[float]
+    """How many tokens of equal share are as wide as a head: 2 to the power of its entropy."""
     even_distance: float
-    """Entropy of a head that weighs everything alike."""
     even_entropy: float
-
-
-class Guess(BaseModel):
-    """What the model says it is: its most likely classes."""
-
-    image: Pair
-    names: list[str]
-    probabilities: list[float]
-    classes: int
-    named: bool
-    """Whether the checkpoint says what its outputs are called."""
+    """Distance and entropy of a head that weighs everything alike."""
 
 
 class Answer(BaseModel):
     seen: Pair
     trained: Pair
     """The image size that it was trained at."""
-    prefix: list[str]
-    tokens: int
     layers: list[Layer]
-    whole: bool
-    """Whether /attention/maps has every row; otherwise /attention/row has one at a time."""
     why_not_rolled: str
     guesses: list[Guess]
     """At the size it was trained at, and as it is seen here; none of a model without a head."""
@@ -97,32 +75,43 @@ def attention(asked: Annotated[Seen, Query()], here: Here) -> Answer:
     side = _side(asked, here)
     found, sizes = _attended(asked, here), (0, side) if side else (0,)
     trained, seen = here.config(asked.weights).image, here.seen_size(asked.weights, side)
-    grid = found.layers[0].grid
     return Answer(
         seen=tuple(seen),
         trained=tuple(trained),
-        prefix=found.prefix,
-        tokens=len(found.prefix) + grid.area,
         layers=[
             Layer(
                 name=layer.name,
                 grid=tuple(layer.grid),
                 distance=layer.distance,
+                mean_distance=fmean(layer.distance),
                 entropy=layer.entropy,
+                mean_entropy=fmean(layer.entropy),
+                effective_tokens=[2**bits for bits in layer.entropy],
                 even_distance=layer.even_distance,
                 even_entropy=layer.even_entropy,
             )
             for layer in found.layers
         ],
-        whole=found.layers[0].rows is not None,
         why_not_rolled=found.why_not_rolled,
-        guesses=[one for size in sizes if (one := guess(asked.image, asked.weights, size, here))],
+        guesses=[one for size in sizes if (one := _guess(asked.image, asked.weights, size, here))],
         embedded=asked.weights == DEFAULT,
     )
 
 
-@router.get("/attention/maps", response_class=Response, responses=FRAME)
-def maps(asked: Annotated[Seen, Query()], here: Here) -> Response:
+class MapFacts(BaseModel):
+    grids: list[Pair]
+    """Rows and columns, by layer."""
+    prefix: list[str]
+    tokens: int
+    """In the first layer."""
+    opening: int
+    """The token that asks unless another is chosen: CLS, or the patch in the middle."""
+    whole: bool
+    """Whether every row is here; otherwise /attention/row has one token's at a time."""
+
+
+@router.get("/attention/maps", response_class=Frame, response_model=Header[MapFacts])
+def maps(asked: Annotated[Seen, Query()], here: Here) -> Frame:
     """The image, and every row of every head of a small model: `heads0` … by layer, `rolled`; see attention_frames.py.
 
     `exact0` … are float32, four bytes each: a row's largest weight on a patch, then what goes to the prefix.
@@ -132,33 +121,50 @@ def maps(asked: Annotated[Seen, Query()], here: Here) -> Response:
     arrays = {"photo": _photo(asked, here), **_arrays(rows)}
     if found.rolled is not None and rows:
         arrays |= {"rolled": found.rolled.bytes, "exact-rolled": _bits(found.rolled.exact)}
-    return frame({"grids": [list(layer.grid) for layer in found.layers], "prefix": found.prefix}, arrays)
+    facts = MapFacts(
+        grids=[tuple(layer.grid) for layer in found.layers],
+        prefix=found.prefix,
+        tokens=len(found.prefix) + found.layers[0].grid.area,
+        opening=_opening(found),
+        whole=bool(rows),
+    )
+    return frame(facts, arrays)
 
 
-class OneRow(Asking):
-    """The same, of one token."""
+def _opening(found: Attended) -> int:
+    grid = found.layers[0].grid
+    return 0 if found.prefix else position_id(grid.height // 2, grid.width // 2, grid, 0)
 
 
-@router.get("/attention/row", response_class=Response, responses=FRAME)
-def row(asked: Annotated[OneRow, Query()], here: Here) -> Response:
+class RowFacts(BaseModel):
+    token: int
+
+
+@router.get("/attention/row", response_class=Frame, response_model=Header[RowFacts])
+def row(asked: Annotated[Asking, Query()], here: Here) -> Frame:
     """One token's rows, for a model whose maps are too large to travel at once."""
     from vitrail.studio.rooms.attention.attention_frames import attend_row
 
     found = _attended(asked, here)
-    token = asked.token
-    if token < 0:
-        grid, prefix = found.layers[0].grid, len(found.prefix)
-        token = 0 if found.prefix else prefix + grid.height // 2 * grid.width + grid.width // 2
+    token = _opening(found) if asked.token < 0 else asked.token
     rows = here.once(("attention row", token, *_key(asked, here)), lambda: attend_row(_subject(asked, here), token))
     arrays = _arrays({str(index): layer for index, layer in enumerate(rows)})
     if found.rolled is not None:
         exact = found.rolled.exact[token : token + 1]
         arrays |= {"rolled": found.rolled.bytes[token : token + 1], "exact-rolled": _bits(exact)}
-    return frame({"token": token}, arrays)
+    return frame(RowFacts(token=token), arrays)
 
 
-@router.get("/attention/tokens", response_class=Response, responses=FRAME)
-def tokens(asked: Annotated[Layered, Query()], here: Here) -> Response:
+class TokenFacts(BaseModel):
+    grid: Pair
+    shares: tuple[float, ...]
+    """How much of the variance each of the three components has."""
+    outliers: int
+    layer: int
+
+
+@router.get("/attention/tokens", response_class=Frame, response_model=Header[TokenFacts])
+def tokens(asked: Annotated[Layered, Query()], here: Here) -> Frame:
     """The tokens after a layer as colours (`colours`), and their lengths (`norms`)."""
     facts, arrays = here.once(
         ("attention tokens", asked.layer, *_key(asked, here)), lambda: _tokens(_subject(asked, here), asked.layer)
@@ -173,7 +179,7 @@ def warm(here: Session) -> None:
     tokens(Layered(layer=opening.layer), here)
 
 
-def guess(image: str, weights: str, seen: int, here: Session) -> Guess | None:
+def _guess(image: str, weights: str, seen: int, here: Session) -> Guess | None:
     """The most likely classes at one size; None of a model without a head."""
     config = here.config(weights)
     if not config.classes:
@@ -184,16 +190,8 @@ def guess(image: str, weights: str, seen: int, here: Session) -> Guess | None:
 
         subject = here.subject(image, weights, seen)
         with torch.inference_mode():
-            chances = subject.model(subject.image)[0].softmax(dim=-1)
-        likely = chances.topk(min(NAMED, config.classes))
-        labels = here.checkpoint(weights).labels
-        return Guess(
-            image=tuple(subject.image.shape[2:]),
-            names=[labels[index] if labels else f"class {index}" for index in likely.indices.tolist()],
-            probabilities=likely.values.tolist(),
-            classes=config.classes,
-            named=bool(labels),
-        )
+            logits = subject.model(subject.image)[0]
+        return guess_of(logits, here.checkpoint(weights).labels, tuple(subject.image.shape[2:]))
 
     return here.once(("guess", image, weights, here.seen_size(weights, seen)), compute)
 
@@ -244,17 +242,17 @@ def _bits(exact: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
 
 
-def _tokens(subject: Subject, layer: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _tokens(subject: Subject, layer: int) -> tuple[TokenFacts, dict[str, np.ndarray]]:
     from vitrail.look import norm_outliers, pca_colours, token_norms, tokens_after
     from vitrail.nn.adaptive import to_dense
 
     found, layout = tokens_after(subject.model, subject.image, None if layer < 0 else layer)
     colours, norms = pca_colours(found, layout), token_norms(found, layout)
-    facts = {
-        "grid": list(layout.grid),
-        "shares": list(colours.shares),
-        "outliers": int(norm_outliers(norms, layout).sum()),
-        "layer": layer,
-    }
+    facts = TokenFacts(
+        grid=tuple(layout.grid),
+        shares=colours.shares,
+        outliers=int(norm_outliers(norms, layout).sum()),
+        layer=layer,
+    )
     rgb = to_dense(colours.rgb, layout)[0].permute(1, 2, 0).mul(255).round().byte().numpy()
     return facts, {"colours": rgb, "norms": to_dense(norms[..., None], layout)[0, 0].numpy()}

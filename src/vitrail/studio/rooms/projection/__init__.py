@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from vitrail.config import ViTConfig
-from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import Patches
 from vitrail.plan.laws import TEXT_VOCABULARY, Projection, projection
-from vitrail.studio.arrays import FRAME, frame
+from vitrail.studio.arrays import Frame, Header
 from vitrail.studio.controls import Seen, choice, number
 from vitrail.studio.default_size import default_size
 from vitrail.studio.formulas import Formula, short
 from vitrail.studio.plans import Pair, Shape, described
+from vitrail.studio.rooms.projection.projection_filters import FilterFacts, filter_frame
 from vitrail.studio.rooms.projection.projection_timing import Measured, measure
 from vitrail.studio.session import Here
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.look.subject import Subject
 
 __all__ = ["Question", "router"]
 
 router = APIRouter()
-
-PRINCIPAL = 64
-"""Principal filters that are shown, at most."""
-EXTREMES = 8
 
 
 class Question(Shape, Seen):
@@ -179,80 +168,14 @@ def _formulas(config: ViTConfig, found: Projection, bias: bool, params: int) -> 
 # ── what it looks for ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@router.get("/projection/filters", response_class=Response, responses=FRAME)
-def filters(asked: Asked, here: Here) -> Response:
+@router.get("/projection/filters", response_class=Frame, response_model=Header[FilterFacts])
+def filters(asked: Asked, here: Here) -> Frame:
     """The loaded model's filters as pictures, and what each answers all over the image."""
     side = default_size(asked, here)
     return here.once(
         ("projection filters", asked.image, asked.weights, side),
-        lambda: _filters(here.subject(asked.image, asked.weights, side)),
+        lambda: filter_frame(here.subject(asked.image, asked.weights, side)),
     )
-
-
-def _filters(subject: Subject) -> Response:
-    from vitrail.look.filters import filter_responses, projection_filters, projection_of
-
-    found, convolution = projection_filters(subject.model), projection_of(subject.model)
-    count, channels, height, width = found.filters.shape
-    require(channels in (1, 3), f"filters of {channels} channels are no pictures; look at a model of 1 or 3 channels")
-    principal = found.principal[:PRINCIPAL]
-    own = filter_responses(subject.model, subject.image)[0]  # (D, h, w)
-    shared = filter_responses(subject.model, subject.image, principal)[0]  # (k, h, w)
-    facts = {
-        "stage": found.stage,
-        "count": count,
-        "channels": channels,
-        "patch": [height, width],
-        "stride": list(convolution.stride),
-        "padding": convolution.padding,
-        "grid": list(own.shape[1:]),
-        "seen": list(subject.pixels.shape[:2]),
-        "effective_rank": found.effective_rank,
-        "rank": len(found.shares),
-        "shares": found.shares.tolist(),
-        "carried": found.shares.cumsum(0).tolist(),
-        "filters": _answers(own, found.filters),
-        "principal": _answers(shared, principal),
-    }
-    arrays = {
-        "pixels": np.ascontiguousarray(subject.pixels),
-        "filters": _pictures(found.filters),
-        "principal": _pictures(principal),
-        "filter_answers": _signed(own),
-        "principal_answers": _signed(shared),
-    }
-    return frame(facts, arrays)
-
-
-def _answers(maps: Tensor, weight: Tensor) -> dict[str, Any]:
-    """What the page shows of maps (D, h, w) and their filters: sizes, orders, and where each answers most and least."""
-    flat, norms = maps.flatten(1), weight.flatten(1).norm(dim=1)
-    spread, most = flat.std(dim=1, correction=0), min(EXTREMES, flat.shape[1])
-    return {
-        "norms": norms.tolist(),
-        "spread": spread.tolist(),
-        "largest": flat.abs().amax(dim=1).tolist(),
-        "high": flat.topk(most).indices.tolist(),
-        "high_values": flat.topk(most).values.tolist(),
-        "low": flat.topk(most, largest=False).indices.tolist(),
-        "low_values": flat.topk(most, largest=False).values.tolist(),
-        "orders": {
-            "variance": spread.argsort(descending=True, stable=True).tolist(),
-            "norm": norms.argsort(descending=True, stable=True).tolist(),
-            "index": list(range(len(flat))),
-        },
-    }
-
-
-def _signed(maps: Tensor) -> np.ndarray:
-    """Each of (D, …) by its own largest value, zero in the middle: bytes."""
-    largest = maps.flatten(1).abs().amax(dim=1).clamp_min(1e-30).view(-1, *(1,) * (maps.ndim - 1))
-    return (127.5 + 127.5 * maps / largest).round().clamp(0, 255).byte().numpy()
-
-
-def _pictures(weight: Tensor) -> np.ndarray:
-    """(D, C, P, Q) → (D, P, Q, 3) bytes: each filter by its own largest value, zero is grey."""
-    return np.ascontiguousarray(_signed(weight.expand(-1, 3, -1, -1)).transpose(0, 2, 3, 1))
 
 
 # ── the same three ways, and how it begins ──────────────────────────────────────────────────────────────────────

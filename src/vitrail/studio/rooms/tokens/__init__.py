@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size, position_id
 from vitrail.parts import Patches
-from vitrail.studio.arrays import FRAME, frame
-from vitrail.studio.controls import number
+from vitrail.studio.arrays import Frame, Header, frame
+from vitrail.studio.controls import Asking, number
 from vitrail.studio.default_size import default_size
 from vitrail.studio.formulas import Formula, short
-from vitrail.studio.plans import Shape, described
-from vitrail.studio.rooms.attention import Asking
+from vitrail.studio.plans import Pair, Shape, described
 from vitrail.studio.rooms.tokens.cuts import (
     PYRAMID,
     Kind,
@@ -28,7 +26,7 @@ from vitrail.studio.rooms.tokens.cuts import (
     pyramid_means,
     spread_of,
 )
-from vitrail.studio.rooms.tokens.sequence import Sequence, run_sequence
+from vitrail.studio.rooms.tokens.sequence import Box, Sequence, run_sequence
 from vitrail.studio.session import Here, Session
 
 if TYPE_CHECKING:
@@ -59,24 +57,42 @@ Asked = Annotated[Question, Query()]
 # ── the sequence ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@router.get("/tokens/sequence", response_class=Response, responses=FRAME)
-def sequence(asked: Asked, here: Here) -> Response:
+class SequenceFacts(BaseModel):
+    prefix: tuple[str, ...]
+    grid: Pair
+    image: Pair
+    boxes: list[Box]
+    """Top, left, height and width of every patch, in pixels."""
+    cells: list[Box]
+    """The same where no two share a pixel."""
+    owner: list[int]
+    """The token that covers each cell of the grid."""
+    middle: int
+    """The token that is looked at unless another is chosen."""
+    count: int
+    width: int
+    cut: str
+    added: str
+
+
+@router.get("/tokens/sequence", response_class=Frame, response_model=Header[SequenceFacts])
+def sequence(asked: Asked, here: Here) -> Frame:
     """The image as it is cut, and where every token of the sequence comes from."""
     found = _sequence(asked, here)
     height, width = found.pixels.shape[:2]
-    facts = {
-        "prefix": list(found.prefix),
-        "grid": list(found.grid),
-        "image": [height, width],
-        "boxes": found.boxes,
-        "cells": found.cells,
-        "owner": found.owners(),
-        "middle": found.middle,
-        "count": len(found.tokens),
-        "width": found.tokens.shape[1],
-        "cut": found.cut,
-        "added": found.added,
-    }
+    facts = SequenceFacts(
+        prefix=found.prefix,
+        grid=tuple(found.grid),
+        image=(height, width),
+        boxes=found.boxes,
+        cells=found.cells,
+        owner=found.owners(),
+        middle=found.middle,
+        count=len(found.tokens),
+        width=found.tokens.shape[1],
+        cut=found.cut,
+        added=found.added,
+    )
     return frame(facts, {"pixels": found.pixels})
 
 
@@ -147,16 +163,34 @@ def kinds(asked: Asked, here: Here) -> Kinds:
     return Kinds(kinds=kinds_of(config, stride), formulas=_formulas(config, stride))
 
 
-@router.get("/tokens/pyramid", response_class=Response, responses=FRAME)
-def pyramid(asked: Asked, here: Here) -> Response:
+class PyramidFacts(BaseModel):
+    patches: tuple[int, ...]
+    """Sides of the levels' patches, finest first; the arrays are named by them."""
+
+
+@router.get("/tokens/pyramid", response_class=Frame, response_model=Header[PyramidFacts])
+def pyramid(asked: Asked, here: Here) -> Frame:
     """The image at every level of the hierarchical way: one mean colour a token."""
     image = _whole(asked, here).image
     means = here.once(("pyramid", asked.image, image), lambda: pyramid_means(here.image(asked.image), image))
-    return frame({"patches": list(PYRAMID)}, {str(side): cells for side, cells in zip(PYRAMID, means, strict=True)})
+    levels = {str(side): cells for side, cells in zip(PYRAMID, means, strict=True)}
+    return frame(PyramidFacts(patches=PYRAMID), levels)
 
 
-@router.get("/tokens/adaptive", response_class=Response, responses=FRAME)
-def adaptive(asked: Asked, here: Here) -> Response:
+class TreeFacts(BaseModel):
+    kind: Kind
+    patches: list[Pair]
+    """Finest first."""
+    counts: list[int]
+    """Leaves of every size."""
+    kept: int
+    finest: int
+    saved: float
+    image: Pair
+
+
+@router.get("/tokens/adaptive", response_class=Frame, response_model=Header[TreeFacts])
+def adaptive(asked: Asked, here: Here) -> Frame:
     """The quadtree that a threshold gives on the image, its cost, and its tokens back on the finest grid."""
     config = _whole(asked, here)
     spec = adaptive_of(config, asked.threshold)
@@ -166,15 +200,15 @@ def adaptive(asked: Asked, here: Here) -> Response:
     )
     leaves = leaves_of(detail, asked.threshold)
     kept, finest = sum(leaves.counts), leaves.levels.size
-    facts = {
-        "kind": spread_of(config, spec, kept).model_dump(),
-        "patches": [list(patch) for patch in spec.patches],
-        "counts": leaves.counts,
-        "kept": kept,
-        "finest": finest,
-        "saved": 1 - kept / finest,
-        "image": list(spec.fit(config.image, "resize").fitted),
-    }
+    facts = TreeFacts(
+        kind=spread_of(config, spec, kept),
+        patches=[tuple(patch) for patch in spec.patches],
+        counts=leaves.counts,
+        kept=kept,
+        finest=finest,
+        saved=1 - kept / finest,
+        image=tuple(spec.fit(config.image, "resize").fitted),
+    )
     return frame(facts, {"levels": leaves.levels, "dense": leaves.dense})
 
 

@@ -8,7 +8,6 @@ from math import log2
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
 from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
@@ -18,6 +17,7 @@ from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Embedding, Hierarchical, Patches, Stem
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
+from vitrail.studio.crop import resized
 from vitrail.studio.plans import Pair
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Kind(BaseModel):
     """The image that this way cuts: the nearest size that it divides."""
     levels: list[Level]
     """Finest first; the last is what the encoder reads."""
+    stride: Pair
+    """Pixels from one token that the encoder reads to the next; from the smallest, where sizes differ."""
     patches: int
     """Patch tokens that the encoder reads."""
     sees: Pair
@@ -107,7 +109,8 @@ def _kind(
     config: ViTConfig, name: str, about: str, embedding: Embedding, sees: Size, patches: int | None = None
 ) -> Kind:
     fitted = embedding.fit(config.image, "resize").fitted
-    said = {"name": name, "about": about, "image": tuple(fitted), "sees": tuple(sees)}
+    stride = (embedding.stride if isinstance(embedding, Patches) else None) or embedding.patch
+    said = {"name": name, "about": about, "image": tuple(fitted), "stride": tuple(stride), "sees": tuple(sees)}
     try:
         cut = config.but(image=fitted, embedding=embedding, remainder="error")
         books = ledger(cut, Workload(adaptive_tokens=patches))
@@ -164,11 +167,6 @@ def adaptive_of(config: ViTConfig, threshold: float) -> Adaptive:
     first = Size(config.patch.height // 2, config.patch.width // 2) if halves else config.patch
     sizes = tuple(Size(first.height * 2**level, first.width * 2**level) for level in range(3))
     return Adaptive(patches=sizes, threshold=threshold)
-
-
-def resized(pixels: Pixels, size: Size) -> Pixels:
-    """The image's middle, as large as it goes, at this size."""
-    return np.asarray(ImageOps.fit(Image.fromarray(pixels), (size.width, size.height), Image.Resampling.BICUBIC))
 
 
 def detail_of(pixels: Pixels, image: Size, spec: Adaptive) -> Detail:

@@ -6,9 +6,10 @@ Shapes: C channels, H×W pixels, T tokens, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from vitrail.look.subject import Subject
     from vitrail.nn.layout import Layout
 
-__all__ = ["Sequence", "run_sequence"]
+__all__ = ["Box", "Sequence", "run_sequence"]
+
+Box = Annotated[tuple[int, ...], Field(min_length=4, max_length=4)]
+"""Top, left, height and width."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,9 @@ class Sequence:
     grid: Size
     regular: bool
     """One patch a cell of the grid; otherwise a quadtree over it."""
-    boxes: list[list[int]]
+    boxes: list[Box]
     """Top, left, height and width of every patch, in pixels of the image that is cut."""
-    cells: list[list[int]]
+    cells: list[Box]
     """The same where no two share a pixel: what a patch is hovered by."""
     image: Tensor
     """(C, H, W), normalised."""
@@ -51,7 +55,7 @@ class Sequence:
     @property
     def middle(self) -> int:
         """The token of the patch in the middle, which is looked at unless another is chosen."""
-        return self.owners()[self.grid.height // 2 * self.grid.width + self.grid.width // 2]
+        return self.owners()[position_id(self.grid.height // 2, self.grid.width // 2, self.grid, 0)]
 
     def owners(self) -> list[int]:
         """The token that covers each cell of the grid, rows first."""
@@ -124,11 +128,11 @@ def run_sequence(subject: Subject) -> Sequence:
     )
 
 
-def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tuple[list[list[int]], list[list[int]]]:
+def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tuple[list[Box], list[Box]]:
     if layout.rectangles is not None:
         height, width = config.patch
         scale = layout.rectangles.new_tensor([height, width, height, width])
-        found = (layout.rectangles[0] * scale).tolist()
+        found = [tuple(box) for box in (layout.rectangles[0] * scale).tolist()]
         return found, found
     grid, patch = layout.grid, Size(seen.height // layout.grid.height, seen.width // layout.grid.width)
     stride = patch
@@ -138,8 +142,8 @@ def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tup
     corners = [
         (row * stride.height, column * stride.width) for row in range(grid.height) for column in range(grid.width)
     ]
-    boxes = [[down, across, *patch] for down, across in corners]
-    return boxes, [[down + top, across + left, *stride] for down, across in corners]
+    boxes = [(down, across, patch.height, patch.width) for down, across in corners]
+    return boxes, [(down + top, across + left, stride.height, stride.width) for down, across in corners]
 
 
 def _added(config: ViTConfig | PyramidConfig) -> str:

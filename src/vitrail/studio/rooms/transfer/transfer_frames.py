@@ -5,16 +5,18 @@ Shapes: h×w old grid, r×s new grid, D width, C channels, P×Q patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Patches
+from vitrail.studio.plans import Pair
+from vitrail.studio.rooms.transfer.transfer_question import TableView
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,14 +25,50 @@ if TYPE_CHECKING:
     from vitrail.checkpoint.surgery.projection import Projection
     from vitrail.checkpoint.surgery.resample import Method
 
-__all__ = ["TableView", "carried_filters", "carried_table", "feature_drift", "image_of"]
+__all__ = [
+    "DriftFacts",
+    "FilterFacts",
+    "TableFacts",
+    "carried_filters",
+    "carried_table",
+    "feature_drift",
+    "image_of",
+]
 
-TableView = Literal["colours", "component", "channel"]
-Frame = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+Pictures = dict[str, np.ndarray]
 SHOWN_FILTERS = 8
 
 
-def carried_table(table: Tensor, old: Size, new: Size, method: Method, view: TableView, index: int) -> Frame:
+class TableFacts(BaseModel):
+    components: int
+    channels: int
+    low: float
+    high: float
+    """What the darkest and the brightest byte of the table stand for; in colours, of the difference."""
+    reach: float
+    """The largest difference."""
+    share: float | None
+    """How much of all that tells places apart is shown; None for a channel."""
+
+
+class FilterFacts(BaseModel):
+    numbers: list[int]
+    """Which filters are shown."""
+
+
+class DriftFacts(BaseModel):
+    image: Pair
+    cosines: dict[str, float]
+    """By method."""
+    resampled: bool
+    low: float
+    high: float
+    mean: float
+
+
+def carried_table(
+    table: Tensor, old: Size, new: Size, method: Method, view: TableView, index: int
+) -> tuple[TableFacts, Pictures]:
     """`before` (h, w), `after`, `exact` and `difference` (r, s): in colours, three principal components; else one."""
     import torch
 
@@ -52,20 +90,22 @@ def carried_table(table: Tensor, old: Size, new: Size, method: Method, view: Tab
         name: _bytes(rows, low, high).reshape(*grid, -1)
         for name, rows, grid in (("before", before, old), ("after", there, new), ("exact", truth, new))
     }
-    facts: dict[str, Any] = {"components": len(directions), "channels": table.shape[1]}
     if view == "colours":
         size = (exact - mean).square().sum(dim=1).mean().sqrt()
         off = (after - exact).norm(dim=1) / size
         reach = max(float(off.max()), 1e-9)
         pictures["difference"] = _bytes(off, off.new_zeros(()), off.new_tensor(reach)).reshape(*new)
-        facts |= {"low": 0.0, "high": reach, "share": float(shares[:3].sum())}
+        bottom, top, share = 0.0, reach, float(shares[:3].sum())
     else:
         off = (there - truth)[:, 0]
         reach = max(float(off.abs().max()), 1e-9)
         pictures = {name: picture[..., 0] for name, picture in pictures.items()}
         pictures["difference"] = _bytes(off, off.new_tensor(-reach), off.new_tensor(reach)).reshape(*new)
         share = None if view == "channel" else float(shares[min(index, len(shares) - 1)])
-        facts |= {"low": float(low[0]), "high": float(high[0]), "reach": reach, "share": share}
+        bottom, top = float(low[0]), float(high[0])
+    facts = TableFacts(
+        components=len(directions), channels=table.shape[1], low=bottom, high=top, reach=reach, share=share
+    )
     return facts, pictures
 
 
@@ -74,7 +114,7 @@ def _bytes(values: Tensor, low: Tensor, high: Tensor) -> np.ndarray:
     return ((values - low) / span * 255).round().clamp(0, 255).byte().numpy()
 
 
-def carried_filters(weight: Tensor, new: Size, how: Projection) -> Frame:
+def carried_filters(weight: Tensor, new: Size, how: Projection) -> tuple[FilterFacts, Pictures]:
     """`before`, `after` and `back`, (filters, P, Q, 3) each: the strongest, grey at zero.
 
     Before and back are on one scale; after on its own, since the weights of a larger patch are smaller.
@@ -94,7 +134,7 @@ def carried_filters(weight: Tensor, new: Size, how: Projection) -> Frame:
         name: _filter_bytes(filters, scale)
         for name, filters, scale in (("before", before, reach), ("after", after, own), ("back", back, reach))
     }
-    return {"numbers": strongest.tolist()}, pictures
+    return FilterFacts(numbers=strongest.tolist()), pictures
 
 
 def _filter_bytes(filters: Tensor, reach: Tensor) -> np.ndarray:
@@ -103,7 +143,7 @@ def _filter_bytes(filters: Tensor, reach: Tensor) -> np.ndarray:
     return pictures.expand(-1, -1, -1, 3).contiguous().numpy()
 
 
-def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Method) -> Frame:
+def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Method) -> tuple[DriftFacts, Pictures]:
     """Cosines of the pooled vector at the new size with the one at the old, by method; and, for one of them, a map.
 
     The same as `vitrail adapt --images` measures. The map compares tokens place by place, on the coarser of the grids.
@@ -111,7 +151,6 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
     import torch
     import torch.nn.functional as F
 
-    from vitrail.checkpoint.assess.drift import prepared
     from vitrail.checkpoint.surgery.adapt import adapt
     from vitrail.checkpoint.surgery.resample import METHODS, resample_table
     from vitrail.nn.vit import ViT
@@ -123,11 +162,11 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
         "adaptive patches differ from image to image, and so do their tokens; choose weights with a regular grid",
     )
     old, image = config.grid, image_of(config, new)
-    pixels = _channels(pixels, config.channels)
 
     @torch.inference_mode()
     def seen(given: Checkpoint, places: bool) -> tuple[Tensor, Tensor | None]:
-        model, shown = given.model(dtype=torch.float32), prepared(pixels, given)
+        steps = given.preprocessing.squashed(given.config.image)
+        model, shown = given.model(dtype=torch.float32), steps(pixels)
         assert isinstance(model, ViT)
         vector = model.vector(shown).flatten().double()
         if not places:
@@ -152,14 +191,14 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
     )
     places = F.cosine_similarity(before, after, dim=1)
     low = min(0.99, float(places.min()))
-    facts = {
-        "image": [image.height, image.width],
-        "cosines": cosines if resampled else {"recomputed": cosines[method]},
-        "resampled": resampled,
-        "low": low,
-        "high": 1.0,
-        "mean": float(places.mean()),
-    }
+    facts = DriftFacts(
+        image=(image.height, image.width),
+        cosines=cosines if resampled else {"recomputed": cosines[method]},
+        resampled=resampled,
+        low=low,
+        high=1.0,
+        mean=float(places.mean()),
+    )
     picture = _bytes(places, places.new_tensor(low), places.new_tensor(1.0)).reshape(*common)
     return facts, {"places": picture}
 
@@ -170,9 +209,3 @@ def image_of(config: ViTConfig, grid: Size) -> Size:
     stride = config.embedding.stride if isinstance(config.embedding, Patches) else None
     sides = zip(grid, patch, stride or patch, strict=True)
     return Size(*((count - 1) * step + side for count, side, step in sides))
-
-
-def _channels(pixels: Pixels, channels: int) -> Pixels:
-    from PIL import Image
-
-    return np.array(Image.fromarray(pixels).convert("L"))[:, :, None] if channels == 1 else pixels

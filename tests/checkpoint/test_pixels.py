@@ -10,8 +10,9 @@ from PIL import Image
 
 from bad_images import CORPUS
 from peers import timm, transformers
+from vitrail.checkpoint.pixels import MEAN_TOLERANCE, prepare
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.embed.pixels import MEAN_TOLERANCE, prepare, resized_size
+from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.images.decode import ImageError
 
@@ -125,9 +126,9 @@ def test_every_awkward_image_gives_pixels_or_a_reason(exact: bool, channels):
     for case in CORPUS:
         if case.error:
             with pytest.raises(ImageError, match=case.error):
-                prepare(case.data, steps, exact=exact, channels=channels)
+                prepare(case.data, steps, exact=exact)
         else:
-            ready = prepare(case.data, steps, exact=exact, channels=channels)
+            ready = prepare(case.data, steps, exact=exact)
             assert ready.pixels.shape == (24, 32, channels), case.name
             assert tuple(ready.original) == case.size, case.name
 
@@ -148,11 +149,65 @@ def test_a_part_resized_alone_equals_the_part_of_the_whole(monkeypatch: pytest.M
     """Pillow reads the box in single precision: a level here and there."""
     steps = Preprocessing(image=Size(48, 48), crop_share=0.9)
     whole = prepare(PHOTOS / "rocket.jpg", steps, exact=True).pixels
-    monkeypatch.setattr("vitrail.embed.pixels.MOST_PIXELS", 1)
+    monkeypatch.setattr("vitrail.checkpoint.pixels.MOST_PIXELS", 1)
     assert difference(prepare(PHOTOS / "rocket.jpg", steps, exact=True).pixels, whole).max() <= 1
 
 
 def test_the_shorter_side_is_given_back_by_a_share_computed_from_two_sides():
     for short in range(225, 400):
         steps = Preprocessing(image=Size(224, 224), crop_share=224 / short)
-        assert resized_size(Size(640, 640), steps) == Size(short, short)
+        assert steps.resized_size(Size(640, 640)) == Size(short, short)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_call_gives_what_timm_gives_a_model(channels: int):
+    mean, std = (0.2, 0.4, 0.6)[:channels], (0.5, 0.25, 0.2)[:channels]
+    steps = Preprocessing(image=Size(48, 48), crop_share=0.9, mean=mean, std=std)
+    picture = textured(Size(95, 64)).convert("L" if channels == 1 else "RGB")
+    theirs = timm.data.create_transform((channels, 48, 48), interpolation="bicubic", crop_pct=0.9, mean=mean, std=std)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    pixels = np.asarray(picture).reshape(95, 64, channels)
+    ours = steps(buffer.getvalue(), pixels)  # a file's bytes and decoded pixels are prepared alike
+    assert ours.shape == (2, channels, 48, 48)
+    for each in ours:
+        np.testing.assert_allclose(each, theirs(picture), atol=1e-6)
+
+
+def test_decoded_pixels_become_grey_as_the_decoder_makes_them():
+    grey = Preprocessing(image=Size(24, 32), mean=(0.5,), std=(0.5,))
+    colour = np.asarray(textured(Size(60, 70)))
+    buffer = io.BytesIO()
+    Image.fromarray(colour).save(buffer, "PNG")
+    np.testing.assert_array_equal(
+        grey.pixels(colour, exact=True).pixels, grey.pixels(buffer.getvalue(), exact=True).pixels
+    )
+
+
+@pytest.mark.parametrize("resize", ["crop", "squash"])
+@pytest.mark.parametrize("original", [Size(95, 641), Size(533, 300), Size(24, 32)])
+def test_the_part_that_is_seen_shows_the_same_pixels(resize, original: Size):
+    steps = Preprocessing(image=Size(24, 32), crop_share=0.8, resize=resize)
+    picture = np.asarray(textured(original))
+    top, left, height, width = steps.part_of(original)
+    part = Image.fromarray(picture[top : top + height, left : left + width]).resize((32, 24), Image.Resampling.BICUBIC)
+    # the part begins at whole pixels of the original, which shifts it by less than one of them
+    assert difference(np.asarray(part), steps.pixels(picture, exact=True).pixels).mean() < 6
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.zeros((4, 4), np.uint8), "shape"),
+        (np.zeros((4, 4, 3)), "float64"),
+        (np.zeros((4, 4, 2), np.uint8), "1 or 3"),
+    ],
+)
+def test_an_array_that_is_no_image_is_refused(pixels: np.ndarray, words: str):
+    with pytest.raises(VitrailError, match=words):
+        Preprocessing(image=Size(4, 4)).pixels(pixels)
+
+
+def test_pixels_of_many_channels_are_refused():
+    with pytest.raises(VitrailError, match="4 channels cannot be decoded from pictures"):
+        Preprocessing(image=Size(4, 4), mean=(0.5,) * 4, std=(0.5,) * 4)(PHOTOS / "rocket.jpg")

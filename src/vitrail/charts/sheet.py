@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.atomic import write_file
+from vitrail.charts.palette import FAINT, GREY, INK, PAPER, RULE
 from vitrail.errors import VitrailError, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-__all__ = ["ACCENT", "FORMATS", "GREY", "HEADER", "INK", "MARGIN", "Sheet", "check_path"]
+__all__ = ["HEADER", "MARGIN", "Sheet", "check_drawing", "check_path"]
 
-INK, GREY, ACCENT = "#1d2733", "#66727f", "#19e3ff"
 FORMATS = (".png", ".svg", ".pdf")
 MARGIN, HEADER = 0.32, 0.86
 DPI = 160
@@ -29,18 +29,15 @@ class Sheet:
     """A white page with a title and a line below it; what is drawn goes under `HEADER` inches."""
 
     def __init__(self, height: float, width: float, title: str, subtitle: str) -> None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise VitrailError(
-                "pictures need matplotlib, which is not installed; run pip install 'vitrail[plot]'"
-            ) from None
+        check_drawing()
+        from matplotlib.figure import Figure
+
         self.height, self.width = height, width
-        self.figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+        self.figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
         self.text(0.42, MARGIN, title, size=13, weight="bold")
         self.text(0.67, MARGIN, subtitle, size=9.5, colour=GREY)
         for line in self.figure.texts:
-            room = (width - 2 * MARGIN) * self.figure.dpi / line.get_window_extent().width
+            room = (width - 2 * MARGIN) * self.figure.dpi / max(1.0, line.get_window_extent().width)
             line.set_fontsize(float(line.get_fontsize()) * min(1.0, room))
 
     def text(
@@ -53,34 +50,58 @@ class Sheet:
         colour: str = INK,
         weight: str = "normal",
         align: str = "left",
-        rotation: float = 0.0,
     ) -> None:
         """One line; `top` is its baseline."""
         place = (left / self.width, 1 - top / self.height)
-        self.figure.text(
-            *place, text, fontsize=size, color=colour, fontweight=weight, ha=align, va="baseline", rotation=rotation
-        )
+        self.figure.text(*place, text, fontsize=size, color=colour, fontweight=weight, ha=align, va="baseline")
 
     def axes(self, top: float, left: float, height: float, width: float) -> Axes:
         return self.figure.add_axes(
             (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         )
 
-    def picture(self, top: float, left: float, height: float, width: float) -> Axes:
-        """Axes without ticks or frame."""
+    def picture(self, top: float, left: float, height: float, width: float, *, title: str = "") -> Axes:
+        """Axes without ticks or frame, their title above."""
         axes = self.axes(top, left, height, width)
+        self.text(top - 0.1, left, title, weight="bold", size=9.5)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         return axes
 
-    def colour_bar(self, image: AxesImage, top: float, left: float, height: float, label: str, **options: Any) -> None:
-        """A thin bar with three or four numbers, its label along it."""
+    def plot(
+        self, top: float, left: float, height: float, width: float, *, title: str = "", x: str = "", y: str = ""
+    ) -> Axes:
+        """Axes for a chart: its title above, a grid behind, and the names of what x and y are."""
+        axes = self.axes(top, left, height, width)
+        self.text(top - 0.1, left, title, weight="bold", size=9.5)
+        axes.set_xlabel(x, fontsize=8.5, color=INK)
+        axes.set_ylabel(y, fontsize=8.5, color=INK)
+        axes.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
+        axes.grid(color=FAINT, linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(RULE)
+        return axes
+
+    def colour_bar(
+        self,
+        image: AxesImage,
+        top: float,
+        left: float,
+        height: float,
+        label: str,
+        *,
+        width: float = 0.1,
+        **options: Any,
+    ) -> None:
+        """A thin bar, upright or lying, with a few numbers and its label along it."""
         from matplotlib.ticker import MaxNLocator
 
-        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, 0.1), **options)
+        lies = "horizontal" if width > height else "vertical"
+        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, width), orientation=lies, **options)
         bar.outline.set_visible(False)  # type: ignore[operator]
         bar.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
-        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+        bar.long_axis.set_major_locator(MaxNLocator(4))
         bar.set_label(label, fontsize=8.5, color=INK)
 
     def render(self, suffix: str) -> bytes:
@@ -101,13 +122,21 @@ class Sheet:
         write_file(path, lambda file: file.write(data))
 
 
-def check_path(path: Path) -> None:
-    require(
-        path.suffix.lower() in FORMATS,
-        f"picture {str(path)!r} does not end in {', '.join(FORMATS)}; name a file like attention.png",
-    )
+def check_drawing(path: Path | None = None) -> None:
+    """Refuse early, before minutes of work: without matplotlib, or a name that no picture can have."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise VitrailError("charts need matplotlib, which is not installed; run pip install 'vitrail[plot]'") from None
+    if path is not None:
+        check_path(path)
+
+
+def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
+    named = f"name a file like picture{formats[0]}"
+    require(path.suffix.lower() in formats, f"picture {str(path)!r} does not end in {', '.join(formats)}; {named}")
     require(path.parent.is_dir(), f"folder {str(path.parent)!r} does not exist; make it first")
-    require(not path.is_dir(), f"picture {str(path)!r} is a folder; name a file like attention.png")
+    require(not path.is_dir(), f"picture {str(path)!r} is a folder; {named}")
 
 
 def _with_attributes(svg: bytes) -> bytes:

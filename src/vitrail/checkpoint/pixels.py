@@ -1,0 +1,124 @@
+"""A picture → the pixels that a model was trained to see: decoded, resized, cropped, still uint8.
+
+Two paths with one geometry: the whole image is resized to sides that round as the training code's did, then the middle
+is cut out. (A crop without that rounding costs more cosine than any decoder.)
+
+    exact   Pillow's decoder and Pillow's resize, to the bit
+    fast    a JPEG leaves out frequencies that the resize would remove, and torch resizes, on bytes and antialiased
+
+The fast path's pixels differ from the exact ones by at most `MEAN_TOLERANCE` levels of 255 on average over an image;
+without a JPEG to shrink, by at most 1 anywhere.
+
+Shapes: H×W pixels, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image as Pillow
+
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.images.decode import Pixels, decode_at_least
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
+
+__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "prepare", "resize"]
+
+Image = str | Path | bytes | Pixels
+"""A file, its bytes, or decoded pixels: uint8 (H, W, C)."""
+
+MEAN_TOLERANCE = 1.5
+"""Levels of 255, on average over an image, by which the fast path may differ from the exact one on a photograph."""
+SPARE = 2
+"""A JPEG is decoded to no less than this many times what the model sees."""
+MOST_PIXELS = 2**24
+"""Most pixels of the resized image: beyond, as for a picture of 1×20000, only the middle is resized."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """An image as the model takes it, and what it was."""
+
+    pixels: Pixels
+    """uint8 (H, W, C)"""
+    original: Size
+    """The upright size of the file's picture."""
+
+
+def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepared:
+    """Decode, resize and crop to `steps.image`; what gives no picture raises an ImageError."""
+    pixels, original = _read(image, steps, exact=exact)
+    whole, seen = steps.resized_size(original), steps.image
+    top, left = steps.corner(whole)
+    if whole == seen == original == Size(*pixels.shape[:2]):
+        return Prepared(pixels=np.array(pixels, order="C"), original=original)
+    if whole.area > MOST_PIXELS:
+        part = _resize_part(pixels, original, whole, (top, left), steps)
+    else:
+        if exact or steps.interpolation not in _ON_BYTES:
+            resized = _pillow(pixels, whole, steps.interpolation)
+        else:
+            resized = resize(pixels, whole, steps.interpolation, original=original)
+        part = resized[top : top + seen.height, left : left + seen.width]
+    return Prepared(pixels=np.array(part, order="C"), original=original)
+
+
+def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, Size]:
+    """The pixels, perhaps of a JPEG that was decoded smaller, and the upright size of the picture."""
+    channels = steps.channels
+    if channels not in (1, 3):
+        raise VitrailError(
+            f"{channels} channels cannot be decoded from pictures, which have 1 or 3; give tensors instead"
+        )
+    if not isinstance(image, np.ndarray):
+        least = None if exact else Size(*(SPARE * side for side in steps.image))
+        return decode_at_least(image, least, channels=channels)
+    require(
+        image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in (1, 3),
+        f"pixels of shape {image.shape} and type {image.dtype} are not an image; give uint8 (height, width, 1 or 3)",
+    )
+    if image.shape[2] != channels:
+        mode = {1: "L", 3: "RGB"}[channels]
+        image = np.asarray(_as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
+    return image, Size(*image.shape[:2])
+
+
+_ON_BYTES = {"bilinear": torch.ops.aten._upsample_bilinear2d_aa, "bicubic": torch.ops.aten._upsample_bicubic2d_aa}
+
+
+def resize(
+    pixels: Pixels, size: Size, interpolation: Interpolation = "bicubic", *, original: Size | None = None
+) -> Pixels:
+    """Resize on bytes, antialiased. A JPEG's decoder rounds sides up: 1201 / 2 → 601 pixels that show 600.5, so the
+    scale is that of the `original`."""
+    original = original or Size(*pixels.shape[:2])
+    shrunk = round(max(original) / max(pixels.shape[:2]))
+    scales = [to * shrunk / side for to, side in zip(size, original, strict=True)]
+    image = torch.tensor(pixels).permute(2, 0, 1)[None]  # a copy: Pillow's bytes are read-only
+    return _ON_BYTES[interpolation](image, tuple(size), False, *scales)[0].permute(1, 2, 0).numpy()
+
+
+def _pillow(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
+    resized = _as_image(pixels).resize((size.width, size.height), Pillow.Resampling[interpolation.upper()])
+    return np.asarray(resized).reshape(*size, pixels.shape[2])
+
+
+def _resize_part(pixels: Pixels, original: Size, whole: Size, corner: tuple[int, int], steps: Preprocessing) -> Pixels:
+    """The middle of the resized image, without the rest of it."""
+    image, shrunk = steps.image, round(max(original) / max(pixels.shape[:2]))
+    down, across = original.height / shrunk / whole.height, original.width / shrunk / whole.width
+    (top, left), method = corner, Pillow.Resampling[steps.interpolation.upper()]
+    box = (left * across, top * down, (left + image.width) * across, (top + image.height) * down)
+    part = _as_image(pixels).resize((image.width, image.height), method, box=box)
+    return np.asarray(part).reshape(*image, pixels.shape[2])
+
+
+def _as_image(pixels: Pixels) -> Pillow.Image:
+    return Pillow.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -1,0 +1,11 @@
+"""Print the API's schema, of which the page's types are generated: python -m vitrail.studio.schema."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from vitrail.studio.app import create_api
+
+if __name__ == "__main__":
+    json.dump(create_api().openapi(), sys.stdout)
