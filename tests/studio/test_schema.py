@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from command import PATIENCE
+from vitrail.studio.app import create_api
 
 
 @schemathesis.deserializer("application/octet-stream")
@@ -25,6 +26,10 @@ def header(_, response):
 
 
 schema = schemathesis.openapi.from_dict(app().openapi())
+
+
+def test_the_pages_types_need_no_built_page():
+    assert create_api().openapi() == app().openapi()
 
 
 @schema.parametrize()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from vitrail.charts.plots import apart, halo, limit, plain_log, shades
+from vitrail.charts.plots import apart, limit, note, plain_log, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,15 +35,5 @@ def named_lines(
     moved = apart([log(y / low) for y, _ in at_edge], log(high / low) * 0.045)
     places = {name: low * exp(place) for (_, name), place in zip(at_edge, moved, strict=True)}
     for (name, points), colour in zip(lines.items(), shades(len(lines)), strict=True):
-        axes.annotate(
-            name,
-            (points[-1][0], places.get(name, points[-1][1])),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=colour,
-            fontweight="bold",
-            annotation_clip=False,
-            path_effects=halo(),
-        )
+        at = (points[-1][0], places.get(name, points[-1][1]))
+        note(axes, name, at, right=10, colour=colour, va="center", fontweight="bold")

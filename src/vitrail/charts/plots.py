@@ -11,7 +11,7 @@ from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["apart", "halo", "legend", "limit", "plain_log", "plots", "shades"]
+__all__ = ["apart", "legend", "limit", "note", "plain_log", "plots", "shades"]
 
 
 def plots(
@@ -27,7 +27,7 @@ def plots(
     right = max((0.5 + 0.075 * len(name) for name in names), default=0.2)
     left, top, gap = MARGIN + 0.6, HEADER + (0.3 if any(name for name, _, _ in panels) else 0.08), 0.85
     whole = left + len(panels) * (width + gap) - gap + right + MARGIN
-    sheet = Sheet(top + height + 0.5 + MARGIN, whole, title, subtitle)
+    sheet = Sheet(top + height + 0.45 + MARGIN / 2, whole, title, subtitle)
     return sheet, [
         sheet.plot(top, left + index * (width + gap), height, width, title=name, x=x, y=y)
         for index, (name, x, y) in enumerate(panels)
@@ -51,11 +51,15 @@ def plain_log(axes: Axes, both: bool = False) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def halo() -> list[Any]:
-    """A white edge, so that words stay legible over lines."""
+def note(
+    axes: Axes, words: str, at: tuple[Any, float], *, right: float = 0, up: float = 0, colour: Any = INK, **style: Any
+) -> None:
+    """Words beside a point, so many points right of it and up, with a white edge that keeps them legible over lines."""
     from matplotlib.patheffects import withStroke
 
-    return [withStroke(linewidth=3, foreground=PAPER, alpha=0.9)]
+    place = {"xytext": (right, up), "textcoords": "offset points", "annotation_clip": False}
+    edge = [withStroke(linewidth=3, foreground=PAPER, alpha=0.9)]
+    axes.annotate(words, at, **place, fontsize=9, color=colour, path_effects=edge, **style)
 
 
 def legend(axes: Axes, *, reverse: bool = False) -> None:
@@ -68,8 +72,7 @@ def legend(axes: Axes, *, reverse: bool = False) -> None:
 def limit(axes: Axes, left: float, value: float, name: str) -> None:
     """A red line across, and what it is."""
     axes.axhline(value, color=RED, linewidth=1.2)
-    place = {"xytext": (4, 3), "textcoords": "offset points", "path_effects": halo()}
-    axes.annotate(name, (left, value), **place, color=RED, va="bottom", ha="left", fontsize=9)
+    note(axes, name, (left, value), right=4, up=3, colour=RED)
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitrail.charts.palette import INK
-from vitrail.charts.plots import apart, legend, shades
+from vitrail.charts.plots import apart, legend, note, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +49,7 @@ def stacked_bars(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[
         axes.bar(range(len(names)), values, 0.55, bottom=base, color=colour, label=part)
         base = [below + value for below, value in zip(base, values, strict=True)]
     for place, total in enumerate(base):
-        beside = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{total:.1f} {unit}", (place, total), **beside, fontsize=9, color=INK)
+        note(axes, f"{total:.1f} {unit}", (place, total), up=4, ha="center")
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(0, 1.12 * max(base))
     axes.grid(visible=False, axis="x")

@@ -89,14 +89,16 @@ class Preprocessing(Value):
         top, left = (math.floor(margin) if self.half_pixel == "down" else round(margin) for margin in margins)
         return top, left
 
-    def part_of(self, original: Size) -> tuple[int, int, int, int]:
-        """The part of the original that the model sees: its first row and column, its height and width."""
+    def part_of(self, original: Size) -> tuple[float, float, float, float]:
+        """The part of the original that the model sees: top, left, height and width, in its pixels.
+
+        >>> Preprocessing(image=Size(64, 64)).part_of(Size(300, 400))
+        (0.0, 50.0, 300.0, 300.0)
+        """
         resized = self.resized_size(original)
-        starts, sizes = [], []
-        for start, part, whole, side in zip(self.corner(resized), self.image, resized, original, strict=True):
-            starts.append(max(0, min(side - 1, round(start * side / whole))))
-            sizes.append(max(1, min(side - starts[-1], round(part * side / whole))))
-        return *starts, *sizes
+        down, across = original.height / resized.height, original.width / resized.width
+        top, left = self.corner(resized)
+        return top * down, left * across, self.image.height * down, self.image.width * across
 
     def squashed(self, image: Size) -> Preprocessing:
         """The same pixels with the whole picture resized to another size, whatever its shape."""

@@ -74,16 +74,15 @@ def evaluate(
 
 
 def _draw(path: Path, names: list[str], values: list[float], own: str) -> None:
-    from vitrail.charts.palette import BLUE, GREY, INK
-    from vitrail.charts.plots import halo, plots
+    from vitrail.charts.palette import BLUE, GREY
+    from vitrail.charts.plots import note, plots
 
     labels = [("", "image, pixels", "accuracy, %")]
     sheet, (axes,) = plots("Accuracy against resolution", f"test split; trained at {own}", labels)
     shares = [100 * value for value in values]
     axes.plot(names, shares, "o-", color=BLUE)
     for place in enumerate(shares):
-        beside = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "path_effects": halo()}
-        axes.annotate(f"{place[1]:.1f}", place, **beside, fontsize=9, color=INK)
+        note(axes, f"{place[1]:.1f}", place, up=7, ha="center")
     if own in names:
         axes.axvline(names.index(own), linestyle=":", color=GREY)
     axes.set_ylim(0, 108)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.lines import named_lines
 from vitrail.charts.palette import BLUE, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, YELLOW
-from vitrail.charts.plots import halo, limit, plots
+from vitrail.charts.plots import limit, note, plots
 from vitrail.charts.sheet import check_drawing
 from vitrail.charts.stack import stacked_areas
 from vitrail.cli.tables import bytes_text
@@ -68,12 +68,11 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     )
     if target is not None:
         axes.plot(sides, needed, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate("likely on the card ", (sides[-1], needed[-1]), ha="right", va="bottom", color=INK, fontsize=8)
+        note(axes, "likely on the card", (sides[-1], needed[-1]), right=-4, ha="right", va="bottom")
         limit(axes, sides[0], visible, _named(target))
     place = (config.image.height, here / unit)
     axes.plot(*place, "o", color=INK, markersize=5, zorder=5, clip_on=False)
-    beside = {"xytext": (9, -5), "textcoords": "offset points", "va": "top", "path_effects": halo()}
-    axes.annotate(f"{config.image}: {bytes_text(here)}", place, **beside, fontsize=9, fontweight="bold", color=INK)
+    note(axes, f"{config.image}: {bytes_text(here)}", place, right=9, up=-5, va="top", fontweight="bold")
     ticks = images[:: max(1, len(images) // 6)]
     axes.set_xticks([image.height for image in ticks], [str(image.height if square else image) for image in ticks])
     sheet.save(path)

@@ -58,9 +58,10 @@ def subject_of(
     top, left, height, width = preprocessing.part_of(Size(*pixels.shape[:2]))
     scale = min(1.0, SHOWN / max(height, width))
     picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    picture = picture.crop((left, top, left + width, top + height)).convert("L" if seen.shape[2] == 1 else "RGB")
+    box = (left, top, min(left + width, picture.width), min(top + height, picture.height))
     larger = max(1, round(width * scale)), max(1, round(height * scale))
-    shown = np.array(picture.resize(larger, Image.Resampling.LANCZOS).convert("RGB"))
+    picture = picture.convert("L" if seen.shape[2] == 1 else "RGB").resize(larger, Image.Resampling.LANCZOS, box=box)
+    shown = np.array(picture.convert("RGB"))
     if isinstance(model.config, ViTConfig) and (to := model.config.fit(size)).fitted != size:
         fitted = fit_pixels(torch.from_numpy(seen).permute(2, 0, 1)[None].float(), to)[0]
         shown = seen = fitted.clamp(0, 255).byte().permute(1, 2, 0).numpy()

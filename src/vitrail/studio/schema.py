@@ -7,5 +7,7 @@ import sys
 
 from vitrail.studio.app import create_api
 
+__all__ = []
+
 if __name__ == "__main__":
     json.dump(create_api().openapi(), sys.stdout)

@@ -58,7 +58,7 @@ def test_the_model_s_own_map_is_the_library_s_on_any_grid(loaded, grid):
 
 def test_the_maps_that_are_hovered_over_are_the_same_in_bytes(loaded):
     session, asker = loaded
-    asked = {"weights": OWN, "grid_rows": 5, "grid_columns": 7, "other_kind": "rotary"}
+    asked = {"weights": OWN, "grid_rows": 5, "grid_columns": 7, "other_kind": "rotary_by_index"}
     _, arrays = read_frame(asker.get("/api/positions/maps", params=asked).content)
     found = position_similarity(session.checkpoint(OWN).model()).values.numpy()
     assert arrays["first"].shape == (5, 7, 5, 7) == arrays["second"].shape
@@ -89,7 +89,7 @@ def test_every_kind_is_in_the_table_with_what_it_measures_by_itself(loaded):
     _, asker = loaded
     rows = {row["kind"]: row for row in ask("positions/kinds", asker, weights=OWN, grid_rows=3, grid_columns=5)}
     assert list(rows) == ["own", *POSITIONS]
-    for kind in ("own", "sine1d", "rotary_mixed"):
+    for kind in ("own", "1d_sines", "rotary_mixed"):
         alone = ask(asker=asker, weights=OWN, kind=kind, grid_rows=3, grid_columns=5)["sides"][0]
         assert rows[kind]["correlation"] == alone["curve"]["correlation"]
         assert rows[kind]["offset_share"] == alone["offset_share"]
@@ -128,7 +128,7 @@ def test_a_pyramid_shows_its_window_beside_a_grid(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [
-        ({"kind": "relative", "position_head": 9}, 400, "head 9"),
+        ({"kind": "relative_bias", "position_head": 9}, 400, "head 9"),
         ({"grid_rows": 40, "grid_columns": 40}, 400, "1,600 places"),
         ({"grid_rows": 0}, 422, "grid_rows"),
         ({"kind": "clock"}, 422, "kind"),
@@ -147,7 +147,7 @@ def test_a_mobile_model_says_why_it_has_no_positions_and_others_are_still_shown(
     answer = asker.get("/api/positions", params={"weights": OWN})
     assert answer.status_code == 400
     assert "no positions" in answer.json()["error"]
-    assert ask(asker=asker, weights=OWN, kind="sine1d")["sides"][0]["kind"] == "sine1d"
+    assert ask(asker=asker, weights=OWN, kind="1d_sines")["sides"][0]["kind"] == "1d_sines"
     assert "own" not in {row["kind"] for row in ask("positions/kinds", asker, weights=OWN)}
 
 
@@ -188,7 +188,7 @@ def test_arrow_keys_walk_over_the_grid_and_enter_keeps_the_patch(page: Page):
 
 
 def test_a_link_leads_to_two_kinds_on_a_grid_and_the_grid_can_be_dragged(page: Page):
-    open_room(page, "&kind=sine1d&grid_rows=5&grid_columns=7")
+    open_room(page, "&kind=1d_sines&grid_rows=5&grid_columns=7")
     rows = page.get_by_role("slider", name="Rows")
     expect(rows).to_have_value("5")
     expect(page.get_by_role("region", name="1D sines", exact=True)).to_be_visible()

@@ -12,6 +12,7 @@ from frames import read_frame
 from loaded import OWN, studio_with
 from playwright.sync_api import Page, expect
 
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import MobileConfig, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size, position_id
 from vitrail.nn.adaptive import AdaptiveEmbed
@@ -20,7 +21,6 @@ from vitrail.parts import Adaptive, Hierarchical, Learned, Mlp, Patches, Prefix,
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
-from vitrail.studio.rooms.tokens.cuts import resized
 from vitrail.studio.session import Session
 
 REGISTERS = ViTConfig(
@@ -137,7 +137,8 @@ def test_the_ways_to_cut_cost_what_the_planner_says():
 def test_the_quadtree_is_the_embedding_s_own(threshold):
     facts, arrays = frame("tokens/adaptive", threshold=threshold, height=192, width=320, image="window")
     spec = Adaptive(patches=(Size(8, 8), Size(16, 16), Size(32, 32)), threshold=threshold)
-    pixels = resized(Session().image("window"), Size(192, 320))
+    steps = Preprocessing(image=Size(192, 320))
+    pixels = steps.pixels(Session().image("window"), exact=True).pixels
     values = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float()
     layout = AdaptiveEmbed(spec, 1)(values)[1]
     assert layout.rectangles is not None

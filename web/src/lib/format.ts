@@ -21,7 +21,7 @@ export const whole = (value: number): string => Math.round(value).toLocaleString
 export const number = three;
 export const flops = (value: number): string => count(value, 'FLOP');
 export const percent = (share: number): string =>
-  share > 0 && share < 0.001 ? '< 0.1 %' : `${(100 * share).toFixed(share < 0.1 || share > 0.99 ? 1 : 0)} %`;
+  share > 0 && share < 0.001 ? '< 0.1 %' : `${(100 * share).toFixed(share < 0.0995 || share > 0.99 ? 1 : 0)} %`;
 
 export function seconds(value: number): string {
   if (value >= 1) return `${three(value)} s`;

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from vitrail.charts.palette import BLUE, GREY, VERMILLION
+from vitrail.charts.plots import note
 from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 
 __all__ = ["draw_distance"]
@@ -39,8 +40,7 @@ def draw_distance(
         axes = sheet.plot(top, place, tall, wide, title=words, x=x, y=label)
         layers = range(len(values))
         axes.plot(layers, uniform, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
-        beside = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-        axes.annotate("uniform\nattention", (len(values) - 0.5, uniform[-1]), **beside, fontsize=8, color=GREY)
+        note(axes, "uniform\nattention", (len(values) - 0.5, uniform[-1]), right=5, colour=GREY, va="center")
         axes.plot(layers, [heads.mean().item() for heads in values], color=colour, linewidth=1.6, alpha=0.55)
         for layer, heads in enumerate(values):
             axes.scatter([layer] * len(heads), heads.tolist(), s=26, color=colour, alpha=0.75, linewidth=0, zorder=3)

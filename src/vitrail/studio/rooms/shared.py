@@ -11,7 +11,6 @@ from starlette.responses import Response
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CARD_WORDS, Control, Group, Seen, controls_of
-from vitrail.studio.crop import middle_of
 from vitrail.studio.guard import MAX_BODY
 from vitrail.studio.pictures import ABOUT, PICTURES
 from vitrail.studio.plans import Shape, described
@@ -133,8 +132,12 @@ class Middle(BaseModel):
 @router.get("/images/{image}/middle")
 def middle(image: str, asked: Annotated[Drawn, Query()], here: Here) -> Middle:
     """The part of the image that a model gets: the middle, as large as it goes, in the shape of its input."""
-    top, left, height, width = middle_of(Size(*here.image(image).shape[:2]), Size(asked.height, asked.width))
-    return Middle(top=top, left=left, height=height, width=width)
+    from vitrail.checkpoint.preprocessing import Preprocessing
+
+    original = Size(*here.image(image).shape[:2])
+    top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
+    rows, columns = original
+    return Middle(top=top / rows, left=left / columns, height=height / rows, width=width / columns)
 
 
 @router.get(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from vitrail.studio.controls import Asking, Seen, number
 from vitrail.studio.default_size import default_size
 from vitrail.studio.guess import Guess, guess_of
 from vitrail.studio.plans import Pair
+from vitrail.studio.rooms.attention.attention_facts import LayerHeads, MapFacts, RowFacts, TokenFacts
 from vitrail.studio.session import DEFAULT, Here, Session
 
 if TYPE_CHECKING:
@@ -42,27 +42,11 @@ class Question(Layered, Asking):
     head: int = number(0, 0, 63, label="Head", about="0 is the first")
 
 
-class Layer(BaseModel):
-    """One layer's heads; distances in pixels of the image that the model sees, entropies in bits."""
-
-    name: str
-    grid: Pair
-    distance: list[float]
-    mean_distance: float
-    entropy: list[float]
-    mean_entropy: float
-    effective_tokens: list[float]
-    """How many tokens of equal share are as wide as a head: 2 to the power of its entropy."""
-    even_distance: float
-    even_entropy: float
-    """Distance and entropy of a head that weighs everything alike."""
-
-
 class Answer(BaseModel):
     seen: Pair
     trained: Pair
     """The image size that it was trained at."""
-    layers: list[Layer]
+    layers: list[LayerHeads]
     why_not_rolled: str
     guesses: list[Guess]
     """At the size it was trained at, and as it is seen here; none of a model without a head."""
@@ -78,36 +62,11 @@ def attention(asked: Annotated[Seen, Query()], here: Here) -> Answer:
     return Answer(
         seen=tuple(seen),
         trained=tuple(trained),
-        layers=[
-            Layer(
-                name=layer.name,
-                grid=tuple(layer.grid),
-                distance=layer.distance,
-                mean_distance=fmean(layer.distance),
-                entropy=layer.entropy,
-                mean_entropy=fmean(layer.entropy),
-                effective_tokens=[2**bits for bits in layer.entropy],
-                even_distance=layer.even_distance,
-                even_entropy=layer.even_entropy,
-            )
-            for layer in found.layers
-        ],
+        layers=found.layers,
         why_not_rolled=found.why_not_rolled,
         guesses=[one for size in sizes if (one := _guess(asked.image, asked.weights, size, here))],
         embedded=asked.weights == DEFAULT,
     )
-
-
-class MapFacts(BaseModel):
-    grids: list[Pair]
-    """Rows and columns, by layer."""
-    prefix: list[str]
-    tokens: int
-    """In the first layer."""
-    opening: int
-    """The token that asks unless another is chosen: CLS, or the patch in the middle."""
-    whole: bool
-    """Whether every row is here; otherwise /attention/row has one token's at a time."""
 
 
 @router.get("/attention/maps", response_class=Frame, response_model=Header[MapFacts])
@@ -117,14 +76,14 @@ def maps(asked: Annotated[Seen, Query()], here: Here) -> Frame:
     `exact0` … are float32, four bytes each: a row's largest weight on a patch, then what goes to the prefix.
     """
     found = _attended(asked, here)
-    rows = {str(index): layer.rows for index, layer in enumerate(found.layers) if layer.rows is not None}
+    rows = {str(index): layer for index, layer in enumerate(found.rows or ())}
     arrays = {"photo": _photo(asked, here), **_arrays(rows)}
     if found.rolled is not None and rows:
         arrays |= {"rolled": found.rolled.bytes, "exact-rolled": _bits(found.rolled.exact)}
     facts = MapFacts(
-        grids=[tuple(layer.grid) for layer in found.layers],
+        grids=[layer.grid for layer in found.layers],
         prefix=found.prefix,
-        tokens=len(found.prefix) + found.layers[0].grid.area,
+        tokens=len(found.prefix) + found.grid.area,
         opening=_opening(found),
         whole=bool(rows),
     )
@@ -132,12 +91,8 @@ def maps(asked: Annotated[Seen, Query()], here: Here) -> Frame:
 
 
 def _opening(found: Attended) -> int:
-    grid = found.layers[0].grid
+    grid = found.grid
     return 0 if found.prefix else position_id(grid.height // 2, grid.width // 2, grid, 0)
-
-
-class RowFacts(BaseModel):
-    token: int
 
 
 @router.get("/attention/row", response_class=Frame, response_model=Header[RowFacts])
@@ -153,14 +108,6 @@ def row(asked: Annotated[Asking, Query()], here: Here) -> Frame:
         exact = found.rolled.exact[token : token + 1]
         arrays |= {"rolled": found.rolled.bytes[token : token + 1], "exact-rolled": _bits(exact)}
     return frame(RowFacts(token=token), arrays)
-
-
-class TokenFacts(BaseModel):
-    grid: Pair
-    shares: tuple[float, ...]
-    """How much of the variance each of the three components has."""
-    outliers: int
-    layer: int
 
 
 @router.get("/attention/tokens", response_class=Frame, response_model=Header[TokenFacts])

@@ -24,8 +24,9 @@ from vitrail.look.views.words import cells_on, prefix_names
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
 from vitrail.parts import Adaptive
+from vitrail.studio.rooms.attention.attention_facts import LayerHeads
 
-__all__ = ["WHOLE_BYTES", "Attended", "LayerHeads", "Rows", "attend", "attend_row"]
+__all__ = ["WHOLE_BYTES", "Attended", "Rows", "attend", "attend_row"]
 
 WHOLE_BYTES = 12 << 20
 """Up to here all rows of all heads travel at once, and hovering asks nothing."""
@@ -42,23 +43,12 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerHeads:
-    """One layer's heads; distances in pixels of the image as the model sees it, entropies in bits."""
-
-    name: str
-    grid: Size
-    distance: list[float]
-    entropy: list[float]
-    even_distance: float
-    """Entropy of a head that weighs everything alike."""
-    even_entropy: float
-    rows: Rows | None
-    """None where all of them are too many."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Attended:
     layers: list[LayerHeads]
+    rows: list[Rows] | None
+    """Every row, by layer; None where they are too many."""
+    grid: Size
+    """The first layer's."""
     prefix: list[str]
     cells: Cells
     """Where the first layer's grid lies on the image."""
@@ -71,29 +61,34 @@ def attend(subject: Subject) -> Attended:
     """All layers in one forward pass."""
     whole = _is_small(subject)
 
-    def keep(found: AttentionMap) -> tuple[LayerHeads, AttentionMap]:
+    def keep(found: AttentionMap) -> tuple[LayerHeads, Rows | None, AttentionMap]:
         found = _one_place(found)
         step, even = cells_on(subject, found.layout).step, evenly(found)
+        distance, entropy = attention_distance(found, step)[0], head_entropy(found)[0]
         layer = LayerHeads(
             name=found.name,
-            grid=found.layout.grid,
-            distance=attention_distance(found, step)[0].tolist(),
-            entropy=head_entropy(found)[0].tolist(),
+            grid=tuple(found.layout.grid),
+            distance=distance.tolist(),
+            mean_distance=distance.mean().item(),
+            entropy=entropy.tolist(),
+            mean_entropy=entropy.mean().item(),
+            effective_tokens=entropy.exp2().tolist(),
             even_distance=attention_distance(even, step).item(),
             even_entropy=head_entropy(even).item(),
-            rows=_all_rows(found.weights[0], found.layout) if whole else None,
         )
-        return layer, fuse_heads(found)
+        return layer, _all_rows(found.weights[0], found.layout) if whole else None, fuse_heads(found)
 
     with torch.no_grad(), capture(subject.model, keep=keep) as maps:
         subject.model(subject.image)
-    layers, fused = zip(*maps.values(), strict=True)
+    layers, rows, fused = zip(*maps.values(), strict=True)
     try:
         rolled, reason = _all_rows(rollout(dict(enumerate(fused)))[0], fused[0].layout), ""
     except VitrailError as error:  # a pyramid's stages have grids of their own
         rolled, reason = None, str(error)
     return Attended(
         layers=list(layers),
+        rows=list(rows) if whole else None,
+        grid=fused[0].layout.grid,
         prefix=prefix_names(subject),
         cells=cells_on(subject, fused[0].layout),
         rolled=rolled,

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import position_id
-from vitrail.parts import RelativeBias, RotaryMixed
 from vitrail.studio.arrays import Frame, Header, NoFacts, frame
 from vitrail.studio.formulas import Formula
 from vitrail.studio.plans import Pair
@@ -19,6 +18,7 @@ from vitrail.studio.rooms.positions.position_kinds import (
     WORDS,
     Curve,
     Question,
+    differs_by_head,
     grid_of,
     measure_kind,
     position_of,
@@ -154,5 +154,5 @@ def _side(kind: str, asked: Question, here: Session) -> Side:
         offset_share=measured.offsets.share,
         cell=(row, column),
         map=found.values[row, column].tolist(),
-        by_layer=position is None or isinstance(position, RelativeBias | RotaryMixed),
+        by_layer=differs_by_head(position),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,18 +11,7 @@ from pydantic import BaseModel
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.parts import (
-    Learned,
-    Mlp,
-    NoPosition,
-    Patches,
-    Position,
-    RelativeBias,
-    Rotary,
-    RotaryMixed,
-    SinCos1d,
-    SinCos2d,
-)
+from vitrail.parts import Mlp, NoPosition, Patches, Position, RelativeBias, position_variants
 from vitrail.studio.controls import Loaded, choice, number
 from vitrail.studio.session import Session
 
@@ -29,30 +19,38 @@ if TYPE_CHECKING:
     from vitrail.look.offsets import ByOffset
     from vitrail.look.positions import PositionSimilarity
 
-__all__ = ["WORDS", "Curve", "Measured", "Question", "grid_of", "measure_kind", "plain_vit", "position_of"]
+__all__ = [
+    "WORDS",
+    "Curve",
+    "Measured",
+    "Question",
+    "differs_by_head",
+    "grid_of",
+    "is_learned",
+    "measure_kind",
+    "plain_vit",
+    "position_of",
+]
 
-Kind = Literal["own", "learned", "sine1d", "sine2d", "relative", "rotary", "rotary_normalised", "rotary_mixed", "none"]
-WORDS: dict[str, str] = {
-    "own": "The model's own",
-    "learned": "Learned, untrained",
-    "sine1d": "1D sines",
-    "sine2d": "2D sines",
-    "relative": "Relative bias, untrained",
-    "rotary": "Rotary, by index",
-    "rotary_normalised": "Rotary, normalised",
-    "rotary_mixed": "Rotary, mixed, untrained",
-    "none": "None",
-}
+# The settings of a kind that read alike differ on another grid only, which is not drawn here.
 POSITIONS: dict[str, Position] = {
-    "learned": Learned(),
-    "sine1d": SinCos1d(),
-    "sine2d": SinCos2d(),
-    "relative": RelativeBias(),
-    "rotary": Rotary(),
-    "rotary_normalised": Rotary(coordinates="normalised"),
-    "rotary_mixed": RotaryMixed(),
-    "none": NoPosition(),
+    re.sub("[^a-z0-9]+", "_", each.describe().words.lower()): each for each in reversed(position_variants())
 }
+POSITIONS = dict(reversed(POSITIONS.items()))
+
+
+def is_learned(position: Position) -> bool:
+    return ViTConfig(position=position).position_parameters > 0
+
+
+WORDS = {"own": "The model's own"} | {
+    key: each.describe().words[0].upper() + each.describe().words[1:] + (", untrained" if is_learned(each) else "")
+    for key, each in POSITIONS.items()
+}
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[tuple(WORDS)]
 MAX_PLACES = 1400
 
 
@@ -60,7 +58,7 @@ class Question(Loaded):
     """Two kinds of position on one grid, and a place on it."""
 
     kind: Kind = choice("own", label="Positions", about="The kind that is shown first", words=WORDS)
-    other_kind: Kind = choice("sine2d", label="Beside them", about="The kind to compare with", words=WORDS)
+    other_kind: Kind = choice("2d_sines", label="Beside them", about="The kind to compare with", words=WORDS)
     grid_rows: int = number(8, 1, 40, label="Rows", about="Of the grid of patches; a learned table is carried to it")
     grid_columns: int = number(8, 1, 40, label="Columns", about="Of the grid of patches")
     cell_row: int = number(2, 0, 39, label="Row of the patch", about="Whose similarity with all others is shown")
@@ -84,6 +82,11 @@ def position_of(kind: str, config: Config) -> Position | None:
     if kind != "own":
         return POSITIONS[kind]
     return config.position if isinstance(config, ViTConfig) else None
+
+
+def differs_by_head(position: Position | None) -> bool:
+    """Whether every layer or head has positions of its own; a pyramid's windows do."""
+    return position is None or (position.acts_on != "tokens" and is_learned(position))
 
 
 def plain_vit(config: Config, grid: Size, position: Position, here: Session, **changes: Any) -> ViTConfig:
@@ -124,8 +127,8 @@ class Measured:
 
 def measure_kind(kind: str, asked: Question, here: Session) -> Measured:
     grid = grid_of(asked)
-    layered = isinstance(position_of(kind, here.config(asked.weights)), RelativeBias | RotaryMixed | None)
-    layer, head = (asked.position_layer, asked.position_head) if layered else (0, -1)
+    several = differs_by_head(position_of(kind, here.config(asked.weights)))
+    layer, head = (asked.position_layer, asked.position_head) if several else (0, -1)
     key = ("positions", asked.weights, kind, grid, layer, head)
 
     def measure() -> Measured:

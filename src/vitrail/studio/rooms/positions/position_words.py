@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vitrail.config import ViTConfig
-from vitrail.parts import Learned, Position, RelativeBias, Rotary, RotaryMixed, SinCos1d, SinCos2d
+from vitrail.geometry import offsets_of
+from vitrail.parts import Position
 from vitrail.studio.formulas import Formula, short
-from vitrail.studio.rooms.positions.position_kinds import Question, grid_of, plain_vit, position_of
+from vitrail.studio.rooms.positions.position_kinds import Question, grid_of, is_learned, plain_vit, position_of
 from vitrail.studio.session import DEFAULT, Session
 
 __all__ = ["about", "formulas_of", "on_new_grid_of", "parameters_of"]
@@ -38,7 +39,7 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, here: Session) 
     grid, config = grid_of(asked), here.config(asked.weights)
     base = config if isinstance(config, ViTConfig) else here.planned("default")
     row, column = min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1)
-    prefix, offsets = base.prefix.count, (2 * grid.height - 1) * (2 * grid.width - 1)
+    prefix, offsets = base.prefix.count, offsets_of(grid)
     own = [each.model_copy(update={"name": f"{each.name}: {words}"}) for words, each in parameters.items()]
     return [
         Formula(
@@ -50,7 +51,7 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, here: Session) 
         Formula(
             name="a relative bias, per head",
             symbols="(2h − 1) · (2w − 1), not 2 · N · D as is often said",
-            numbers=f"{2 * grid.height - 1} · {2 * grid.width - 1} = {short(offsets)}, "
+            numbers=f"{offsets.height} · {offsets.width} = {short(offsets.area)}, "
             f"not 2 · {grid.area} · {base.width} = {short(2 * grid.area * base.width)}",
         ),
         Formula(
@@ -68,44 +69,11 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, here: Session) 
 
 def about(kind: str, position: Position | None, asked: Question) -> str:
     """What one sees, in a sentence or two."""
-    match position:
-        case None:
-            return "A bias for every offset within a window, learned: near keys are favoured, or some direction is."
-        case Learned() if kind == "own" and asked.weights == DEFAULT:
-            return (
-                "One row of numbers per patch, trained on photographs. This table began as sines of row and column, "
-                "so not all of its two dimensions were learned."
-            )
-        case Learned() if kind == "own":
-            return (
-                "One row of numbers per patch. Nothing tells training where the patches lie; "
-                "what the table knows of rows and columns, it has from images, or from how it began."
-            )
-        case Learned():
-            return "One row per patch, as training finds it: random, so that no place is like any other yet."
-        case SinCos1d():
-            return (
-                f"Sines of the index in the sequence. The patch to the right is 1 step away, the patch below "
-                f"{asked.grid_columns}: the second dimension is not told."
-            )
-        case SinCos2d():
-            return (
-                "Half of a row's numbers are sines of its row, half of its column: around every patch the same cross."
-            )
-        case RelativeBias():
-            trained = "as learned" if kind == "own" else "as training finds it: random"
-            return f"A number per head for every offset, added to the scores of attention; {trained}."
-        case RotaryMixed():
-            return "Queries and keys turn along directions of their own per head; their product tells the offset."
-        case Rotary(coordinates="normalised"):
-            return (
-                "Queries and keys turn by their place between the image's edges, −1 … 1: a finer grid turns them by "
-                "less from patch to patch."
-            )
-        case Rotary():
-            return "Queries and keys turn by angles of row and column; their product depends on the offset alone."
-        case _:
-            return (
-                "Every place is like every other. Shuffle the patches, and the outputs are shuffled along: the encoder "
-                "sees a bag of patches."
-            )
+    if position is None:
+        return "A bias for every offset within a window, learned: near keys are favoured, or some direction is."
+    text = position.describe().about
+    if kind != "own" and is_learned(position):
+        return f"{text} Untrained, as here, it is random."
+    if kind == "own" and asked.weights == DEFAULT:
+        return f"{text} This one began as sines of row and column, so not all of its two dimensions were learned."
+    return text

@@ -17,7 +17,6 @@ from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Embedding, Hierarchical, Patches, Stem
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
-from vitrail.studio.crop import resized
 from vitrail.studio.plans import Pair
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def detail_of(pixels: Pixels, image: Size, spec: Adaptive) -> Detail:
         fitted.grid.area <= MOST_CELLS,
         f"a finest grid of {fitted.grid} has more than {MOST_CELLS:,} cells; take a larger patch or a smaller image",
     )
-    values = torch.from_numpy(resized(pixels, fitted.fitted).copy()).permute(2, 0, 1)[None].float()
+    values = torch.from_numpy(_seen(pixels, fitted.fitted)).permute(2, 0, 1)[None].float()
     means = [F.avg_pool2d(values, tuple(spec.patch))]
     for _ in pairwise(spec.patches):
         means.append(F.avg_pool2d(means[-1], 2))
@@ -233,10 +232,17 @@ def pyramid_means(pixels: Pixels, image: Size) -> list[np.ndarray]:
     """The image as each level of the pyramid divides it: one mean colour a token, finest first."""
     coarsest = Size(PYRAMID[-1], PYRAMID[-1])
     fitted = Patches(patch=coarsest).fit(image, "resize").fitted
-    values = resized(pixels, fitted)
+    values = _seen(pixels, fitted)
     found = []
     for side in PYRAMID:
         rows, columns = fitted.height // side, fitted.width // side
         cells = values.reshape(rows, side, columns, side, 3).mean(axis=(1, 3))
         found.append(cells.round().astype(np.uint8))
     return found
+
+
+def _seen(pixels: Pixels, image: Size) -> Pixels:
+    """The pixels as a model of this image size gets them."""
+    from vitrail.checkpoint.preprocessing import Preprocessing
+
+    return Preprocessing(image=image).pixels(pixels, exact=True).pixels
