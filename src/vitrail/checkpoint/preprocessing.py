@@ -92,8 +92,8 @@ class Preprocessing(Value):
     def part_of(self, original: Size) -> tuple[float, float, float, float]:
         """The part of the original that the model sees: top, left, height and width, in its pixels.
 
-        >>> Preprocessing(image=Size(64, 64)).part_of(Size(300, 400))
-        (0.0, 50.0, 300.0, 300.0)
+        >>> Preprocessing(image=Size(64, 64)).part_of(Size(320, 400))
+        (0.0, 40.0, 320.0, 320.0)
         """
         resized = self.resized_size(original)
         down, across = original.height / resized.height, original.width / resized.width
