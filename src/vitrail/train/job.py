@@ -37,14 +37,6 @@ class Job(Value):
     recipe: Recipe
     data: DataFacts
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        prepared = self.data.preprocessing.image
-        require(
-            prepared == self.config.image,
-            f"the data are prepared at {prepared} and the model takes {self.config.image}; give both the same image",
-        )
-
 
 def write_job(folder: Path, job: Job) -> None:
     for name in ("config", "data", "recipe"):  # the recipe last: where it is, the folder holds a run

@@ -157,6 +157,11 @@ def train(
 
 
 def _check(job: Job, source: Source) -> None:
+    prepared = job.data.preprocessing.image
+    require(
+        prepared == job.config.image,
+        f"the data are prepared at {prepared} and the model takes {job.config.image}; give both the same image",
+    )
     config, recipe = job.config, job.recipe
     require(
         config.classes >= len(source.classes),

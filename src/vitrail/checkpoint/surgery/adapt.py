@@ -22,16 +22,14 @@ from vitrail.checkpoint.surgery.caveats import caveats
 from vitrail.checkpoint.surgery.changes import Change, Changes, Resized, Status
 from vitrail.checkpoint.surgery.projection import Projection, change_channels, projection_named, resize_projection
 from vitrail.checkpoint.surgery.resample import Method, method_of
-from vitrail.checkpoint.surgery.tables import Carried, carry_learned, carry_relative, prefix_rows
+from vitrail.checkpoint.surgery.tables import Carried, carry_position, prefix_rows
 from vitrail.checkpoint.surgery.target import change_preprocessing, check_target, find_target
 from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.positions import LearnedTable
 from vitrail.nn.prefix import Prefix
-from vitrail.nn.relative import RelativeTable
 
 __all__ = ["adapt"]
 
@@ -131,10 +129,8 @@ class _Surgery:
             return self._fresh(name, shape)
         if isinstance(new, Prefix):
             return self._prefix(leaf, tensor, shape)
-        if isinstance(new, LearnedTable) and isinstance(old, LearnedTable):
-            return carry_learned(tensor, old, new, rows=self.rows, method=self.method)
-        if isinstance(new, RelativeTable) and isinstance(old, RelativeTable):
-            return carry_relative(tensor, old, new, method=self.method)
+        if carried := carry_position(leaf, tensor, old, new, rows=self.rows, method=self.method):
+            return carried
         if tuple(tensor.shape) == shape:
             return Carried(tensor)
         if isinstance(new, PatchEmbed | nn.Conv2d) and tensor.ndim == 4:

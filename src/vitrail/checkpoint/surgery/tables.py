@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.checkpoint.surgery.changes import Resized
 from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
@@ -18,7 +18,7 @@ from vitrail.nn.positions import LearnedTable
 from vitrail.nn.relative import RelativeTable
 from vitrail.parts import Learned
 
-__all__ = ["Carried", "carry_learned", "carry_relative", "prefix_rows"]
+__all__ = ["Carried", "carry_position", "prefix_rows"]
 
 
 class Carried(NamedTuple):
@@ -40,7 +40,25 @@ def prefix_rows(config: Config) -> tuple[str, ...]:
     return tokens[: config.position.prefix_rows(prefix)]
 
 
-def carry_learned(
+def carry_position(
+    name: str,
+    tensor: Tensor,
+    old: nn.Module | None,
+    new: nn.Module,
+    *,
+    rows: tuple[tuple[str, ...], tuple[str, ...]],
+    method: Method | None,
+) -> Carried | None:
+    """Carry a position module's tensor to the new grid; None if it does not depend on the grid."""
+    match old, new:
+        case LearnedTable(), LearnedTable():
+            return _carry_learned(tensor, old, new, rows=rows, method=method)
+        case RelativeTable(), RelativeTable():
+            return _carry_relative(tensor, old, new, method=method)
+    return None
+
+
+def _carry_learned(
     table: Tensor,
     old: LearnedTable,
     new: LearnedTable,
@@ -66,7 +84,7 @@ def carry_learned(
     return Carried(result, "; ".join(notes), moved)
 
 
-def carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None) -> Carried:
+def _carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None) -> Carried:
     """Offsets resampled by the convention. A smaller window keeps those that it still has, as it does when the model
     runs on a small grid; but timm resamples the tables of windows whose padding is zeros. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
