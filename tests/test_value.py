@@ -203,7 +203,7 @@ def test_a_number_says_its_range():
     class Bare(Value):
         depth: int = 1
 
-    with pytest.raises(TypeError, match="a number has a range, like PositiveInt"):
+    with pytest.raises(TypeError, match="a number needs a range, like PositiveInt"):
         Bare()
 
 
