@@ -49,7 +49,7 @@ def test_the_defaults_are_vit_b_16():
         ({"position": parts.SinCos2d(), "width": 6, "num_heads": 1}, "width 6 is not a multiple of 4"),
         (
             {"attention": parts.LinearAttention(), "position": parts.RelativeBias()},
-            "LinearAttention forms no square score matrix for RelativeBias",
+            "LinearAttention has no score matrix that RelativeBias could be added to",
         ),
         (
             {"embedding": parts.Adaptive(), "attention": parts.WindowedAttention()},
@@ -59,8 +59,8 @@ def test_the_defaults_are_vit_b_16():
         ({"attention_dropout": 0.1, "attention": parts.SparseAttention()}, "use 0"),
         (
             {"attention": parts.WindowedAttention(window_padding="zeros"), "remainder": "pad"},
-            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
-            "changes nothing; use window_padding 'masked', or another remainder",
+            "window_padding 'zeros' includes padding in attention, which remainder 'pad' rules out; "
+            "use window_padding 'masked', or another remainder",
         ),
     ],
 )
@@ -76,8 +76,8 @@ def test_a_broken_rule_gives_the_value_the_rule_and_the_remedy(changes: dict, me
     [
         (lambda: parts.Patches(patch=Size(16, 16), stride=Size(17, 8)), "stride 17x8 is larger than patch 16x16"),
         (lambda: parts.Stem(patch=Size(16, 16), widths=(8, 16)), "reduces by 4, not by patch 16x16; give 4 widths"),
-        (lambda: parts.Adaptive(patches=(Size(8, 8), Size(24, 24))), "24x24 does not double 8x8"),
-        (lambda: parts.Adaptive(patches=(Size(8, 8),)), "give two sizes or more"),
+        (lambda: parts.Adaptive(patches=(Size(8, 8), Size(24, 24))), "24x24 is not twice 8x8"),
+        (lambda: parts.Adaptive(patches=(Size(8, 8),)), "are fewer than two sizes; give two or more"),
         (lambda: parts.Adaptive(threshold=-1.0), "threshold -1.0 is not a number of 0 or more; 0 splits"),
         (lambda: parts.Prefix(registers=-1), "registers -1 is not a whole number of 0 or more"),
         (lambda: parts.Mlp(width=0), "width 0 is not a positive whole number"),

@@ -1,7 +1,7 @@
 """vitrail: the workbench for the front end of Vision Transformers.
 
-Configs and their parts are at hand at once; what needs torch is loaded when it is first used, so that
-`import vitrail` imports none.
+Configs and their parts are imported eagerly. Names that need torch are loaded on first use, so `import vitrail` does
+not import torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writes: a file or folder appears complete or not at all.
 
-Writing goes to a temporary name in the same folder, is flushed to the disk and then renamed: whatever stops it, what
-was there before stays. A writer holds a lock on its temporary for as long as it lives, so a temporary that nobody holds
-was left by a process that was killed, and the next write of the same name removes it.
+Data is written to a temporary name in the same folder, flushed to disk and then renamed. If anything interrupts the
+write, the previous file is unchanged. A writer keeps its temporary file locked while it runs, so an unlocked one was
+left by a killed process, and the next write of the same name removes it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["flush", "sweep", "temporary_folder", "write_file", "write_json_file"
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], Any], *, replace: bool = True) -> bool:
-    """Write a file: a reader sees the old one or the new one, never a part. Returns whether it was written.
+    """Write a file atomically: a reader sees the old or the new content, never a part. Return whether it was written.
 
-    With `replace=False` a file that is there already stays, and so does one that appears while this one is written.
+    With `replace=False` an existing file is kept, even one that appears during the write.
     """
     try:
         with _temporary(path, lambda temporary: temporary.touch(exist_ok=False)) as temporary:
@@ -41,8 +41,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], Any], *, replace: bool = 
             flush(path.parent)
     except OSError as error:
         raise VitrailError(
-            f"{path} was not written ({error.strerror or error}); what was there before is untouched: make room or "
-            "choose another place"
+            f"{path} was not written ({error.strerror or error}) and any previous file is unchanged; free some space "
+            "or choose another path"
         ) from None
     return True
 
@@ -54,13 +54,13 @@ def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path`, to be renamed to it; what is left of it at the end is removed."""
+    """Yield a new folder beside `path`, which the caller renames to `path`; otherwise it is removed at the end."""
     with _temporary(path, Path.mkdir) as temporary:
         yield temporary
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's names, are on the disk."""
+    """Wait until a file's bytes, or a folder's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -69,16 +69,16 @@ def flush(path: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove the temporaries of a name, or of all names in the folder, that killed processes left."""
+    """Remove the temporary files that killed processes left for a name, or for every name in the folder."""
     pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{8}}\.part", re.DOTALL)
     with os.scandir(folder) as entries:
-        found = [Path(entry.path) for entry in entries if pattern.fullmatch(entry.name)]
-    for path in found:
-        with suppress(OSError):  # already gone, or on a disk without locks, where nobody can tell
-            _remove_unless_held(path)
+        temporaries = [Path(entry.path) for entry in entries if pattern.fullmatch(entry.name)]
+    for path in temporaries:
+        with suppress(OSError):  # already gone, or the disk has no locks, so its owner may still be running
+            _remove_unless_locked(path)
 
 
-def _remove_unless_held(path: Path) -> None:
+def _remove_unless_locked(path: Path) -> None:
     descriptor = _lock(path)
     if descriptor is not None:
         try:
@@ -89,11 +89,11 @@ def _remove_unless_held(path: Path) -> None:
 
 @contextmanager
 def _temporary(path: Path, make: Callable[[Path], Any]) -> Iterator[Path]:
-    """Make a temporary for `path`, hold its lock, and remove it at the end if it still has its name."""
-    require(bool(path.name) and "\0" not in str(path), f"{str(path)!r} is no name for a file; choose another")
+    """Create a locked temporary for `path`, and remove it at the end if it was not renamed."""
+    require(bool(path.name) and "\0" not in str(path), f"{str(path)!r} is not a file name; choose another")
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent, path.name)
-    temporary, descriptor = _made(path, make)
+    temporary, descriptor = _create_locked(path, make)
     try:
         yield temporary
     finally:
@@ -102,15 +102,15 @@ def _temporary(path: Path, make: Callable[[Path], Any]) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _made(path: Path, make: Callable[[Path], Any]) -> tuple[Path, int | None]:
-    """A new temporary and the descriptor of its lock; None on a disk without locks, where no sweep touches it."""
+def _create_locked(path: Path, make: Callable[[Path], Any]) -> tuple[Path, int | None]:
+    """Create a temporary; return it and its lock's descriptor, or None on a disk without locks, which is not swept."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         make(temporary)
         try:
             descriptor = _lock(temporary)
         except FileNotFoundError:
-            continue  # another writer's sweep came between the making and the locking
+            continue  # another writer's sweep removed it before it was locked
         except OSError:
             return temporary, None
         if descriptor is not None:
@@ -118,7 +118,7 @@ def _made(path: Path, make: Callable[[Path], Any]) -> tuple[Path, int | None]:
 
 
 def _lock(temporary: Path) -> int | None:
-    # network disks lock a file only for those who may write it
+    # network disks lock a file only if it is opened for writing
     return lock(temporary, os.O_RDONLY if temporary.is_dir() else os.O_RDWR)
 
 
@@ -130,7 +130,7 @@ def _remove(path: Path) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Give the file its name unless the name is taken, in one step: of several writers exactly one succeeds."""
+    """Give the file its name atomically unless the name is taken: among several writers exactly one succeeds."""
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""Values ↔ plain JSON values: a part carries its type as "kind", a Size is "384x640".
+"""Convert values to and from plain JSON: a part stores its type as "kind", a Size is "384x640".
 
-Reading is strict: an unknown key, a missing one or a wrong value is an error that names its place, in the words that
-the same mistake in Python gets (`vitrail.value`). So is parsing: text that others wrote is bounded in length, names a
-key once, and holds no whole number beyond 64 bits.
+Reading is strict: an unknown key, a missing key or a wrong value raises an error that names its path, with the same
+message as in Python (`vitrail.value`). Parsing is strict too: untrusted text is limited in length, and duplicate keys
+and integers beyond 64 bits are refused.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["LONGEST_JSON", "from_plain", "parse_json", "to_plain"]
 
 T = TypeVar("T")
 LONGEST_JSON = 8 * 2**20
-"""Bytes. A config with 21,843 names of classes has 3 MB; 100 MB take half a minute and gigabytes to parse."""
+"""Bytes. A config with 21,843 class names has 3 MB; parsing 100 MB takes half a minute and gigabytes of memory."""
 MOST_DIGITS = 19
-"""The most digits that a whole number may have: 64 bits. Python itself refuses to convert more than 4,300."""
+"""Digits of the longest integer that is read: 64 bits. Python itself refuses to convert more than 4,300."""
 
 
 def parse_json(text: str | bytes, name: str, remedy: str) -> Any:
-    """Parse JSON that others wrote; `name` and `remedy` go into the error.
+    """Parse untrusted JSON; `name` and `remedy` are used in error messages.
 
-    >>> parse_json('{"width": 12, "width": 24}', "config.json", "mend it")
+    >>> parse_json('{"width": 12, "width": 24}', "config.json", "remove one")
     Traceback (most recent call last):
-    vitrail.errors.VitrailError: config.json names 'width' twice, so what it means is open to doubt; mend it
+    vitrail.errors.VitrailError: config.json has the key 'width' twice; remove one
     """
     require(
         len(text) <= LONGEST_JSON,
@@ -38,11 +38,11 @@ def parse_json(text: str | bytes, name: str, remedy: str) -> Any:
     )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        unique_pairs: dict[str, Any] = {}
         for key, value in pairs:
-            require(key not in found, f"{name} names {key[:60]!r} twice, so what it means is open to doubt; {remedy}")
-            found[key] = value
-        return found
+            require(key not in unique_pairs, f"{name} has the key {key[:60]!r} twice; {remedy}")
+            unique_pairs[key] = value
+        return unique_pairs
 
     def whole(digits: str) -> int:
         count = len(digits.lstrip("-"))
@@ -61,7 +61,7 @@ def parse_json(text: str | bytes, name: str, remedy: str) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """A value that `json.dumps` takes and `from_plain` gives back.
+    """Convert to a value that `json.dumps` accepts and `from_plain` reads back.
 
     >>> from vitrail.parts import SinCos2d
     >>> to_plain(SinCos2d())
@@ -80,7 +80,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(data: Any, expected: type[T] | Any, path: str = "config") -> T:
-    """Read what `to_plain` wrote, as a value of the expected type."""
+    """Read a value of the expected type from what `to_plain` returned."""
     return _read(data, expected, path)
 
 

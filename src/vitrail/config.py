@@ -1,8 +1,7 @@
-"""What a model is, as a value: frozen, validated once, here, and the same in JSON.
+"""Model configs: frozen values that are validated once, when they are built, and convert to and from JSON.
 
-`ViTConfig` describes a Vision Transformer of one width. Its siblings describe the two shapes that are not: a pyramid
-of stages (`PyramidConfig`) and a mobile network with transformer blocks inside (`MobileConfig`). Everything else in
-vitrail is a function of one of these three.
+`ViTConfig` describes a Vision Transformer of one width, `PyramidConfig` a pyramid of stages, and `MobileConfig` a
+convolutional network with transformer blocks inside. Everything else in vitrail is a function of one of these three.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LayerScale = Annotated[float, Range("[0, inf)", "1e-5 is usual, None leaves it o
 
 
 class _Config(Value):
-    """What every config can do beside: become JSON and come back."""
+    """Conversion to and from JSON, for every config."""
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=2)
@@ -89,7 +88,7 @@ class ViTConfig(_Config):
     num_heads: PositiveInt = 12
     attention: AttentionKind = FullAttention()
     qkv_bias: Literal["all", "no_key", "none"] = "all"
-    """A key's bias cannot change a softmax, so BEiT and DINOv3 leave it out ("no_key")."""
+    """With "no_key", keys have no bias, as in BEiT and DINOv3: it could not change the softmax."""
     qk_norm: bool = False
     mlp: MlpKind = Mlp()
     layer_scale: LayerScale | None = None
@@ -103,7 +102,7 @@ class ViTConfig(_Config):
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     pool: Pool = ClsPool()
     classes: NonNegativeInt = 1000
-    """Outputs of the head; 0 for none: the model then gives the pooled vector."""
+    """Outputs of the head; with 0 there is no head, and the model returns the pooled vector."""
     head_bias: bool = True
 
     def __post_init__(self) -> None:
@@ -116,7 +115,7 @@ class ViTConfig(_Config):
 
     @property
     def patch(self) -> Size:
-        """The patch that the grid counts: for adaptive patches the finest."""
+        """The patch size of the grid; for adaptive patches, the finest."""
         return self.embedding.patch
 
     @property
@@ -125,7 +124,7 @@ class ViTConfig(_Config):
 
     @property
     def tokens(self) -> int:
-        """Prefix and patches; for adaptive patches, the most there can be."""
+        """Prefix tokens and patches; for adaptive patches, the maximum."""
         return self.prefix.count + self.grid.area
 
     @property
@@ -134,12 +133,12 @@ class ViTConfig(_Config):
 
     @property
     def vector_width(self) -> int:
-        """Values of the pooled vector, which the head reads."""
+        """The width of the pooled vector, which is the input of the head."""
         return self.width * (2 if isinstance(self.pool, ClsMeanPool) else 1)
 
     @property
     def position_parameters(self) -> int:
-        """What the positions have to learn, over all blocks.
+        """Learned parameters of the positions, over all blocks.
 
         >>> ViTConfig().position_parameters, ViTConfig(position=RelativeBias()).position_parameters
         (151296, 105408)
@@ -148,11 +147,11 @@ class ViTConfig(_Config):
 
     @property
     def unit(self) -> Size:
-        """What the sides of an image must be multiples of, to be cut without a remainder."""
+        """The size that an image must be a multiple of, so that no remainder is left."""
         return self.embedding.unit
 
     def with_patch(self, patch: Size) -> Self:
-        """The same model with another patch, all else of its embedding in proportion.
+        """Return the config with another patch size; the rest of its embedding is scaled in proportion.
 
         >>> ViTConfig().with_patch(Size(32, 32)).grid
         Size(height=7, width=7)
@@ -160,13 +159,13 @@ class ViTConfig(_Config):
         return self.but(embedding=self.embedding.with_patch(patch))
 
     def fit(self, image: Size) -> Fit:
-        """How an image of this size is cut."""
+        """Return how an image of this size is cut into patches."""
         return self.embedding.fit(image, self.remainder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidStage(Value):
-    """Blocks of one width at one level; the grid halves between stages."""
+    """Blocks of one width on one grid; each stage halves the grid of the one before."""
 
     width: PositiveInt
     depth: PositiveInt
@@ -179,7 +178,7 @@ class PyramidStage(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(_Config):
-    """Stages of windowed attention with relative bias on ever coarser, wider grids, as Swin (arXiv 2103.14030)."""
+    """Stages of windowed attention with relative bias; grids get coarser and wider, as in Swin (arXiv 2103.14030)."""
 
     KIND: ClassVar[str] = "pyramid"
 
@@ -194,7 +193,7 @@ class PyramidConfig(_Config):
     )
     window: Size = Size(7, 7)
     window_padding: WindowPadding = "masked"
-    """What fills windows that stick out of a stage's grid, as `WindowedAttention` says; timm's Swin has "zeros"."""
+    """How windows that extend beyond a stage's grid are padded (see `WindowedAttention`); timm's Swin uses "zeros"."""
     mlp_ratio: PositiveInt = 4
     norm_eps: Epsilon = 1e-5
     dropout: Rate = 0.0
@@ -204,25 +203,27 @@ class PyramidConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(len(self.stages) > 0, "a pyramid of 0 stages has nothing to run; give at least one PyramidStage")
+        require(
+            len(self.stages) > 0, "stages is empty, and a pyramid needs one or more; give at least one PyramidStage"
+        )
         self.check(self.image)
 
     def check(self, image: Size) -> None:
-        """Refuse an image that some stage's patch does not divide."""
+        """Raise an error if the image is not divisible by the patch of every stage."""
         _check_sides("a pyramid", image, self.unit)
 
     @property
     def unit(self) -> Size:
-        """What the sides of an image must be multiples of: the last stage's patch."""
+        """The size that an image must be a multiple of: the last stage's patch."""
         return self.patches[-1]
 
     def with_patch(self, patch: Size) -> Self:
-        """The same model with another first patch."""
+        """Return the config with another patch size in the first stage."""
         return self.but(patch=patch)
 
     @property
     def patches(self) -> tuple[Size, ...]:
-        """Pixels of every stage's patch, finest first."""
+        """The patch size of every stage in pixels, finest first."""
         return tuple(Size(*(side * 2**level for side in self.patch)) for level in range(len(self.stages)))
 
     @property
@@ -237,12 +238,12 @@ class PyramidConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileStage(Value):
-    """Inverted residuals of one width; with `transformer_depth`, a transformer over the feature map after them."""
+    """Inverted residual blocks of one width; with `transformer_depth`, followed by a transformer."""
 
     width: PositiveInt
     depth: PositiveInt = 1
     stride: Literal[1, 2] = 1
-    """A stage keeps the map or halves it."""
+    """2 halves the feature map."""
     transformer_width: NonNegativeInt = 0
     transformer_depth: NonNegativeInt = 0
 
@@ -273,7 +274,7 @@ class MobileConfig(_Config):
     )
     expansion: PositiveInt = 4
     patch: Size = Size(2, 2)
-    """Pixels of the feature map that are kept apart: attention runs over each of the patch's places separately."""
+    """In feature-map pixels. Attention runs separately for each position inside the patch."""
     num_heads: PositiveInt = 4
     mlp_ratio: PositiveInt = 2
     last_width: PositiveInt = 640
@@ -284,7 +285,7 @@ class MobileConfig(_Config):
         super().__post_init__()
         require(
             len(self.stages) > 0,
-            "a mobile model of 0 stages has nothing to run; give at least one MobileStage",
+            "stages is empty, and a mobile model needs one or more; give at least one MobileStage",
         )
         for stage in self.stages:
             if stage.transformer_depth:
@@ -292,28 +293,28 @@ class MobileConfig(_Config):
         self.check(self.image)
 
     def check(self, image: Size) -> None:
-        """Refuse an image whose map is, at some stage, not whole, or for a transformer not of whole patches."""
+        """Raise an error unless every stage gets a whole feature map and every transformer whole patches."""
         _check_sides("this mobile model", image, self.unit)
 
     @property
     def unit(self) -> Size:
-        """What the sides of an image must be multiples of, for whole maps and whole patches at every stage."""
+        """The size that an image must be a multiple of, for whole feature maps and patches in every stage."""
         stages = zip(self.stages, self.strides, strict=True)
         cells = [stride for stage, stride in stages if stage.transformer_depth]
         last = self.strides[-1]
         return Size(*(lcm(last, *(cell * side for cell in cells)) for side in self.patch))
 
     def with_patch(self, patch: Size) -> Self:
-        raise VitrailError(f"patch {patch} is not a mobile model's to choose; change its stages")
+        raise VitrailError(f"patch {patch} cannot be set on a mobile model; change its stages")
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Pixels of the image per pixel of every stage's map."""
+        """Image pixels per feature-map pixel, for every stage."""
         return tuple(accumulate((stage.stride for stage in self.stages), mul, initial=2))[1:]
 
     @property
     def grid(self) -> Size:
-        """The last feature map."""
+        """The size of the last feature map."""
         return fit(self.image, Size(self.strides[-1], self.strides[-1])).grid
 
 
@@ -321,7 +322,7 @@ Config = ViTConfig | PyramidConfig | MobileConfig
 
 
 def config_from_json(text: str) -> Config:
-    """Read any of the three, by its "kind"."""
+    """Read any of the three configs; its "kind" says which."""
     return from_plain(_parse(text), Config)
 
 
@@ -355,25 +356,25 @@ def _check_attention(config: ViTConfig) -> None:
     if isinstance(attention, WindowedAttention):
         require(
             attention.window_padding != "zeros" or config.remainder != "pad",
-            "window_padding 'zeros' lets padding take part in attention, and remainder 'pad' promises that padding "
-            "changes nothing; use window_padding 'masked', or another remainder",
+            "window_padding 'zeros' includes padding in attention, which remainder 'pad' rules out; "
+            "use window_padding 'masked', or another remainder",
         )
         require(
             not (isinstance(config.position, RelativeBias) and config.position.prefix),
-            "RelativeBias(prefix=True) is for full attention; use RelativeBias(prefix=False) with windows",
+            "RelativeBias(prefix=True) works only with full attention; use RelativeBias(prefix=False) with windows",
         )
     position = type(config.position).__name__
     require(
         config.position.acts_on != "scores" or attention.scores,
-        f"{name} forms no square score matrix for {position}; use another position or FullAttention",
+        f"{name} has no score matrix that {position} could be added to; use another position or FullAttention",
     )
     require(
         config.position.acts_on != "queries and keys" or attention.turns,
-        f"{position} turns q and k, which {name} needs positive; use an added position",
+        f"{position} rotates q and k, which {name} needs positive; use a position that is added to the tokens",
     )
     require(
         config.attention_dropout == 0 or attention.scores,
-        f"attention_dropout {config.attention_dropout} has no score matrix to drop from in {name}; use 0",
+        f"attention_dropout {config.attention_dropout} needs a score matrix, and {name} has none; use 0",
     )
 
 
@@ -385,9 +386,9 @@ def _check_pool(config: ViTConfig) -> None:
         divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
     require(
         not config.prefix.distillation or isinstance(pool, ClsPool),
-        f"a distillation token is read beside CLS, not by {type(pool).__name__}; use ClsPool()",
+        f"{type(pool).__name__} does not read the distillation token; use ClsPool()",
     )
     require(
         not (isinstance(pool, AttentionPool | ClsMeanPool) and config.final_norm == "pooled"),
-        f"{type(pool).__name__} reads normalised tokens; use final_norm 'tokens'",
+        f"{type(pool).__name__} needs normalised tokens, and final_norm is 'pooled'; use final_norm 'tokens'",
     )

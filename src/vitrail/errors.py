@@ -1,7 +1,7 @@
-"""The one error that is the user's to mend.
+"""The exception for mistakes that a user can fix.
 
-`VitrailError` gives the value, the rule and the remedy in one line. The command line prints it and exits with 2;
-anything else that escapes is a bug of ours and keeps its traceback.
+`VitrailError` states the value, the rule and the remedy in one line. The command line prints it and exits with 2;
+any other exception that escapes is a bug and keeps its traceback.
 """
 
 import re
@@ -10,17 +10,17 @@ __all__ = ["VitrailError", "one_line", "require", "shown"]
 
 
 class VitrailError(ValueError):
-    """Something the caller gave breaks a rule: the message says what, why and what to do."""
+    """Raised when an argument breaks a rule: the message says what is wrong, why, and what to do."""
 
 
-def require(holds: bool, message: str) -> None:
-    """Raise `VitrailError(message)` unless the rule holds."""
-    if not holds:
+def require(condition: bool, message: str) -> None:
+    """Raise `VitrailError(message)` unless the condition is true."""
+    if not condition:
         raise VitrailError(message)
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: its repr, on one line and not too long.
+    """Format a value for an error message: its repr, on one line and shortened.
 
     >>> shown("learned"), shown("a very long name " * 9)
     ("'learned'", "'a very long name a very long name a very long name a very long name…")
@@ -30,9 +30,9 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message on one line: control characters, which a name from outside may hold, are escaped.
+    """Escape control characters, which an untrusted name may contain, so that a message stays on one line.
 
     >>> one_line("no field 'wid\\nth'")
     "no field 'wid\\\\nth'"
     """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], text)

@@ -1,6 +1,6 @@
-"""Sizes, grids, and what happens to an image that the patch does not divide.
+"""Sizes, grids, and how an image that is not divisible by the patch is handled.
 
-A grid is a `Size` and travels with its tokens: nothing here, or anywhere else, infers one from a token count.
+A grid is a `Size` that is passed along with its tokens; it is never inferred from a token count.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 Remainder = Literal["error", "resize", "crop", "floor", "pad"]
-"""What happens to pixels that patches do not divide: refused; the image resized; its centre kept ("crop"); what is left
-over at the right and the bottom dropped, as a strided convolution does ("floor"); or padded behind a mask."""
+"""How to handle an image that is not divisible by the patch: raise an error; resize it; keep its centre ("crop"); drop
+the remainder at the right and bottom, as a strided convolution does ("floor"); or pad it and mask the padding."""
 
 _LIMIT = 10**9  # so that every size can be read back from its text
 
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """A height and a width, in pixels or in patches: height first, always.
+    """A height and a width, in pixels or in patches. Height always comes first.
 
     >>> Size(384, 640)
     Size(height=384, width=640)
@@ -42,7 +42,7 @@ class Size:
     """
 
     height: int
-    width: int = 0  # so that a size without a width is refused in one line, as every other mistake is
+    width: int = 0  # a missing width then raises the same one-line VitrailError as any other mistake
 
     def __post_init__(self) -> None:
         for name in ("height", "width"):
@@ -55,7 +55,7 @@ class Size:
                 f"{name} {shown(value)} is not a positive whole number of up to 9 digits; "
                 "write sizes as HEIGHTxWIDTH, like 384x640",
             )
-            object.__setattr__(self, name, whole)  # NumPy's integers are Python's
+            object.__setattr__(self, name, whole)  # NumPy integers become Python's
 
     @classmethod
     def of(cls, value: Size | int | str | tuple[int, int]) -> Size:
@@ -87,7 +87,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image meets a patch: the size that is cut, the grid that results, and what that did to the pixels."""
+    """How an image is cut into patches: the size that is cut, the resulting grid, and how a remainder is handled."""
 
     image: Size
     fitted: Size
@@ -96,24 +96,24 @@ class Fit:
 
     @property
     def padded_pixels(self) -> int:
-        """Pixels added around the image; they are masked and change nothing."""
+        """Pixels added around the image; they are masked and do not change the result."""
         return self.fitted.area - self.image.area if self.remainder == "pad" else 0
 
     @property
     def cropped_pixels(self) -> int:
-        """Pixels of the image that no token sees."""
+        """Pixels of the image that are dropped."""
         return self.image.area - self.fitted.area if self.remainder in ("crop", "floor") else 0
 
     @property
     def offset(self) -> tuple[int, int]:
-        """The row and the column of the image at which the first patch begins."""
+        """The row and column of the image at which the first patch begins."""
         if self.remainder != "crop":
             return 0, 0
         return (self.image.height - self.fitted.height) // 2, (self.image.width - self.fitted.width) // 2
 
 
 def fit(image: Size, patch: Size, *, stride: Size | None = None, remainder: Remainder = "error") -> Fit:
-    """Lay patches over an image, `stride` apart (by default edge to edge).
+    """Cut an image into patches, `stride` apart (default: the patch size).
 
     >>> fit(Size(224, 320), Size(16, 16)).grid
     Size(height=14, width=20)
@@ -133,7 +133,7 @@ def fit(image: Size, patch: Size, *, stride: Size | None = None, remainder: Rema
 
 
 def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, remainder: Remainder) -> tuple[int, int]:
-    """(fitted length, patches) of one side; `image` and `patch` are for the message."""
+    """Return (fitted length, patches) of one side; `image` and `patch` are for the error message."""
     extra = (length - window) % step if length >= window else None
     if extra == 0:
         return length, (length - window) // step + 1
@@ -163,20 +163,20 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
 
 @dataclass(frozen=True)
 class Windows:
-    """A grid cut into windows; where they do not divide it, they stick out below and to the right."""
+    """A grid cut into windows; if they do not divide it, they extend beyond it at the bottom and right."""
 
     grid: Size
     window: Size
     shift: tuple[int, int]
-    """Rows and columns that the windows are moved by."""
+    """Rows and columns that the windows are shifted by."""
     zeros: bool
-    """Padding takes part in attention: the grid is shifted before it is padded, and only what wrapped is masked."""
+    """Padding takes part in attention: the grid is shifted, then padded, and only wrapped patches are masked."""
 
     @classmethod
     def of(
         cls, grid: Size, window: Size, *, frame: Size | None = None, shifted: bool = False, zeros: bool = False
     ) -> Self:
-        """Windows no larger than the frame (by default the grid), shifted by half where there is more than one.
+        """Cut windows no larger than the frame (default: the grid); shift them on axes that have more than one.
 
         >>> cut = Windows.of(Size(14, 20), Size(7, 7), shifted=True)
         >>> cut.across, cut.padded, cut.shift
@@ -191,17 +191,17 @@ class Windows:
 
     @property
     def across(self) -> Size:
-        """Windows along each side."""
+        """The number of windows along each side."""
         return Size(*(-(-length // side) for length, side in zip(self.grid, self.window, strict=True)))
 
     @property
     def padded(self) -> Size:
-        """The grid with what sticks out."""
+        """The grid, padded to whole windows."""
         return Size(*(count * side for count, side in zip(self.across, self.window, strict=True)))
 
 
 def offsets_of(grid: Size) -> Size:
-    """How many row and column offsets there are between two patches of a grid.
+    """Return the number of row and column offsets between two patches of a grid.
 
     >>> offsets_of(Size(14, 14)).area
     729
@@ -210,7 +210,7 @@ def offsets_of(grid: Size) -> Size:
 
 
 def token_count(grid: Size, prefix: int = 0) -> int:
-    """Patches plus prefix tokens.
+    """Return the number of patches and prefix tokens.
 
     >>> token_count(Size(14, 14), prefix=1)
     197
@@ -219,7 +219,7 @@ def token_count(grid: Size, prefix: int = 0) -> int:
 
 
 def attention_elements(tokens: int) -> int:
-    """Elements of one head's attention matrix.
+    """Return the number of elements of one head's attention matrix.
 
     >>> attention_elements(4096)
     16777216
@@ -228,7 +228,7 @@ def attention_elements(tokens: int) -> int:
 
 
 def position_id(row: int, column: int, grid: Size, prefix: int = 1) -> int:
-    """A patch's place in the sequence: the prefix first, then the grid row by row.
+    """Return a patch's index in the sequence: the prefix comes first, then the grid row by row.
 
     >>> position_id(0, 0, Size(14, 14)), position_id(13, 13, Size(14, 14))
     (1, 196)

@@ -1,4 +1,4 @@
-"""Locks that end with their process: whatever ends it, the system lets go of them."""
+"""File locks that the operating system releases when their process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ __all__ = ["lock"]
 
 
 def lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """Open a file or folder and lock it; return its descriptor, or None while someone else holds the lock.
+    """Open a file or folder and lock it; return its descriptor, or None if another process has locked it.
 
-    Closing the descriptor releases the lock. Raises OSError where there is nothing to open, or where the disk has no
-    locks.
+    Closing the descriptor releases the lock. Raises OSError if the path cannot be opened or the disk has no locks.
     """
     while True:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -29,4 +28,4 @@ def lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
         except OSError:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # what was locked has lost its name meanwhile: try what the name means now
+        os.close(descriptor)  # the file was renamed or removed before it was locked: open the path again

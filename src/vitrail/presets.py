@@ -1,7 +1,6 @@
-"""Known models as data: `preset("B/16")`, `preset("dinov2-S/14-reg4", image=Size(224, 448))`.
+"""Configs of known models, by name: `preset("B/16")`, `preset("dinov2-S/14-reg4", image=Size(224, 448))`.
 
-Sizes and details are those of the papers and of the released weights; tests compare every parameter count with
-timm's or transformers'.
+Values follow the papers and the released weights; tests compare every parameter count with timm or transformers.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ def _beit(shape: str, scale: float) -> ViTConfig:
 
 
 def _tiny(side: int, *, width: int, depth: int, channels: int = 3) -> ViTConfig:
-    """For thumbnails of ten things; small enough to train on a laptop. No published model."""
+    """A model for small images of ten classes, small enough to train on a laptop; not a published model."""
     return ViTConfig(
         image=Size(side, side),
         channels=channels,
@@ -228,17 +227,17 @@ PRESETS: dict[str, Config] = {
 
 
 def preset(name: str, **changes: Any) -> Config:
-    """A preset by name, in any case, with some fields changed: `preset("b/16", classes=10)`.
+    """Return a preset by name (case-insensitive), with some fields changed: `preset("b/16", classes=10)`.
 
     >>> preset("b/16").grid
     Size(height=14, width=14)
     """
-    require(isinstance(name, str), f"model {shown(name)} is not a preset's name; give text, like 'B/16'")
+    require(isinstance(name, str), f"model {shown(name)} is not a preset name; give a string, like 'B/16'")
     exact = PRESETS.get(name)
     if exact is None:
-        alike = [known for known in PRESETS if known.lower() == name.strip().lower()]
-        if len(alike) != 1:  # g/14 and G/14 differ by case alone
-            near = alike or difflib.get_close_matches(name, PRESETS, n=4, cutoff=0.4) or ["B/16", "S/16", "dinov2-S/14"]
+        same = [other for other in PRESETS if other.lower() == name.strip().lower()]
+        if len(same) != 1:  # g/14 and G/14 differ only by case
+            near = same or difflib.get_close_matches(name, PRESETS, n=4, cutoff=0.4) or ["B/16", "S/16", "dinov2-S/14"]
             raise VitrailError(f"model {name!r} is not a preset; try {', '.join(near)}")
-        exact = PRESETS[alike[0]]
+        exact = PRESETS[same[0]]
     return exact.but(**changes) if changes else exact

@@ -1,7 +1,7 @@
-"""Rules that several descriptions share, each with its value, rule and remedy in the message.
+"""Validation rules that several configs share; each error states the value, the rule and the remedy.
 
-A number's rule is part of its type: `depth: PositiveInt` is an int to a type checker and a `Range` to `vitrail.value`,
-which checks every field of every value by its annotation.
+A number's range is part of its type: a type checker reads `depth: PositiveInt` as an int, and `vitrail.value` reads the
+`Range` in the annotation to check the field.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ __all__ = [
 
 
 class Range:
-    """The numbers that a field takes, in interval notation: "[0, 1)" includes 0 and excludes 1.
+    """The numbers that a field accepts, in interval notation: "[0, 1)" includes 0 and excludes 1.
 
-    Infinity lies in "[0, inf]" and not in "[0, inf)"; NaN lies in no range.
+    "[0, inf]" contains infinity, "[0, inf)" does not; no range contains NaN.
 
     >>> Range("(0, 1]", "use 1 for all").bounds
     'above 0 and at most 1'
     """
 
     def __init__(self, interval: str, remedy: str) -> None:
-        found = re.fullmatch(r"([\[(])(\S+), (\S+)([])])", interval)
-        if found is None:
+        match = re.fullmatch(r"([\[(])(\S+), (\S+)([])])", interval)
+        if match is None:
             raise TypeError(f"{interval!r} is not an interval; write one like [0, 1)")
-        low, high = float(found[2]), float(found[3])
-        over, under = found[1] == "(", found[4] == ")"
+        low, high = float(match[2]), float(match[3])
+        over, under = match[1] == "(", match[4] == ")"
         self.remedy = remedy
         self.low = math.nextafter(low, math.inf) if over else low
-        """The smallest number inside."""
+        """The smallest number in the range."""
         self.high = math.nextafter(high, -math.inf) if under else high
-        """The largest number inside."""
+        """The largest number in the range."""
         above = (f"above {low:g}" if over else f"of {low:g} or more") if math.isfinite(low) else ""
         below = (f"below {high:g}" if under else f"at most {high:g}") if math.isfinite(high) else ""
         self.bounds = " and ".join(filter(None, (above, below)))
 
-    def refused(self, place: str, value: object, noun: str) -> VitrailError:
-        endless = isinstance(value, float) and not math.isfinite(value) and self.high < math.inf
-        rule = " ".join(filter(None, ("finite" if endless or not self.bounds else "", noun, self.bounds)))
+    def error(self, place: str, value: object, noun: str) -> VitrailError:
+        infinite = isinstance(value, float) and not math.isfinite(value) and self.high < math.inf
+        rule = " ".join(filter(None, ("finite" if infinite or not self.bounds else "", noun, self.bounds)))
         rule = "positive whole number" if rule == "whole number of 1 or more" else rule
         return VitrailError(f"{place} {shown(value)} is not a {rule}; {self.remedy}")
 
@@ -73,27 +73,27 @@ Rate = Annotated[float, Range("[0, 1)", "use 0 for none")]
 
 
 def whole_number(place: str, value: Any, within: Range) -> int:
-    """Return the value as a Python int, or raise an error that names its place. NumPy integers pass, bools do not."""
+    """Return the value as a Python int, or raise an error that names the field. NumPy integers pass, bools do not."""
     if type(value) is not int:
         if isinstance(value, bool) or not isinstance(value, Integral):
-            raise within.refused(place, value, "whole number")
+            raise within.error(place, value, "whole number")
         value = int(value)
     if not within.low <= value <= within.high:
-        raise within.refused(place, value, "whole number")
+        raise within.error(place, value, "whole number")
     return value
 
 
 def number(place: str, value: Any, within: Range) -> float:
-    """Return the value as a Python float, or raise an error that names its place. Integers pass, bools do not."""
+    """Return the value as a Python float, or raise an error that names the field. Integers pass, bools do not."""
     if type(value) is not float:
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise within.refused(place, value, "number")
+            raise within.error(place, value, "number")
         try:
             value = float(value)
         except OverflowError:
-            raise within.refused(place, value, "number") from None
+            raise within.error(place, value, "number") from None
     if not within.low <= value <= within.high:
-        raise within.refused(place, value, "number")
+        raise within.error(place, value, "number")
     return value
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: once, what is under way is finished and saved; twice, it stops now."""
+"""SIGTERM and Ctrl-C: the first signal finishes and saves the current work, the second stops at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Stop"]
 
 
 class Stop:
-    """While entered, the first signal is noted in `asked`; the second raises KeyboardInterrupt.
+    """Inside the `with` block, the first signal is stored in `asked`; the second raises KeyboardInterrupt.
 
-    What is saved is renamed into place when it is whole, so stopping now harms nothing.
+    Files are renamed into place only when they are complete, so stopping at once loses nothing that was saved.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The base class of what users describe: a frozen dataclass that checks every field against its annotation.
+"""The base class of configs and their parts: a frozen dataclass that checks every field against its annotation.
 
-`vitrail.codec` reads JSON with the same checks, so a mistake is refused in the same words from Python and from JSON.
+`vitrail.codec` reads JSON with the same checks, so a mistake raises the same error from Python and from JSON.
 Values of a compatible type are normalised: NumPy numbers to Python numbers, an int to a float, a list to a tuple, and
 16, "16x8" or (16, 8) to a Size.
 """
@@ -22,12 +22,12 @@ from vitrail.rules import Range, number, whole_number
 __all__ = ["Check", "Value", "check_of", "hints_of", "is_part", "kind_of", "one_of", "reads_itself"]
 
 Check = Callable[[str, Any], Any]
-"""(place, value) → the value in the annotated type, or a VitrailError that begins with the place."""
+"""(field name, value) → the value in the annotated type, or a VitrailError that begins with the field name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """Checks its fields when it is built; rules between fields come after `super().__post_init__()`."""
+    """A value that checks its fields when it is built. Subclasses check rules between fields in `__post_init__`."""
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)):
@@ -37,7 +37,7 @@ class Value:
                 object.__setattr__(self, name, value)
 
     def but(self, **changes: Any) -> Self:
-        """A copy with some fields changed, checked again."""
+        """Return a validated copy with some fields changed."""
         names = [field.name for field in dataclasses.fields(self)]
         unknown = sorted(set(changes) - set(names))
         require(
@@ -47,7 +47,7 @@ class Value:
 
 
 def kind_of(part: type) -> str:
-    """The type's name in JSON: its own KIND, or its name in words, SinCos2d → sin_cos_2d."""
+    """Return the type's name in JSON: its KIND, or its name in snake case, as SinCos2d → sin_cos_2d."""
     if hasattr(part, "KIND"):
         return part.KIND
     words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", part.__name__)
@@ -55,18 +55,18 @@ def kind_of(part: type) -> str:
 
 
 def reads_itself(option: Any) -> bool:
-    """Whether a type is text in JSON, like Size: its `of` reads what `str` writes."""
+    """Return whether a type is a string in JSON, like Size, whose `of` reads what `str` writes."""
     return isinstance(option, type) and hasattr(option, "of")
 
 
 def is_part(option: Any) -> TypeGuard[type[Value]]:
-    """Whether a type is an object in JSON."""
+    """Return whether a type is an object in JSON."""
     return isinstance(option, type) and issubclass(option, Value) and not reads_itself(option)
 
 
 @cache
 def hints_of(kind: type[Value]) -> dict[str, Any]:
-    """The annotation of every field."""
+    """Return the annotation of every field."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
@@ -103,16 +103,16 @@ def check_of(expected: Any) -> Check:
         return _text
     if isinstance(expected, type) and expected not in (int, float):
         return _text_check(expected) if reads_itself(expected) else _instance_check((expected,))
-    raise TypeError(f"{expected} is no annotation for a value's field; a number has a range, like PositiveInt")
+    raise TypeError(f"{expected} cannot annotate a value's field; a number needs a range, like PositiveInt")
 
 
 def one_of(place: str, value: Any, options: tuple[Any, ...]) -> Any:
-    """Return the option that equals the value, or raise an error that names the nearest; True is not 1."""
+    """Return the option that equals the value, or raise an error that suggests the nearest; True is not 1."""
     if type(value) is str and value in options:
         return value
     for option in options:
-        alike = str if isinstance(option, str) else Integral
-        if isinstance(value, alike) and not isinstance(value, bool) and value == option:
+        kind = str if isinstance(option, str) else Integral
+        if isinstance(value, kind) and not isinstance(value, bool) and value == option:
             return option
     near = _nearest(value, [option for option in options if isinstance(option, str)])
     remedy = f"did you mean {near!r}?" if near else "choose one of them"
@@ -120,7 +120,7 @@ def one_of(place: str, value: Any, options: tuple[Any, ...]) -> Any:
 
 
 def _nearest(value: Any, names: list[str]) -> str | None:
-    from difflib import get_close_matches  # only on the way to an error
+    from difflib import get_close_matches  # only needed for an error
 
     text = value if isinstance(value, str) else getattr(value, "__name__", "")
     lowered = {name.lower(): name for name in names}
@@ -131,7 +131,7 @@ def _union_check(options: tuple[Any, ...]) -> Check:
     parts = tuple(option for option in options if is_part(option))
     others = [option for option in options if option is not NoneType and option not in parts]
     if bool(parts) + len(others) != 1:
-        raise TypeError(f"{options} cannot be told apart; a field takes parts or one other type, perhaps None")
+        raise TypeError(f"{options} are ambiguous; a field takes either parts or one other type, and optionally None")
     check = _instance_check(parts) if parts else check_of(others[0])
     return (lambda place, value: None if value is None else check(place, value)) if NoneType in options else check
 
@@ -171,7 +171,7 @@ def _tuple_check(inner: Any) -> Check:
             raise VitrailError(f"{place} {shown(value)} is not a list or a tuple; give one")
         try:
             return tuple([check(place, item) for item in value])
-        except VitrailError:  # once more, to say which
+        except VitrailError:  # check again, to name the index
             return tuple(check(f"{place}[{index}]", item) for index, item in enumerate(value))
 
     return each

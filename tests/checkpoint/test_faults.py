@@ -64,11 +64,11 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "a header with a number of 5,000 digits": (raw(b'{"a":' + b"9" * 5000 + b"}"), "a whole number of 5,000 digits"),
     "duplicate keys": (
         raw(b'{"a":%s,"a":%s}' % ((json.dumps(entry(0, 8)).encode(),) * 2), b"\0" * 8),
-        "names 'a' twice",
+        "has the key 'a' twice",
     ),
     "a key that comes again after many others": (
         raw(b"{" + b",".join(b'"%d":0' % number for number in [*range(100_000), 99_999]) + b"}"),
-        "names '99999' twice",
+        "has the key '99999' twice",
     ),
     "overlapping offsets": (raw({"a": entry(0, 8), "b": entry(4, 12)}, b"\0" * 12), "starts at byte 4 where 8 is due"),
     "a hole": (raw({"a": entry(0, 8), "b": entry(12, 16)}, b"\0" * 16), "starts at byte 12 where 8 is due"),

@@ -262,7 +262,7 @@ def test_a_header_of_python_2_is_read_without_a_word(tmp_path: Path):
 BESIDE = {
     "a number of 5,000 digits": ('{"a": %s}' % ("9" * 5000), "has a whole number of 5,000 digits, and at most 19"),
     "a number beyond any float": ('{"layer_norm_eps": 1%s}' % ("0" * 400), "has a whole number of 401 digits"),
-    "a key twice": ('{"hidden_size": 12, "hidden_size": 24}', "names 'hidden_size' twice"),
+    "a key twice": ('{"hidden_size": 12, "hidden_size": 24}', "has the key 'hidden_size' twice"),
     "no end": ('{"a": "' + "x" * LONGEST_JSON + '"}', r"has 8,388,\d{3} bytes, and at most 8,388,608 of JSON are read"),
     "no bottom": ('{"a": ' + "[" * 100_000, "is not JSON"),
 }
@@ -399,7 +399,7 @@ def test_a_shard_whose_name_no_file_can_have_is_refused(shard: str, tmp_path: Pa
 @pytest.mark.parametrize("dialect", ["timm", "huggingface"])
 def test_weights_are_not_written_to_a_name_that_no_file_can_have(name: str, dialect: str, tmp_path: Path):
     target = tmp_path / (f"{name}.safetensors" if dialect == "timm" else name)
-    with pytest.raises(VitrailError, match=r"was not written \(File name too long\)|is no name for a file"):
+    with pytest.raises(VitrailError, match=r"was not written \(File name too long\)|is not a file name"):
         save(small(), target, dialect=dialect)
     assert not list(tmp_path.iterdir())
 

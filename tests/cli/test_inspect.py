@@ -112,7 +112,7 @@ def test_a_pool_with_weights_is_another_shape():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"position": Rotary()}, "Rotary (index) on another grid recomputed: indices go on, beyond those"),
+        ({"position": Rotary()}, "Rotary (index) on another grid recomputed: a larger grid has indices beyond those"),
         ({"position": Rotary(coordinates="normalised")}, "Rotary (normalised) on another grid recomputed: coord"),
         (
             {"position": RelativeBias(prefix=False), "attention": WindowedAttention(window=Size(2, 3))},

@@ -67,8 +67,8 @@ def test_weights_are_read_and_not_called_random(photo: Path, tmp_path: Path, cap
     ("arguments", "line"),
     [
         (["nowhere.jpg"], "nowhere.jpg: cannot be read"),
-        (["--layer", "6"], "layer 6 is not among this model's 6; use 0 to 5"),
-        (["--layer", "2", "--head", "9"], "head 9 is not among layer 2's 4; use 0 to 3"),
+        (["--layer", "6"], "layer 6 is out of range for 6 layers; use 0 to 5"),
+        (["--layer", "2", "--head", "9"], "head 9 is out of range for layer 2's 4; use 0 to 3"),
         (["--query", "8x0"], "patch (8, 0) is outside the grid 8x8"),
         (["--query", "here"], "query 'here' is not ROWxCOLUMN"),
         (["--image", "33x32"], "image 33x32 is not divisible by patch 4x4"),

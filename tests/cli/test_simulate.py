@@ -5,6 +5,7 @@ import torch
 
 from command import call
 from peers import timm
+from vitrail.parts import NoPosition, position_variants
 
 
 def test_simulate_as_json_has_every_method_and_kind(capsys):
@@ -13,7 +14,8 @@ def test_simulate_as_json_has_every_method_and_kind(capsys):
     assert {each["method"] for each in found["methods"]} >= {"timm", "huggingface", "dinov2", "torchvision", "exact"}
     assert all(len(each["bands"]) == 3 for each in found["methods"])
     assert found["methods"][0]["old"] == {"height": 5, "width": 7}
-    assert len(found["kinds"]) == 8
+    kinds = [kind.name for kind in position_variants() if kind != NoPosition()]
+    assert [kind["kind"] for kind in found["kinds"]] == kinds
     assert found["trained"] == []
 
 

@@ -451,7 +451,7 @@ def test_attention_is_timms_with_fused_attention_off():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": [2]}, "layer 2 is not among this model's 2; use 0 to 1"),
+        ({"layers": [2]}, "layer 2 is out of range for 2 layers; use 0 to 1"),
         ({"queries": [36]}, "query 36 is outside the sequence of 36 tokens"),
         ({"queries": []}, "queries is empty"),
         ({"queries": "some"}, "queries 'some' is not all, cls or patches"),
@@ -480,7 +480,7 @@ def test_what_was_not_captured_says_so():
     with capture(model, layers=[1]) as maps:
         with pytest.raises(VitrailError, match="layer 1 has not run"):
             maps[1]
-        with pytest.raises(VitrailError, match="layer 0 was not chosen"):
+        with pytest.raises(VitrailError, match="layer 0 was not captured"):
             maps[0]
 
 
@@ -488,5 +488,5 @@ def test_a_mix_of_another_kind_is_refused():
     model = make()
     strange = type("Strange", (), {"__call__": lambda self, q, k, v, *_: v})()
     attentions(model)[0].mix = strange  # type: ignore[assignment]
-    with pytest.raises(VitrailError, match="Strange has no rows to show"), capture(model):
+    with pytest.raises(VitrailError, match="Strange is not supported"), capture(model):
         model(images())

@@ -98,7 +98,7 @@ def test_other_models_are_drawn_or_say_why_not(config: Config):
     it = subject(config)
     for view in (views.view_attention, views.view_distance, views.view_filters, views.view_pca):
         assert view(it).figure.axes
-    with pytest.raises(VitrailError, match="rollout needs one grid throughout"):
+    with pytest.raises(VitrailError, match="rollout needs the same grid in every layer"):
         views.view_rollout(it)
     if isinstance(config, MobileConfig):
         for view in (views.view_positions, views.view_patches):
@@ -139,7 +139,7 @@ def test_a_view_of_one_head_names_where_the_row_went():
 
 def test_pictures_say_how_they_are_upsampled():
     texts = [views.view_attention(subject(), smooth=smooth).figure.texts[1].get_text() for smooth in (False, True)]
-    assert "one square a token" in texts[0]
+    assert "one square per token" in texts[0]
     assert "smooth (bilinear)" in texts[1]
 
 

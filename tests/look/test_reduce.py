@@ -347,7 +347,7 @@ def test_stems_and_adaptive_levels_have_filters_too():
     assert projection_filters(model).filters.shape == (16, 3, 3, 3)
     adaptive = small(embedding=parts.Adaptive(patches=(Size(2, 2), Size(4, 4))))
     assert projection_filters(adaptive, level=1).filters.shape == (24, 3, 4, 4)
-    with pytest.raises(VitrailError, match="level 2 is not among 2"):
+    with pytest.raises(VitrailError, match="level 2 is out of range for 2"):
         projection_filters(adaptive, level=2)
 
 
@@ -446,7 +446,7 @@ def test_who_has_no_positions_says_so():
         position_similarity(small(position=parts.NoPosition()))
     with pytest.raises(VitrailError, match="mobile model has no positions"):
         position_similarity(build(MobileConfig(image=Size(64, 128))))  # type: ignore[arg-type]
-    with pytest.raises(VitrailError, match="head 3 is not among this layer's 3"):
+    with pytest.raises(VitrailError, match="head 3 is out of range for 3 heads"):
         position_similarity(small(position=parts.RelativeBias()), head=3)
 
 

@@ -283,7 +283,7 @@ def test_a_quadtree_from_scores_is_the_embedding_s_own(threshold):
     assert tree.rectangles is not None
     assert torch.equal(tree.rectangles, layout.rectangles)
     assert tree.grid == layout.grid
-    with pytest.raises(VitrailError, match="of 2 images"):
+    with pytest.raises(VitrailError, match="scores has 2 images"):
         quadtree(detail_scores(busy_image(96, 160), SIZES["8/16/32"]), threshold)
 
 

@@ -116,7 +116,7 @@ def test_floats_are_not_taken_for_bytes():
 
 
 def test_overlapping_patches_cannot_be_cut_from_bytes():
-    with pytest.raises(VitrailError, match="overlapping patches cannot be cut from bytes"):
+    with pytest.raises(VitrailError, match="makes patches overlap, and these cannot be cut from uint8"):
         PatchEmbed(Size(4, 4), 8, stride=Size(2, 2)).from_bytes([0.5] * 3, [0.5] * 3)
 
 

@@ -190,8 +190,8 @@ def test_cropping_keeps_the_centre():
         (SMALL, torch.zeros(1, 3, 21, 28), None, "image 21x28 is not divisible by patch 4x4"),
         (SMALL, torch.zeros(1, 4, 20, 28), None, r"image has shape \(1, 4, 20, 28\); give \(batch, 3, height, width\)"),
         (SMALL, torch.zeros(3, 20, 28), None, "image has shape"),
-        (SMALL, torch.zeros(1, 3, 20, 28), [Size(4, 4)], "sizes are for remainder 'pad'"),
-        (SMALL.but(remainder="pad"), torch.zeros(1, 3, 40, 28), None, "larger than the model's canvas 20x28"),
+        (SMALL, torch.zeros(1, 3, 20, 28), [Size(4, 4)], "sizes needs remainder 'pad'"),
+        (SMALL.but(remainder="pad"), torch.zeros(1, 3, 40, 28), None, "larger than the config's image 20x28"),
         (SMALL.but(remainder="pad"), torch.zeros(1, 3, 8, 8), [Size(9, 8)], "give each image's own size, at most 8x8"),
     ],
 )

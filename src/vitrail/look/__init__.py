@@ -1,4 +1,4 @@
-"""Model + image → maps → pictures: attention, rollout, head statistics, token colours, filters, positions."""
+"""Look inside a model: attention, rollout, head statistics, token colours, filters and positions, as tensors."""
 
 from vitrail.look.capture import AttentionMap, Maps, capture
 from vitrail.look.cells import Cells, cells_of

@@ -1,10 +1,10 @@
-"""Attention by layer and head, observed from outside: the model keeps its fused attention and its exact outputs.
+"""Capture attention weights by layer and head, while the model keeps its fused attention and its exact outputs.
 
     with capture(model, layers=[0, 11], queries="cls") as maps:
         model(image)
     maps[11].weights  # (B, h, 1, T)
 
-Forward hooks on the attention modules compute, from the same input, the rows that were asked for.
+Forward hooks on the attention modules compute the requested rows from the same input.
 
 Shapes: B images, h heads, T tokens of which p are the prefix and N patches, Q queries.
 """
@@ -32,36 +32,36 @@ from vitrail.nn.rotary import Rotation
 __all__ = ["AttentionMap", "Maps", "Queries", "capture", "layer_index"]
 
 Queries = Literal["all", "cls", "patches"] | Sequence[int]
-"""Whose rows: everybody's, the CLS token's, the patches', or those of tokens by their place in the sequence."""
+"""Which queries: all tokens, the CLS token, the patches, or tokens by their index in the sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """One layer's attention: what each query takes from every token."""
+    """The attention weights of one layer."""
 
     layer: int
     name: str
     """The module's name in the model: `blocks.6.attention`."""
     weights: Tensor
-    """(B, h, Q, T); a row sums to 1 over what it may meet. Dropout is not in it."""
+    """(B, h, Q, T), without dropout; a row sums to 1 over the keys that it attends to."""
     queries: Tensor
-    """(Q,): the tokens' places in the sequence."""
+    """(Q,): indices in the sequence."""
     layout: Layout
     places: Size | None = None
-    """In a mobile model each place of a patch attends by itself: B counts (image, place row, place column)."""
+    """Set in a mobile model, where attention runs per pixel of a patch: B counts (image, row, column in the patch)."""
 
     @property
     def prefix(self) -> Tensor:
-        """(B, h, Q, p): what goes to CLS, distillation and registers."""
+        """(B, h, Q, p): the weights of CLS, distillation and registers."""
         return self.weights[..., : self.layout.prefix]
 
     @property
     def patches(self) -> Tensor:
-        """(B, h, Q, N): what goes to patches."""
+        """(B, h, Q, N): the weights of patches."""
         return self.weights[..., self.layout.prefix :]
 
     def on_grid(self) -> Tensor:
-        """(B, h, Q, rows, columns): what goes to patches, where they lie; a large adaptive patch fills its cells."""
+        """Return the weights of patches on the grid, (B, h, Q, rows, columns); an adaptive patch fills its cells."""
         flat = self.patches.flatten(1, 2).mT  # (B, N, h·Q)
         return to_dense(flat, self.layout).unflatten(1, self.weights.shape[1:3])
 
@@ -70,7 +70,7 @@ Kept = TypeVar("Kept")
 
 
 class Maps(Mapping[int, Kept], Generic[Kept]):
-    """What the last forward pass left, by layer; a negative layer counts from the end."""
+    """The maps of the last forward pass, by layer; a negative layer counts from the end."""
 
     def __init__(self, layers: Sequence[int], depth: int) -> None:
         self._layers, self._depth = tuple(layers), depth
@@ -79,7 +79,7 @@ class Maps(Mapping[int, Kept], Generic[Kept]):
     def __getitem__(self, layer: int) -> Kept:
         layer = layer_index(layer, self._depth)
         if layer not in self._layers:
-            raise VitrailError(f"layer {layer} was not chosen; capture it with layers=[{layer}, …]")
+            raise VitrailError(f"layer {layer} was not captured; capture it with layers=[{layer}, …]")
         if layer not in self._kept:
             raise VitrailError(f"layer {layer} has not run; call the model inside the with block")
         return self._kept[layer]
@@ -116,44 +116,46 @@ def capture(
     layers: Sequence[int] | None = None,
     queries: Queries = "all",
     *,
-    keep: Callable[[AttentionMap], Any] = lambda found: found,
+    keep: Callable[[AttentionMap], Any] = lambda attention: attention,
 ) -> Iterator[Maps[Any]]:
-    """Observe the attention of `layers` (all unless chosen) while the block runs the model.
+    """Capture the attention of `layers` (default: all) from forward passes inside the `with` block.
 
-    `keep` reduces each layer's map as soon as it is known, so that large images need one layer's memory at a time:
-    `capture(model, keep=attention_distance)`. Hooks are gone after the block, whatever happens in it.
+    `keep` reduces each layer's map as soon as it is computed, so that large images need one layer's memory at a time:
+    `capture(model, keep=attention_distance)`. The hooks are always removed after the block.
     """
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
+    modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
     require(
-        len(found) > 0,
-        f"{type(model).__name__} has no attention of vitrail's to capture; load it with vitrail, or build it",
+        len(modules) > 0,
+        f"{type(model).__name__} has no vitrail attention module to capture; load the model with vitrail, or build it",
     )
     if queries == "cls":
         config = getattr(model, "config", None)
         require(
             isinstance(config, ViTConfig) and config.prefix.cls,
-            f"{type(model).__name__} has no CLS token to ask; use queries='patches' or places in the sequence",
+            f"queries 'cls' needs a CLS token, and {type(model).__name__} has none; use 'patches' or token indices",
         )
-    chosen = range(len(found)) if layers is None else sorted({layer_index(layer, len(found)) for layer in layers})
+    depth = len(modules)
+    chosen = range(depth) if layers is None else sorted({layer_index(layer, depth) for layer in layers})
     places = _places(model)
-    maps: Maps[Any] = Maps(chosen, len(found))
+    maps: Maps[Any] = Maps(chosen, depth)
 
     def observer(layer: int, name: str) -> Callable[..., None]:
         def observe(attention: Attention, arguments: tuple, keywords: dict, _: Tensor) -> None:
             with torch.no_grad():
-                x, layout, q, k, bias = _met(attention, *arguments, **keywords)
-                asked = _resolve(queries, layout, x)
+                x, layout, q, k, bias = _mix_inputs(attention, *arguments, **keywords)
+                rows = _resolve(queries, layout, x)
                 padding = attention.padding(layout)
-                weights = attention_rows(attention.mix, q, k, bias, layout, asked, padding=padding)
-                one = AttentionMap(
-                    layer=layer, name=name, weights=weights, queries=asked, layout=layout, places=places.get(attention)
+                weights = attention_rows(attention.mix, q, k, bias, layout, rows, padding=padding)
+                captured = AttentionMap(
+                    layer=layer, name=name, weights=weights, queries=rows, layout=layout, places=places.get(attention)
                 )
-                maps._keep(layer, keep(one))
+                maps._keep(layer, keep(captured))
 
         return observe
 
     hooks = [
-        found[layer][1].register_forward_hook(observer(layer, found[layer][0]), with_kwargs=True) for layer in chosen
+        modules[layer][1].register_forward_hook(observer(layer, modules[layer][0]), with_kwargs=True)
+        for layer in chosen
     ]
     try:
         yield maps
@@ -163,18 +165,18 @@ def capture(
 
 
 def layer_index(layer: int, depth: int) -> int:
-    """A layer counted from the front, 0 first; −1 is the last."""
+    """Return a non-negative layer index; −1 is the last layer."""
     require(
         -depth <= layer < depth,
-        f"layer {layer} is not among this model's {depth}; use 0 to {depth - 1}, or −1 for the last",
+        f"layer {layer} is out of range for {depth} layers; use 0 to {depth - 1}, or −1 for the last",
     )
     return layer % depth
 
 
-def _met(
+def _mix_inputs(
     attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None
 ) -> tuple[Tensor, Layout, Tensor, Tensor, Tensor | None]:
-    """The input, and q, k and bias as attention's mix gets them."""
+    """Return the input and layout, and q, k and bias as the mix gets them."""
     q, k, _ = attention.heads(x)
     return x, layout, *attention.placed(q, k, layout, shared)
 
@@ -185,10 +187,10 @@ def _resolve(queries: Queries, layout: Layout, x: Tensor) -> Tensor:
         return torch.zeros(1, dtype=torch.long, device=x.device)
     if isinstance(queries, str):
         require(
-            queries in ("all", "patches"), f"queries {queries!r} is not all, cls or patches; or give places of tokens"
+            queries in ("all", "patches"), f"queries {queries!r} is not all, cls or patches; use one, or token indices"
         )
         return torch.arange(layout.prefix if queries == "patches" else 0, tokens, device=x.device)
-    require(len(queries) > 0, "queries is empty; name at least one token")
+    require(len(queries) > 0, "queries is empty; give at least one token index")
     for query in queries:
         require(
             0 <= query < tokens,
@@ -198,7 +200,7 @@ def _resolve(queries: Queries, layout: Layout, x: Tensor) -> Tensor:
 
 
 def _places(model: nn.Module) -> dict[nn.Module, Size]:
-    """Attention modules of a mobile model, and the patch whose places they keep apart."""
+    """Map the attention modules of a mobile model to the patch whose pixels they process separately."""
     return {
         inner: module.patch
         for module in model.modules()

@@ -1,4 +1,4 @@
-"""Where a grid of tokens lies on the image, in pixels."""
+"""The position of a token grid on the image, in pixels."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import Patches
 
-__all__ = ["Cells", "Step", "cells_of"]
+__all__ = ["Cells", "Spacing", "cells_of"]
 
-Step = tuple[float, float]
-"""Pixels from one patch to the next: down, across."""
+Spacing = tuple[float, float]
+"""Pixels from one patch to the next: vertically, horizontally."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The top left corner of a grid and the size of one cell, in pixels of the image as the model sees it."""
+    """A grid's top left corner and the size of one cell, in pixels of the model's input image."""
 
     grid: Size
-    step: Step
+    step: Spacing
     top: float = 0.0
     left: float = 0.0
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """left, right, bottom, top: the order in which matplotlib's imshow takes it."""
+        """(left, right, bottom, top), the order of matplotlib's imshow."""
         return (
             self.left,
             self.left + self.step[1] * self.grid.width,
@@ -34,14 +34,14 @@ class Cells:
         )
 
     def box(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """top, left, height, width of one cell."""
+        """Return (top, left, height, width) of one cell."""
         return self.top + row * self.step[0], self.left + column * self.step[1], *self.step
 
 
 def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
-    """The cells of a layer's `grid` on an image of `seen` pixels, remainder already dealt with.
+    """Return the cells of a layer's `grid` on an image of `seen` pixels, which leaves no remainder.
 
-    Overlapping patches have cells of one stride, around the patches' centres.
+    Cells of overlapping patches have the size of the stride, around the patches' centres.
     """
     if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches) and config.embedding.stride is not None:
         patch, stride = config.embedding.patch, config.embedding.stride

@@ -1,6 +1,6 @@
-"""The projection's filters, and the few that the rest are made of: what a model looks for in a patch.
+"""The filters of the patch projection, and their principal components: what a model looks for in a patch.
 
-Shapes: D filters of C channels and P×Q pixels, k principal ones; B images of H×W pixels, h×w places.
+Shapes: D filters of C channels and P×Q pixels, k principal filters; B images of H×W pixels, h×w positions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
 from vitrail.nn.pyramid import PyramidEmbed
 from vitrail.nn.remainder import fit_pixels
 
-__all__ = ["Filters", "Projection", "filter_responses", "projection_filters", "projection_of"]
+__all__ = ["Filters", "PixelProjection", "filter_responses", "projection_filters", "projection_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projection:
-    """What meets the pixels first, as a convolution."""
+class PixelProjection:
+    """A model's first layer, as a convolution over pixels."""
 
     weight: Tensor
     """(D, C, P, Q)."""
@@ -38,28 +38,28 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """A projection as pictures. Every filter is a sum of the principal ones; the first few carry most of it."""
+    """The filters of a projection. Every filter is a sum of principal ones, and the first few account for most."""
 
     filters: Tensor
-    """(D, C, P, Q): the weights themselves."""
+    """(D, C, P, Q): the weights."""
     principal: Tensor
-    """(k, C, P, Q): the right singular vectors, of norm 1, strongest first; the largest value is positive."""
+    """(k, C, P, Q): right singular vectors, strongest first; signs make the largest value positive."""
     shares: Tensor
-    """(k,): of the weights' squared norm, what each principal filter carries."""
+    """(k,): each principal filter's share of the weights' squared norm."""
     stage: str
     """Which convolution or projection these are."""
 
     @property
     def effective_rank(self) -> float:
-        """How many filters of equal strength would spread as widely: exp of the shares' entropy."""
+        """The exponential of the shares' entropy: the number of equally strong filters with the same entropy."""
         return float(torch.exp(-torch.special.xlogy(self.shares, self.shares).sum()))
 
 
 @torch.no_grad()
 def projection_filters(model: nn.Module, *, level: int = 0) -> Filters:
-    """The filters that meet the pixels: of a stem the first convolution, of adaptive patches those of size `level`."""
-    found = projection_of(model, level=level)
-    weight = found.weight.detach().to(torch.promote_types(found.weight.dtype, torch.float32))
+    """Return the filters of the first layer; for adaptive patches, those of patch size number `level`."""
+    projection = projection_of(model, level=level)
+    weight = projection.weight.detach().to(torch.promote_types(projection.weight.dtype, torch.float32))
     _, strength, vectors = torch.linalg.svd(weight.flatten(1), full_matrices=False)
     largest = vectors.gather(1, vectors.abs().argmax(dim=1, keepdim=True))
     energy = strength.square()
@@ -67,25 +67,26 @@ def projection_filters(model: nn.Module, *, level: int = 0) -> Filters:
         filters=weight,
         principal=(vectors * largest.sign()).view(-1, *weight.shape[1:]),
         shares=energy / energy.sum(),
-        stage=found.stage,
+        stage=projection.stage,
     )
 
 
 @torch.no_grad()
 def filter_responses(model: nn.Module, image: Tensor, weight: Tensor | None = None, *, level: int = 0) -> Tensor:
-    """(B, C, H, W) → (B, D, h, w): what every filter answers at every place, as the model computes it.
+    """(B, C, H, W) → (B, D, h, w): the response of every filter at every position, as the model computes it.
 
-    With `weight`, (k, C, P, Q), the answers of other filters at the same places: the principal ones, say.
+    `weight`, (k, C, P, Q), replaces the model's filters, for example by the principal ones.
     """
-    found, config = projection_of(model, level=level), getattr(model, "config", None)
+    projection, config = projection_of(model, level=level), getattr(model, "config", None)
     if isinstance(config, ViTConfig):
         image = fit_pixels(image, config.fit(Size(*image.shape[2:])))
-    bias = found.bias if weight is None else None
-    return F.conv2d(image, found.weight if weight is None else weight, bias, tuple(found.stride), found.padding)
+    bias = projection.bias if weight is None else None
+    weight = projection.weight if weight is None else weight
+    return F.conv2d(image, weight, bias, tuple(projection.stride), projection.padding)
 
 
-def projection_of(model: nn.Module, *, level: int = 0) -> Projection:
-    """A model's first convolution: of a stem the first of several, of adaptive patches that of size `level`."""
+def projection_of(model: nn.Module, *, level: int = 0) -> PixelProjection:
+    """Return a model's first layer; for adaptive patches, the projection of patch size number `level`."""
     embedding = model.stem if isinstance(model, MobileViT) else getattr(model, "embedding", model)
     match embedding:
         case PatchEmbed():
@@ -93,12 +94,12 @@ def projection_of(model: nn.Module, *, level: int = 0) -> Projection:
         case BytePatchEmbed():
             weight = embedding.weight.unflatten(1, (*embedding.patch, -1)).permute(0, 3, 1, 2)  # (D, C, P, Q)
             stage = "patch projection of bytes"
-            return Projection(weight=weight, bias=embedding.bias, stride=embedding.patch, padding=0, stage=stage)
+            return PixelProjection(weight=weight, bias=embedding.bias, stride=embedding.patch, padding=0, stage=stage)
         case PyramidEmbed():
             return _patches(embedding.finest, "finest patch projection")
         case AdaptiveEmbed():
             sizes = len(embedding.projections)
-            require(0 <= level < sizes, f"level {level} is not among {sizes} patch sizes; use 0 to {sizes - 1}")
+            require(0 <= level < sizes, f"level {level} is out of range for {sizes} patch sizes; use 0 to {sizes - 1}")
             projection = embedding.projections[level]
             assert isinstance(projection, PatchEmbed)
             return _patches(projection, f"projection of {projection.patch} patches")
@@ -106,13 +107,14 @@ def projection_of(model: nn.Module, *, level: int = 0) -> Projection:
             return _halving(embedding.layers[0].conv)  # type: ignore[arg-type]
     if isinstance(model, MobileViT):
         return _halving(model.stem.conv)
-    raise VitrailError(f"{type(model).__name__} has no projection of pixels; give a model, or its embedding")
+    raise VitrailError(f"{type(model).__name__} has no pixel projection; give a model, or its embedding")
 
 
-def _patches(embed: PatchEmbed, stage: str) -> Projection:
-    return Projection(weight=embed.weight, bias=embed.bias, stride=embed.stride or embed.patch, padding=0, stage=stage)
+def _patches(embed: PatchEmbed, stage: str) -> PixelProjection:
+    stride = embed.stride or embed.patch
+    return PixelProjection(weight=embed.weight, bias=embed.bias, stride=stride, padding=0, stage=stage)
 
 
-def _halving(conv: nn.Conv2d) -> Projection:
+def _halving(conv: nn.Conv2d) -> PixelProjection:
     stage = "first convolution of the stem"
-    return Projection(weight=conv.weight, bias=conv.bias, stride=Size(2, 2), padding=1, stage=stage)
+    return PixelProjection(weight=conv.weight, bias=conv.bias, stride=Size(2, 2), padding=1, stage=stage)

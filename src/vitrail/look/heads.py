@@ -1,4 +1,4 @@
-"""What kind of head it is: how far it looks, and how widely it spreads.
+"""Statistics of attention heads: mean attention distance and entropy.
 
 Shapes: B images, h heads, Q queries of which q are patches, N patches.
 """
@@ -12,43 +12,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.look.capture import AttentionMap
-from vitrail.look.cells import Step
+from vitrail.look.cells import Spacing
 
 __all__ = ["attention_distance", "evenly", "head_entropy"]
 
 
-def attention_distance(found: AttentionMap, step: Step = (1, 1)) -> Tensor:
-    """(B, h): the mean distance from a patch to the patches it attends to, weighted by attention.
+def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tensor:
+    """Return (B, h): the mean distance from a patch to the patches it attends to, weighted by attention.
 
-    In patches; in pixels if `step` is a cell's (height, width). Prefix tokens lie nowhere: they neither ask nor count,
-    and what goes to them is left out of a row's weights. Padding counts as little.
+    The unit is patches, or pixels if `step` is a cell's (height, width). Prefix tokens have no position, so they are
+    left out as queries and as keys; so is padding.
     """
-    layout = found.layout
-    asks = found.queries >= layout.prefix
-    queries = found.queries[asks] - layout.prefix
-    weights = F.normalize(found.patches[:, :, asks], p=1, dim=-1)  # (B, h, q, N)
+    layout = attention.layout
+    asks = attention.queries >= layout.prefix
+    queries = attention.queries[asks] - layout.prefix
+    weights = F.normalize(attention.patches[:, :, asks], p=1, dim=-1)  # (B, h, q, N)
     centres = layout.centres(weights.device).to(weights.dtype) * weights.new_tensor(tuple(step))
     if centres.ndim == 2:
         centres = centres[None]
     away = torch.cdist(centres[:, queries], centres, compute_mode="donot_use_mm_for_euclid_dist")  # (B or 1, q, N)
-    return _mean((weights * away[:, None]).sum(dim=-1), replace(found, queries=found.queries[asks]))
+    return _mean((weights * away[:, None]).sum(dim=-1), replace(attention, queries=attention.queries[asks]))
 
 
-def head_entropy(found: AttentionMap) -> Tensor:
-    """(B, h): the mean entropy of a row, in bits: b bits spread as widely as 2ᵇ tokens of equal weight."""
-    weights = found.weights
-    return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), found)
+def head_entropy(attention: AttentionMap) -> Tensor:
+    """Return (B, h): the mean entropy of a row, in bits; 2ᵇ equal weights have an entropy of b bits."""
+    weights = attention.weights
+    return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), attention)
 
 
-def evenly(found: AttentionMap) -> AttentionMap:
-    """The same rows with one head that has no preference: whatever it may meet weighs the same."""
-    reach = (found.weights[:, :1] > 0).to(found.weights)
-    return replace(found, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))
+def evenly(attention: AttentionMap) -> AttentionMap:
+    """Return the map of one uniform head: all keys that a query attends to get equal weight."""
+    reach = (attention.weights[:, :1] > 0).to(attention.weights)
+    return replace(attention, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))
 
 
-def _mean(values: Tensor, found: AttentionMap) -> Tensor:
-    """(B, h, Q) → (B, h), over the queries that are real."""
-    if found.layout.mask is None:
+def _mean(values: Tensor, attention: AttentionMap) -> Tensor:
+    """(B, h, Q) → (B, h): the mean over queries that are not padding."""
+    if attention.layout.mask is None:
         return values.mean(dim=-1)
-    real = found.layout.mask[:, None, found.queries].to(values.dtype)
+    real = attention.layout.mask[:, None, attention.queries].to(values.dtype)
     return (values * real).sum(dim=-1) / real.sum(dim=-1)

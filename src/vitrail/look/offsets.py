@@ -1,6 +1,6 @@
-"""What a similarity of positions follows: distance on the grid, and the offset between two patches.
+"""How position similarity depends on the distance and on the offset between two patches.
 
-Shapes: r×c grid, N = r·c patches; it has (2r − 1)·(2c − 1) offsets.
+Shapes: an r×c grid has N = r·c patches and (2r − 1)·(2c − 1) offsets.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ __all__ = ["ByDistance", "ByOffset", "by_distance", "by_offset"]
 
 @dataclass(frozen=True, kw_only=True)
 class ByOffset:
-    """Similarity of pairs of patches, gathered by the offset between them, (2r − 1, 2c − 1) each.
+    """Similarity of pairs of patches, grouped by their offset; tensors are (2r − 1, 2c − 1).
 
-    The middle is a patch with itself; below it are keys that lie below the query.
+    The centre is a patch with itself; below the centre are keys below the query.
     """
 
     means: Tensor
     variances: Tensor
     pairs: Tensor
     share: float
-    """Share of the variance over pairs of different patches that the offset alone explains; 1 if constant."""
+    """The share of the variance over pairs of different patches that the offset explains; 1 if constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByDistance:
-    """Similarity of pairs of different patches, gathered by their distance, rounded to whole patches."""
+    """Similarity of pairs of different patches, grouped by their distance, rounded to whole patches."""
 
     distances: tuple[int, ...]
     means: tuple[float, ...]
     spreads: tuple[float, ...]
-    """Standard deviation over the pairs of a distance."""
+    """The standard deviation over the pairs at each distance."""
     pairs: tuple[int, ...]
     correlation: float
-    """Correlation of similarity with distance over all pairs: negative if near patches are alike; 0 if constant."""
+    """The correlation of similarity with distance over all pairs: negative if near patches are similar."""
 
 
-def by_offset(found: PositionSimilarity) -> ByOffset:
-    """The similarity as if only the offset mattered, and how much of it that is."""
-    grid, values = found.grid, found.values.detach().double().flatten()
+def by_offset(similarity: PositionSimilarity) -> ByOffset:
+    """Group similarity by offset, and return how much of it the offset explains."""
+    grid, values = similarity.grid, similarity.values.detach().double().flatten()
     index, offsets = offset_index(grid, grid).T.flatten(), offsets_of(grid)  # transposed: key − query
     pairs = torch.bincount(index, minlength=offsets.area)
     means = torch.bincount(index, values, offsets.area) / pairs
@@ -63,31 +63,31 @@ def by_offset(found: PositionSimilarity) -> ByOffset:
     )
 
 
-def by_distance(found: ByOffset) -> ByDistance:
-    """The same by distance: pairs with one offset are as far apart."""
-    pairs, means, variances = (each.flatten() for each in (found.pairs, found.means, found.variances))
-    require(len(pairs) > 1, "a grid of one patch has no pairs; give a larger one")
-    rows, columns = (torch.arange(side, dtype=torch.float64) - side // 2 for side in found.pairs.shape)
+def by_distance(offsets: ByOffset) -> ByDistance:
+    """Group similarity by distance, from its statistics by offset: pairs of one offset have one distance."""
+    pairs, means, variances = (each.flatten() for each in (offsets.pairs, offsets.means, offsets.variances))
+    require(len(pairs) > 1, "the grid has one patch and so no pairs; give a larger grid")
+    rows, columns = (torch.arange(side, dtype=torch.float64) - side // 2 for side in offsets.pairs.shape)
     distance = torch.hypot(rows[:, None], columns).flatten()
     index = distance.round().long()
     count = torch.bincount(index, pairs)
     mean = torch.bincount(index, pairs * means) / count
     spread = torch.bincount(index, pairs * (variances + (means - mean[index]).square())).div(count).sqrt()
-    there = [at for at, pair in enumerate(count.tolist()) if at and pair]
+    distances = [index for index, pair in enumerate(count.tolist()) if index and pair]
     apart = _apart(pairs)
     far, alike = _spread(pairs, distance, torch.zeros_like(distance), apart), _spread(pairs, means, variances, apart)
     both = (pairs * (distance - _mean(pairs, distance, apart)) * (means - _mean(pairs, means, apart)))[apart].sum()
     return ByDistance(
-        distances=tuple(there),
-        means=tuple(mean[there].tolist()),
-        spreads=tuple(spread[there].tolist()),
-        pairs=tuple(int(pair) for pair in count[there].tolist()),
+        distances=tuple(distances),
+        means=tuple(mean[distances].tolist()),
+        spreads=tuple(spread[distances].tolist()),
+        pairs=tuple(int(pair) for pair in count[distances].tolist()),
         correlation=both.item() / (far * alike) ** 0.5 if far and alike else 0.0,
     )
 
 
 def _apart(pairs: Tensor) -> Tensor:
-    """All offsets but that of a patch with itself, which is the middle one."""
+    """True for all offsets but that of a patch with itself, which is the middle one."""
     apart = torch.ones_like(pairs, dtype=torch.bool)
     apart[len(pairs) // 2] = False
     return apart
@@ -98,7 +98,7 @@ def _mean(pairs: Tensor, means: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _spread(pairs: Tensor, means: Tensor, variances: Tensor, chosen: Tensor) -> float:
-    """The sum of squares around the mean of all pairs; 0 where it is rounding."""
+    """Return the sum of squared deviations from the mean of all pairs; 0 if it is only rounding error."""
     within = (pairs * variances)[chosen].sum()
     between = (pairs * (means - _mean(pairs, means, chosen)).square())[chosen].sum()
     size = (pairs * means.square())[chosen].sum()

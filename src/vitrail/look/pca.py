@@ -1,4 +1,4 @@
-"""Tokens as colours: their three principal components as red, green and blue.
+"""Show tokens as colours: their first three principal components as red, green and blue.
 
 Shapes: B images, T tokens of which the last N are patches, n real patches of all images, D width.
 """
@@ -18,12 +18,12 @@ __all__ = ["TokenColours", "pca_colours"]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenColours:
-    """Alike tokens have alike colours, across all images of the batch."""
+    """A colour per patch token; similar tokens have similar colours, across all images of the batch."""
 
     rgb: Tensor
-    """(B, N, 3), 0 … 1; black for padding and, if split off, for the background."""
+    """(B, N, 3), 0 … 1; padding and a removed background are black."""
     shares: tuple[float, ...]
-    """The share of the tokens' variance that each of the three components holds."""
+    """The share of the tokens' variance that each of the three components explains."""
     shown: Tensor
     """(B, N), true for the patches that were coloured."""
 
@@ -32,14 +32,14 @@ class TokenColours:
 def pca_colours(
     tokens: Tensor, layout: Layout, *, foreground: bool = False, clip: tuple[float, float] = (0.02, 0.98)
 ) -> TokenColours:
-    """Colour the patches of (B, T, D). One basis serves the whole batch.
+    """Colour the patches of (B, T, D) by the principal components of the whole batch.
 
-    A component's sign is the one that makes it skew upward, so that a rotation of the features changes nothing; it is
-    scaled from its `clip` quantiles to 0 … 1, so that a few extreme tokens do not take all the contrast. With
-    `foreground`, the first component, cut in two (Otsu), splits off the side that has more of the image's border,
-    and only the rest is coloured, by components of its own.
+    Signs are chosen for positive skewness, so that a rotation of the features changes nothing. Values are scaled from
+    their `clip` quantiles to 0 … 1, so that a few extreme tokens do not use up the contrast. With `foreground`, the
+    first component is split by Otsu's threshold, the side with more of the image's border is removed as background,
+    and the components of the rest give the colours.
     """
-    require(0 <= clip[0] < clip[1] <= 1, f"clip {clip} is not two rising shares between 0 and 1; use (0.02, 0.98)")
+    require(0 <= clip[0] < clip[1] <= 1, f"clip {clip} is not two increasing values in 0 … 1; use (0.02, 0.98)")
     patches = tokens[:, layout.prefix :].double()
     shown = layout.patch_mask
     if shown is None:
@@ -58,9 +58,9 @@ def pca_colours(
 
 
 def _components(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, D) → scores (n, 3) and shares of variance (3,); components that the data lack are zero."""
+    """(n, D) → scores (n, 3) and shares of variance (3,); missing components are zero."""
     x = x - x.mean(dim=0)
-    values, vectors = torch.linalg.eigh(x.T @ x)  # rising
+    values, vectors = torch.linalg.eigh(x.T @ x)  # ascending
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     count = min(3, x.shape[1])
     scores = x.new_zeros(x.shape[0], 3)
@@ -78,7 +78,7 @@ def _scaled(scores: Tensor, clip: tuple[float, float]) -> Tensor:
 
 
 def _otsu(values: Tensor) -> Tensor:
-    """The cut that leaves the most variance between its two sides."""
+    """Return Otsu's threshold, which maximises the variance between its two sides."""
     values = values.sort().values
     below = torch.arange(1, len(values), device=values.device)
     sums = values.cumsum(0)

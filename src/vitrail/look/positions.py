@@ -1,4 +1,4 @@
-"""How alike a model's positions make its patches: for every patch, its similarity with every other.
+"""Position similarity: how similar a model's positions make each patch to every other.
 
 Shapes: r×c grid, N = r·c patches, T tokens with the prefix, h heads, d values per head, D width.
 """
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.config import MobileConfig, ViTConfig
+from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.capture import layer_index
@@ -30,14 +30,14 @@ __all__ = ["PositionSimilarity", "position_similarity"]
 
 @dataclass(frozen=True, kw_only=True)
 class PositionSimilarity:
-    """A grid of grids: `values[i, j]` is patch (i, j)'s similarity with all patches."""
+    """A grid of grids: `values[i, j]` is the similarity of patch (i, j) to all patches."""
 
     values: Tensor
     """(r, c, r, c)"""
     kind: str
-    """Which positions: learned, sine, rotary, relative …"""
+    """The kind of position: learned, sine, rotary, relative …"""
     measure: str
-    """What the numbers are, with their unit."""
+    """What the values are, with their unit."""
 
     @property
     def grid(self) -> Size:
@@ -52,17 +52,14 @@ def position_similarity(
     layer: int = 0,
     head: int | None = None,
 ) -> PositionSimilarity:
-    """The similarity that positions alone give, on the model's grid or, carried over as the model would, on another.
+    """Return the similarity that positions alone cause, on the model's grid or on another, as the model would run it.
 
-    Added positions: the cosine of two rows. Rotary: q·k of two equal tokens, each turned by its place, over their
-    norms. Relative: the bias itself, within a window where there are windows. Where every layer or head has its own,
-    `layer` chooses, and `head`; of no head it is the mean.
+    Added positions: the cosine of two rows. Rotary: q·k of two equal tokens, each rotated for its position, over their
+    norms. Relative: the bias itself, within a window if attention is windowed. `layer` and `head` choose among
+    positions that differ by layer or head; the default is the mean over heads.
     """
-    require(
-        not isinstance(model.config, MobileConfig),
-        "a mobile model has no positions: its convolutions tell places apart",
-    )
-    assert not isinstance(model, MobileViT)
+    if isinstance(model, MobileViT):
+        raise VitrailError("a mobile model has no positions, only convolutions; use a ViT or a pyramid")
     prefix = model.config.prefix.count if isinstance(model.config, ViTConfig) else 0
     where = grid or model.config.grid
     layout = Layout(grid=where, frame=where).with_prefix(prefix)
@@ -85,7 +82,7 @@ def position_similarity(
             turned = rotation.turn(equal)[0, :, prefix:]  # (1 or h, N, d)
             values, measure = turned @ turned.mT / width, "q·k of equal tokens, over |q||k|"
         case _:
-            raise VitrailError("this model has no positions: without them an encoder cannot tell patches apart")
+            raise VitrailError("this model has no positions, so there is no similarity to show; use one that has some")
     own = model.config.position if isinstance(model.config, ViTConfig) else RelativeBias()
     kind = own.describe().words
     if shared is None:
@@ -107,5 +104,5 @@ def _one_head(values: Tensor, head: int | None) -> Tensor:
         return values
     if head is None or len(values) == 1:
         return values.mean(dim=0)
-    require(0 <= head < len(values), f"head {head} is not among this layer's {len(values)}; use 0 to {len(values) - 1}")
+    require(0 <= head < len(values), f"head {head} is out of range for {len(values)} heads; use 0 to {len(values) - 1}")
     return values[head]

@@ -1,4 +1,4 @@
-"""What is looked at: a photograph as a model sees it, and as people want to see it.
+"""An image to look at: the model's input, and the same part of the photograph at display resolution.
 
 Shapes: C channels, H×W pixels.
 """
@@ -26,27 +26,27 @@ from vitrail.nn.vit import ViT
 __all__ = ["Subject", "subject_of"]
 
 SHOWN = 1024
-"""Pixels of the longer side of a photograph on the page."""
+"""Pixels of the longer side of a displayed photograph."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model and an image for it, with the same view as a photograph."""
+    """A model, its input image, and a photograph of the same part for display."""
 
     model: ViT | PyramidViT | MobileViT
     image: Tensor
     """(1, C, H, W), normalised."""
     pixels: Pixels
-    """(H, W, 3): the same before it was normalised, remainder dealt with: what the patches are cut from."""
+    """(H, W, 3): the image before normalisation, fitted to whole patches."""
     photo: Photo
     words: str
-    """Which model, with which weights, on what image: for the line under a title."""
+    """Names the model, its weights and the image, for a subtitle."""
 
 
 def subject_of(
     model: ViT | PyramidViT | MobileViT, pixels: Pixels, preprocessing: Preprocessing, *, words: str
 ) -> Subject:
-    """Prepare uint8 (H, W, 1 or 3) as everywhere, and cut the part that the model sees out of it for people."""
+    """Preprocess uint8 (H, W, 1 or 3) for the model, and crop the same part of the photograph for display."""
     size = preprocessing.image
     require(
         preprocessing.channels == model.config.channels,

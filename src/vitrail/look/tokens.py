@@ -23,12 +23,12 @@ OUTLIER_DEVIATIONS = 8.0
 
 @torch.no_grad()
 def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int | None = None) -> tuple[Tensor, Layout]:
-    """(B, C, H, W) → the tokens (B, T, D) that a block gives, and where they lie; of no block, the model's features."""
+    """(B, C, H, W) → the tokens (B, T, D) after a block, and their layout; by default, the model's features."""
     if layer is None:
         return model.features(image)
     require(
         not isinstance(model, MobileViT),
-        f"layer {layer} of a mobile model keeps the places of a patch apart; leave layer out to see its last map",
+        f"layer {layer} of a mobile model has no tokens on one grid; leave layer out to use its last feature map",
     )
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     seen: list[tuple[Tensor, Layout]] = []
@@ -45,17 +45,17 @@ def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int 
 
 
 def token_norms(tokens: Tensor, layout: Layout) -> Tensor:
-    """(B, T, D) → (B, N): the length of every patch's vector; zero for padding.
+    """(B, T, D) → (B, N): the L2 norm of every patch token; zero for padding.
 
-    A few patches far longer than the rest are artefacts: tokens that a large model without registers uses as
-    scratch space (arXiv 2309.16588).
+    A few norms far above the rest are artefacts: tokens that a large model without registers uses as scratch space
+    (arXiv 2309.16588).
     """
     norms = tokens[:, layout.prefix :].norm(dim=-1)
     return norms if layout.patch_mask is None else norms * layout.patch_mask
 
 
 def norm_outliers(norms: Tensor, layout: Layout, deviations: float = OUTLIER_DEVIATIONS) -> Tensor:
-    """(B, N), true where a norm lies above the image's median by that many robust deviations (1.4826 MAD)."""
+    """Return (B, N), true for norms above the image's median by more than `deviations` robust std (1.4826 MAD)."""
     seen = norms if layout.patch_mask is None else norms.masked_fill(~layout.patch_mask, torch.nan)
     centre = seen.nanmedian(dim=1, keepdim=True).values
     spread = 1.4826 * (seen - centre).abs().nanmedian(dim=1, keepdim=True).values

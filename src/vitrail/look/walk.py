@@ -1,9 +1,9 @@
-"""From pixels to logits with every stop in the open: the tensors of one image on its way through a ViT.
+"""Record every intermediate tensor of one image on its way through a ViT, from pixels to logits.
 
     walk = walk_through(model, image, block=0)
     walk.step(token=12, head=1).products.sum()  # q·k of one pair, to be divided by √d
 
-All of it is recorded from one ordinary forward pass; nothing is computed in another way than the model does.
+Everything comes from ordinary forward passes of the model.
 
 Shapes: C channels, H×W pixels, P×Q patch, N patches, T tokens, D width, h heads, d = D/h, m mlp_width, L blocks.
 """
@@ -36,72 +36,72 @@ __all__ = ["BlockWalk", "Step", "Walk", "walk_through"]
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One token's row of attention in one head, and one pair of it in full."""
+    """One token's row of attention in one head, and one of its query-key pairs in detail."""
 
     q: Tensor
-    """(d,), as it meets the keys: turned, if positions turn it."""
+    """(d,): the query, after any rotation."""
     k: Tensor
-    """(d,): of the one key."""
+    """(d,): the key of the pair, after any rotation."""
     products: Tensor
-    """(d,): q · k before they are summed."""
+    """(d,): elementwise q · k, whose sum is the dot product."""
     scores: Tensor
-    """(T,): q·k / √d and, where there is one, the relative bias."""
+    """(T,): q·k / √d, plus the relative bias if there is one."""
     bias: float
-    """What position adds to the pair's score."""
+    """The relative bias in the pair's score."""
     weights: Tensor
-    """(T,): the row of attention."""
+    """(T,): the row of attention weights."""
     is_softmax: bool
-    """Whether the row is the softmax of those scores over all tokens that it may meet."""
+    """Whether the weights are the softmax of these scores over all tokens that the query attends to."""
     mixed: Tensor
-    """(d,): values in the proportions of the row, and of what went to padding."""
+    """(d,): the weighted sum of values, including padding that takes part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockWalk:
-    """Inside one block."""
+    """The intermediate tensors of one block."""
 
     entering: Tensor
     """(T, D)"""
     normed: Tensor
-    """(T, D): what attention reads."""
+    """(T, D): the input of attention."""
     q: Tensor
-    """(h, T, d), like k: as they meet."""
+    """(h, T, d), like k: after norms and rotation."""
     k: Tensor
     v: Tensor
     added: Tensor
-    """(T, D): what attention adds, scale included."""
+    """(T, D): what attention adds, including LayerScale."""
     between: Tensor
     """(T, D)"""
     normed_again: Tensor
-    """(T, D): what the MLP reads."""
+    """(T, D): the input of the MLP."""
     hidden: Tensor
-    """(T, m): the MLP's middle, activated."""
+    """(T, m): the hidden layer of the MLP, after its activation."""
     fed: Tensor
-    """(T, D): what the MLP adds, scale included."""
+    """(T, D): what the MLP adds, including LayerScale."""
     leaving: Tensor
     """(T, D)"""
     mix: Mix
     bias: Tensor | None
     padding: Padding | None
-    """Key and value of the zeros that windows are padded with, where these take part."""
+    """Key and value of the zero tokens that pad windows, if padding takes part in attention."""
     layout: Layout
 
     def step(self, token: int, head: int, key: int | None = None) -> Step:
-        """One token's row in one head; of no key, the one that it attends to most."""
-        asked, q, k = torch.tensor([token]), self.q[None], self.k[None]
-        rows = attention_rows(self.mix, q, k, self.bias, self.layout, asked, padding=self.padding)
+        """Return one token's row in one head; `key` defaults to the token that it attends to most."""
+        query, q, k = torch.tensor([token]), self.q[None], self.k[None]
+        rows = attention_rows(self.mix, q, k, self.bias, self.layout, query, padding=self.padding)
         weights = rows[0, head, 0]
         key = int(weights.argmax()) if key is None else key
         q, k = self.q[head, token], self.k[head, key]
         scores = (self.k[head] @ q) / math.sqrt(len(q))
-        # a window's table lies on the window, not on the sequence
+        # the bias of a window covers the window, not the whole sequence
         bias = self.bias[head, token] if self.bias is not None and self.bias.shape[-1] == len(weights) else None
         if bias is not None:
             scores = scores + bias
         mixed = weights @ self.v[head]
-        if self.padding is not None:  # it has what the row lacks of 1
+        if self.padding is not None:  # its weight is 1 minus the sum of the row
             mixed = mixed + (1 - weights.sum()) * self.padding[1][0, head, 0]
-        met = scores.masked_fill(weights == 0, -math.inf).softmax(dim=0)
+        softmax = scores.masked_fill(weights == 0, -math.inf).softmax(dim=0)
         return Step(
             q=q,
             k=k,
@@ -109,51 +109,51 @@ class BlockWalk:
             scores=scores,
             bias=0.0 if bias is None else bias[key].item(),
             weights=weights,
-            is_softmax=torch.allclose(met, weights, atol=1e-5),
+            is_softmax=torch.allclose(softmax, weights, atol=1e-5),
             mixed=mixed,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """Every stop, without the batch's dimension."""
+    """The tensors of every stage, without the batch dimension."""
 
     pixels: Tensor
-    """(C, H, W), normalised: what the patches are cut from."""
+    """(C, H, W), normalised and fitted to whole patches."""
     patches: Tensor
     """(N, C, P, Q)"""
     projection: Tensor
     """(D, C, P, Q): the weights."""
     projection_bias: Tensor
-    """(D,): zeros where there is none."""
+    """(D,): zeros if there is no bias."""
     projected: Tensor
     """(N, D)"""
     prefixed: Tensor
     """(T, D)"""
     positions: Tensor
-    """(T, D): what is added; zeros where positions act inside attention."""
+    """(T, D): added to the tokens; zeros if positions act inside attention."""
     tokens: list[Tensor]
-    """L + 1 of (T, D): as they enter the first block, and after each."""
+    """L + 1 tensors (T, D): the input of the first block, and the output of each block."""
     block: BlockWalk
     pooled: Tensor
-    """(D,): what the head reads; of a distilled model, its CLS."""
+    """(D,): the input of the head; for a distilled model, its CLS token."""
     head: Tensor | None
     """(classes, D): the head's weights."""
     head_bias: Tensor | None
     logits: Tensor
     """(classes,)"""
     lens: Tensor
-    """(L + 1, classes): what the model would say if it stopped there: pool and head on every stop's tokens."""
+    """(L + 1, classes): the logits of the norm, pool and head applied to each entry of `tokens` (a logit lens)."""
     layout: Layout
 
 
 @torch.no_grad()
 def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
-    """Record one image (1, C, H, W) on its way, with the inside of one block."""
+    """Record one image (1, C, H, W) on its way through the model, with the details of one block."""
     if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
         raise VitrailError(
-            f"{type(model).__name__} with {type(getattr(model, 'embedding', model)).__name__} has no single projection "
-            "to walk through; take a ViT with plain patches"
+            f"{type(model).__name__} with {type(getattr(model, 'embedding', model)).__name__} has no single patch "
+            "projection, which a walk needs; use a ViT with plain patches"
         )
     at = layer_index(block, len(model.blocks))
     chosen: Any = model.blocks[at]
@@ -210,7 +210,7 @@ Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
 
 @contextmanager
 def _recorded(modules: list[nn.Module]) -> Iterator[Seen]:
-    """What goes into each module and what comes out, while the block runs the model."""
+    """Record the arguments and output of each module while the `with` block runs the model."""
     seen: Seen = {}
 
     def keep(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -225,7 +225,7 @@ def _recorded(modules: list[nn.Module]) -> Iterator[Seen]:
 
 
 def _meeting(attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None):
-    """q, k, v and bias as the mix gets them."""
+    """Return q, k, v and bias as the mix gets them."""
     q, k, v = attention.heads(x)
     q, k, bias = attention.placed(q, k, layout, shared)
     return q, k, v, bias

@@ -1,4 +1,4 @@
-"""The rows of the attention matrix that a mix applies, fused or not, without forming it: computed from q and k.
+"""Compute chosen rows of the attention matrix from q and k, for any mix, fused or not.
 
 Shapes: B images, h heads, T tokens of which p are the prefix and N patches, Q queries, d values per head, m patches
 of a window.
@@ -23,11 +23,11 @@ from vitrail.nn.windowed_attention import CutGrid, Padding, WindowedMix
 __all__ = ["attention_rows"]
 
 CHUNK_ELEMENTS = 1 << 22
-"""Weights computed at a time: what is held beside the result stays near 16 MiB."""
+"""Weights computed at a time, which keeps temporary memory near 16 MiB."""
 
 Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]
-"""Queries (Q,) → their bias, and which keys they may meet; each broadcasts to (B, h, Q, T), or is None. Then the bias
-of their windows' padding, (h or 1, Q, m), −∞ where they meet none; None where padding does not take part."""
+"""Queries (Q,) → their bias and a mask of the keys they attend to, each broadcastable to (B, h, Q, T) or None, and the
+bias of the padding in their windows, (h or 1, Q, m), −∞ for slots without padding; None if padding takes no part."""
 
 
 def attention_rows(
@@ -41,17 +41,17 @@ def attention_rows(
     padding: Padding | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Tensor:
-    """(B, h, Q, T) in float32 at least: what each of the tokens `queries` (Q,) takes from every token.
+    """Return (B, h, Q, T), in float32 or wider: the weights of every token for each of the `queries` (Q,).
 
-    A row sums to 1 over the keys that it may meet and is zero elsewhere; the row of a padding token is zero. Where
-    windows are padded with zeros that take part, `padding` is `Attention.padding`'s, and what a row lacks of 1 went to
-    them.
+    A row sums to 1 over the keys that it attends to and is zero elsewhere; the row of a padding token is zero. If
+    windows are padded with zeros that take part, `padding` is the result of `Attention.padding`, and the weight of the
+    padding is 1 minus the sum of the row.
     """
     batch, heads, tokens, _ = q.shape
     precise = torch.promote_types(q.dtype, torch.float32)
     rows = torch.empty(batch, heads, len(queries), tokens, dtype=precise, device=q.device)
     step = max(1, chunk_elements // (batch * heads * tokens))
-    with torch.autocast(q.device.type, enabled=False):  # autocast would take the scores back to half precision
+    with torch.autocast(q.device.type, enabled=False):  # autocast would compute the scores in half precision
         q, k = q[:, :, queries].to(precise), k.to(precise)
         bias = None if bias is None else bias.to(precise)
         empty = None if padding is None else padding[0].to(precise)
@@ -88,14 +88,14 @@ def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> Callable[[Te
         if empty is not None and of_padding is not None:
             scores = scores.masked_fill_(~allowed, -math.inf)
             return torch.cat([scores, q @ empty.mT + of_padding], dim=-1).softmax(dim=-1)[..., : k.shape[2]]
-        # a padding token may meet nobody: its row becomes zeros, not NaN
+        # a padding token attends to nothing: its row becomes zeros, not NaN
         return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0)
 
     return chunk
 
 
 def _scores(mix: Mix, bias: Tensor | None, layout: Layout) -> Scores:
-    """What a kind of mix adds to its scores, and what it leaves out."""
+    """Return the bias and masks of a mix."""
     keys = None if layout.mask is None else layout.mask[:, None, None, :]
     if isinstance(mix, FullMix):
         return lambda queries: (None if bias is None else bias[:, queries], keys, None)
@@ -103,9 +103,7 @@ def _scores(mix: Mix, bias: Tensor | None, layout: Layout) -> Scores:
         return _criss_cross(layout, keys)
     if isinstance(mix, WindowedMix):
         return _windowed(mix.windows(layout), bias, layout, keys)
-    raise VitrailError(
-        f"attention of kind {type(mix).__name__} has no rows to show; use full, windowed, sparse or linear"
-    )
+    raise VitrailError(f"attention of kind {type(mix).__name__} is not supported; use full, windowed, sparse or linear")
 
 
 def _criss_cross(layout: Layout, keys: Tensor | None) -> Scores:
@@ -128,7 +126,7 @@ def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tenso
     meets = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
 
     def padding_of(queries: Tensor, patch: Tensor) -> Tensor:
-        """(h or 1, Q, m): the bias of the padding in each query's window."""
+        """Return (h or 1, Q, m): the bias of the padding in each query's window."""
         met = (members == 0)[window[patch]] & (queries >= layout.prefix)[:, None]
         if meets is not None:
             met &= meets[0, window[patch], 0, slot[patch]]
@@ -142,7 +140,7 @@ def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tenso
         allowed = same[None, None]  # (1, 1, Q, N)
         if meets is not None:
             allowed = allowed & meets[:, window[patch], 0, slot[patch]][..., slot].unsqueeze(1)
-        # prefix queries meet every real key, patches meet the prefix
+        # prefix tokens attend to every token but padding, and patches attend to the prefix
         everything = torch.ones(1, dtype=torch.bool, device=queries.device) if keys is None else keys
         allowed = torch.where(
             (queries < layout.prefix)[:, None], everything, F.pad(allowed, (layout.prefix, 0), value=True)
@@ -156,6 +154,6 @@ def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tenso
 
 
 def _places(members: Tensor) -> tuple[Tensor, Tensor]:
-    """Window and slot of every entry of (W, m), flattened."""
+    """Return the window and the slot of every entry of (W, m), flattened."""
     index = torch.arange(members.numel(), device=members.device)
     return index // members.shape[1], index % members.shape[1]

@@ -1,1 +1,1 @@
-"""Image → tokens → vector → logits, one file per station."""
+"""PyTorch modules: image → tokens → vector → logits, one file per step."""

@@ -1,11 +1,11 @@
-"""Content-adaptive patches: a quadtree gives small patches where the image is busy and large ones where it is flat.
+"""Content-adaptive patches: a quadtree with small patches where the image has detail and large ones where it is flat.
 
 The image is cut into cells of the coarsest patch; a cell whose score reaches the threshold splits into four, down to
-the finest patch. Leaves are ordered row by row by their top left corner, so that a threshold of 0 gives exactly the
-finest regular grid and infinity exactly the coarsest. Every patch size has its own projection, and every pixel is
-projected once: the work is that of one regular grid, whatever the tree.
+the finest patch. Leaves are ordered row by row by their top left corner, so a threshold of 0 gives exactly the finest
+regular grid and infinity exactly the coarsest. Every patch size has its own projection, and every pixel is projected
+once, so the cost is that of one regular grid for any tree.
 
-Shapes: B images, C channels, H×W pixels, h×w cells of the finest grid, N tokens (of the image that has most), D width,
+Shapes: B images, C channels, H×W pixels, h×w cells of the finest grid, N tokens (the most of any image), D width,
 n leaves of one level, P×Q the level's patch.
 """
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import parts
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
 from vitrail.nn.initialise import initialise
 from vitrail.nn.layout import Layout
@@ -31,10 +31,10 @@ __all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "quadtre
 class AdaptiveEmbed(nn.Module):
     """Image → tokens of several patch sizes.
 
-    The spec's selector "detail" compares `detail_scores` with the threshold, "learned" a `Selector`'s probability.
-    The choice itself is a step and has no gradient, so the learned one is trained straight through: a token is
-    multiplied by 1 + (c − stopped c), where c is the probability of the choices that led to it. The value is the
-    token's own, to the bit, and the gradient raises the probability of leaves whose token the loss wants stronger.
+    The selector "detail" compares `detail_scores` with the threshold, "learned" the probability of a `Selector`. The
+    choice is a step function without a gradient, so the learned selector uses a straight-through estimator: each token
+    is multiplied by 1 + (c − c.detach()), where c is the probability of the choices that led to it. The forward value
+    is unchanged to the bit, and the gradient raises the probability of leaves whose token the loss wants larger.
     """
 
     def __init__(self, spec: parts.Adaptive, width: int, *, channels: int = 3) -> None:
@@ -44,7 +44,7 @@ class AdaptiveEmbed(nn.Module):
         self.selector = Selector(channels) if spec.selector == "learned" else None
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true where a padded image's own cells are."""
+        """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true for cells of the image, false for padding."""
         grid = fit(fit(Size(*image.shape[2:]), self.patches[-1]).fitted, self.patches[0]).grid
         scores = self.scores(image, inside)
         leaves = _leaves(scores, self.threshold, _within(scores[-1], inside))
@@ -65,21 +65,21 @@ class AdaptiveEmbed(nn.Module):
         batch, slot = (torch.cat(part) for part in zip(*places, strict=True))
         size = (len(image), int(counts.max()))
         sequence = tokens[0].new_zeros(*size, tokens[0].shape[1]).index_put((batch, slot), torch.cat(tokens))
-        # an empty place has a rectangle of one cell, so that whatever is averaged over it stays finite
+        # padding tokens get a rectangle of one cell, so that averages over it stay finite
         corners = slots.new_tensor([0, 0, 1, 1]).repeat(*size, 1).index_put((batch, slot), torch.cat(rectangles))
         return sequence, Layout(grid=grid, frame=grid, mask=_mask(counts, size[1]), rectangles=corners)
 
     def scores(self, image: Tensor, inside: Tensor | None = None) -> list[Tensor]:
-        """What decides whether a cell splits: (B, rows, columns) for every patch size but the finest."""
+        """Return the scores that decide whether a cell splits: (B, rows, columns) per patch size but the finest."""
         if self.selector is None:
             return detail_scores(image, self.patches, inside)
         return [self.selector(image, fit(Size(*image.shape[2:]), patch).grid) for patch in self.patches[1:]]
 
 
 class Selector(nn.Module):
-    """A cell's pixels, averaged to 8×8, → the probability that it should split: two strided convolutions.
+    """Predict the probability that a cell should split, from its pixels averaged to 8×8, by two convolutions.
 
-    Strides equal kernels, so that a cell is judged by its own pixels only; all patch sizes share the weights.
+    Strides equal kernel sizes, so only a cell's own pixels count; all patch sizes share the weights.
     """
 
     side = 8
@@ -100,11 +100,11 @@ class Selector(nn.Module):
 
 
 def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None = None) -> list[Tensor]:
-    """How busy each cell is: the RMS deviation of its pixels from their mean, in units of the whole image's.
+    """Return the standard deviation of each cell's pixels, relative to that of the whole image.
 
     One list entry, (B, rows, columns), per patch size but the finest. All channels count together. Adding a constant
-    per channel, or scaling the image, changes nothing: bytes, [0, 1] and normalised pixels split alike, and a
-    threshold of 0.5 means "half as varied as the image". A uniform image scores 0 everywhere.
+    per channel or scaling the image changes nothing, so bytes, [0, 1] and normalised pixels give the same splits. A
+    uniform image scores 0 everywhere.
     """
     pixels = image.to(torch.promote_types(image.dtype, torch.float32))
     cells = _cells(pixels, patches[0])  # (B, h, w, C, P, Q)
@@ -118,7 +118,7 @@ def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None 
     weight = weight / weight.sum((1, 2), keepdim=True)
     centre = (weight * mean).sum((1, 2), keepdim=True)
     whole = (weight * (variance + (mean - centre).square())).sum((1, 2, 3))  # (B,)
-    # rounding gives a uniform image a tiny variance: deviations below 100 ulp of the pixels count as none
+    # rounding gives a uniform image a tiny variance: deviations below 100 ulp of the pixels count as zero
     ulp, tiny = torch.finfo(mean.dtype).eps, torch.finfo(mean.dtype).tiny
     rounding = (100 * ulp) ** 2 * centre.square().sum((1, 2, 3))
     whole = torch.maximum(whole, rounding).clamp_min(tiny)[:, None, None]
@@ -126,8 +126,8 @@ def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None 
 
 
 def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:
-    """Where the leaves of one image lie, from its scores (1, rows, columns) alone: nothing is projected."""
-    require(len(scores[0]) == 1, f"scores are of {len(scores[0])} images; give those of one")
+    """Return the leaves of one image, from its scores (1, rows, columns) alone, without projecting anything."""
+    require(len(scores[0]) == 1, f"scores has {len(scores[0])} images, and a quadtree takes one; give those of one")
     leaves = _leaves(list(scores), threshold, torch.ones_like(scores[-1], dtype=torch.bool))
     grid = Size(*leaves[0].shape[1:])
     corners = torch.cat([_rectangles(leaf[0].nonzero(), level) for level, leaf in enumerate(leaves)])
@@ -136,7 +136,7 @@ def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:
 
 
 def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
-    """Patch tokens (B, N, D), without the prefix → (B, D, h, w): each rectangle of the grid filled with its token."""
+    """Patch tokens (B, N, D), without the prefix → (B, D, h, w): each token fills its rectangle of the grid."""
     height, width = layout.grid
     if layout.rectangles is None:
         return tokens.mT.unflatten(2, (height, width))
@@ -145,7 +145,7 @@ def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
     if layout.patch_mask is not None:
         numbers = numbers * layout.patch_mask
     top, left, rows, columns = layout.rectangles.unbind(-1)  # (B, N) each
-    # each token's number is added from its corner on and taken away past its edges: running sums then fill rectangles
+    # add each token's number at its first corner and subtract it past its edges: cumulative sums then fill rectangles
     steps = numbers.new_zeros(batch, (height + 1) * (width + 1))
     for row, column, number in (
         (top, left, numbers),
@@ -155,17 +155,17 @@ def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
     ):
         steps.scatter_add_(1, row * (width + 1) + column, number)
     owner = steps.view(batch, height + 1, width + 1).cumsum(1).cumsum(2)[:, :height, :width]  # (B, h, w)
-    tokens = F.pad(tokens, (0, 0, 1, 0))  # cells of nobody, beyond a padded image's edge, become zeros
+    tokens = F.pad(tokens, (0, 0, 1, 0))  # cells without a token, beyond a padded image's edge, become zeros
     dense = tokens.gather(1, owner.flatten(1).unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, h·w, D)
     return dense.mT.unflatten(2, (height, width))
 
 
 @dataclass(frozen=True)
 class TokensSaved:
-    """What adaptive patches kept of the finest regular grid."""
+    """The tokens of adaptive patches, compared with the finest regular grid."""
 
     kept: tuple[int, ...]
-    """Patch tokens of every image."""
+    """Patch tokens per image."""
     finest: int
     """Patch tokens of the finest regular grid."""
 
@@ -180,12 +180,9 @@ class TokensSaved:
 
 
 def tokens_saved(layout: Layout) -> TokensSaved:
-    """Count a batch's patches against its finest grid."""
-    require(
-        layout.rectangles is not None,
-        f"a regular grid {layout.grid} saves no tokens; pass the layout that AdaptiveEmbed returned",
-    )
-    assert layout.rectangles is not None
+    """Compare the patch tokens of a batch with its finest grid."""
+    if layout.rectangles is None:
+        raise VitrailError(f"a regular grid {layout.grid} saves no tokens; pass the layout that AdaptiveEmbed returned")
     batch, most = layout.rectangles.shape[:2]
     kept = [most] * batch if layout.patch_mask is None else layout.patch_mask.sum(1).tolist()
     return TokensSaved(kept=tuple(kept), finest=layout.grid.area)
@@ -195,14 +192,14 @@ def tokens_saved(layout: Layout) -> TokensSaved:
 
 
 def _within(coarsest: Tensor, inside: Tensor | None) -> Tensor:
-    """(B, rows, columns) of the coarsest cells: true where the image, which sits top left, reaches into the cell."""
+    """(B, rows, columns) of the coarsest cells: true if the image, which is at the top left, overlaps the cell."""
     if inside is None:
         return torch.ones_like(coarsest, dtype=torch.bool)
     return inside[:, :: inside.shape[1] // coarsest.shape[1], :: inside.shape[2] // coarsest.shape[2]]
 
 
 def _leaves(scores: list[Tensor], threshold: float, active: Tensor) -> list[Tensor]:
-    """Per patch size, finest first: (B, rows, columns), true where a cell of that size is a leaf."""
+    """Per patch size, finest first: (B, rows, columns), true if a cell of that size is a leaf."""
     leaves = []
     for score in reversed(scores):
         split = active & (score >= threshold)
@@ -222,7 +219,7 @@ def _chances(scores: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _slots(leaves: list[Tensor], grid: Size) -> tuple[Tensor, Tensor]:
-    """(B, h, w): the place in the sequence of the leaf whose top left cell this is; and (B,) leaves per image."""
+    """(B, h, w), the sequence index of the leaf whose top left cell this is, and (B,), the leaves per image."""
     corners = torch.zeros(len(leaves[0]), *grid, dtype=torch.long, device=leaves[0].device)
     for level, leaf in enumerate(leaves):
         corners[:, :: 2**level, :: 2**level] += leaf
@@ -231,12 +228,12 @@ def _slots(leaves: list[Tensor], grid: Size) -> tuple[Tensor, Tensor]:
 
 
 def _rectangles(places: Tensor, level: int) -> Tensor:
-    """(n, 2) rows and columns of one patch size → (n, 4): top, left, height, width in cells of the finest grid."""
+    """(n, 2), rows and columns of one patch size → (n, 4), top, left, height, width in cells of the finest grid."""
     return torch.cat([places * 2**level, torch.full_like(places, 2**level)], dim=1)
 
 
 def _mask(counts: Tensor, most: int) -> Tensor | None:
-    """(B, N), true where a token is real; None where all are."""
+    """(B, N), true for tokens that are not padding; None if there is no padding."""
     mask = torch.arange(most, device=counts.device) < counts.unsqueeze(1)
     return None if bool(mask.all()) else mask
 
@@ -249,11 +246,11 @@ def _cells(image: Tensor, patch: Size) -> Tensor:
 
 
 def _merge(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Statistics of cells (B, rows, columns, C) → of the cells twice as large: variance within, plus between."""
+    """Statistics of cells (B, rows, columns, C) → those of cells twice as large: variance within plus between."""
     mean, variance = (x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)) for x in (mean, variance))
     return mean.mean((2, 4)), variance.mean((2, 4)) + mean.var((2, 4), correction=0)
 
 
 def _double(x: Tensor) -> Tensor:
-    """(B, rows, columns) → (B, 2·rows, 2·columns), every cell four times."""
+    """(B, rows, columns) → (B, 2·rows, 2·columns), every cell repeated four times."""
     return x.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)

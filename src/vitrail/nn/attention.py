@@ -1,4 +1,4 @@
-"""Multi-head self-attention from scratch: project to q, k, v; mix; project out. Which tokens mix is a kind of its own.
+"""Multi-head self-attention: project to q, k, v; mix; project out. A `Mix` decides which tokens attend to which.
 
 Shapes: B images, T tokens, D width, h heads, d = D/h.
 """
@@ -34,7 +34,7 @@ class Mix(Protocol):
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """softmax(QKᵀ/√d + bias)V, every step in the open: what the fused kernel computes."""
+    """softmax(QKᵀ/√d + bias)V in explicit steps: what the fused kernel computes."""
     scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.mT  # (B, h, T, T)
     if bias is not None:
         scores = scores + bias if bias.is_floating_point() else scores.masked_fill(~bias, -math.inf)
@@ -42,7 +42,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = Non
 
 
 class FullMix:
-    """Every token attends to every real token."""
+    """Every token attends to every token that is not padding."""
 
     def __init__(self, *, fused: bool) -> None:
         self.fused = fused
@@ -57,7 +57,7 @@ class FullMix:
 
 
 def build_mix(kind: parts.AttentionKind, *, grid: Size, shifted: bool) -> Mix:
-    """`grid` is the one that the model is made for, and `shifted` says whether this block's windows may shift."""
+    """Build the mix of one block; `grid` is the config's, and `shifted` says whether this block may shift windows."""
     match kind:
         case parts.FullAttention():
             return FullMix(fused=kind.fused)
@@ -71,7 +71,7 @@ def build_mix(kind: parts.AttentionKind, *, grid: Size, shifted: bool) -> Mix:
 
 
 class Attention(nn.Module):
-    """(B, T, D) → (B, T, D). A position that acts inside attention is this block's own, or the model's (`shared`)."""
+    """(B, T, D) → (B, T, D). A position inside attention is the block's own, or `shared` by all blocks."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Attention(nn.Module):
     def placed(
         self, q: Tensor, k: Tensor, layout: Layout, shared: Rotation | Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries and keys turned by their positions, and a bias for their scores; queries may be the first few."""
+        """Return rotated queries and keys, and a bias for their scores; `q` may be only the first few queries."""
         position = shared if self.position is None else self.position.within(layout, k)
         if isinstance(position, Rotation):
             return position.first(q.shape[2]).turn(q), position.turn(k), None
@@ -123,9 +123,9 @@ class Attention(nn.Module):
         return self.mix(q, k, v, layout, bias, dropout, padding)
 
     def padding(self, layout: Layout) -> Padding | None:
-        """Key and value, (1, h, 1, d) each, of the zeros that windows are padded with, where these take part.
+        """Return key and value, (1, h, 1, d) each, of the zero tokens that pad windows; None if no padding takes part.
 
-        They are zero before they are projected, so that the projection's biases are left.
+        The tokens are zero before the projection, so their key and value are its biases.
         """
         if not (isinstance(self.mix, WindowedMix) and self.mix.needs_padding(layout)):
             return None
@@ -136,7 +136,7 @@ class Attention(nn.Module):
         return k if self.k_norm is None else self.k_norm(k), v
 
     def qkv_bias(self) -> Tensor | None:
-        """(3·D,), zero for keys that have none."""
+        """Return the bias (3·D,), zero for keys that have none; None without biases."""
         if self.q_bias is None or self.v_bias is None:
             return self.qkv.bias
         return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
@@ -152,5 +152,5 @@ class Attention(nn.Module):
 
 
 def within(position: nn.Module | None, layout: Layout, like: Tensor) -> Rotation | Tensor | None:
-    """What a position module contributes inside attention: a rotation, a bias, or nothing."""
+    """Return what a position module contributes inside attention: a rotation, a bias, or None."""
     return position.within(layout, like) if isinstance(position, AttentionPosition) else None

@@ -1,4 +1,4 @@
-"""A pre-norm residual block: attention, then MLP, each scaled and dropped as the config says.
+"""A pre-norm residual block: attention, then MLP, each with optional LayerScale and stochastic depth.
 
 Shapes: B images, T tokens, D width.
 """
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 def drop_path(branch: Tensor, rate: float) -> Tensor:
-    """Stochastic depth: drop the branch for whole images, and scale the rest so that the mean stays."""
+    """Stochastic depth: drop the branch for whole images, and scale the others to keep the mean."""
     if rate == 0:
         return branch
     keep = branch.new_empty(branch.shape[0], 1, 1).bernoulli_(1 - rate)

@@ -11,7 +11,7 @@ __all__ = ["build"]
 
 
 def build(config: Config) -> ViT | PyramidViT | MobileViT:
-    """The model that a config describes, with fresh weights."""
+    """Build the model that a config describes, with newly initialised weights."""
     match config:
         case ViTConfig():
             return ViT(config)

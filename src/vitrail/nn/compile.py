@@ -1,4 +1,4 @@
-"""torch.compile, with the reason in one line where it cannot work."""
+"""torch.compile, with a one-line error if it cannot work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, made into one program when it is first called."""
+    """Return the function compiled; compilation happens at the first call."""
     require_compiler()
     return torch.compile(function)
 
@@ -27,5 +27,5 @@ def require_compiler() -> None:
     compiler = os.environ.get("CXX", "g++")
     require(
         shutil.which(compiler) is not None,
-        f"torch.compile needs a C++ compiler, and there is no {compiler}; install one, set CXX, or do without compile",
+        f"torch.compile needs a C++ compiler, and {compiler} is not installed; install one, set CXX, or do not compile",
     )

@@ -1,4 +1,4 @@
-"""The front end: image → the sequence that an encoder reads.
+"""The front end: image → the token sequence that an encoder reads.
 
 Shapes: B images, C channels, H×W pixels, T tokens, D width.
 """
@@ -28,7 +28,7 @@ __all__ = ["VisionFrontEnd", "build_position"]
 
 
 class VisionFrontEnd(nn.Module):
-    """Patches, prefix and positions: (B, C, H, W) → (B, T, D). A ViT is this with an encoder behind it.
+    """Patches, prefix and positions: (B, C, H, W) → (B, T, D). A ViT is a front end followed by an encoder.
 
     >>> import torch
     >>> VisionFrontEnd(ViTConfig())(torch.zeros(1, 3, 224, 224)).shape
@@ -47,7 +47,7 @@ class VisionFrontEnd(nn.Module):
         return tokens
 
     def embed(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
-        """The sequence and where its tokens lie. `sizes`: of each image in a batch that `pad_batch` made."""
+        """Return the tokens and their layout. `sizes` are the image sizes of a batch made by `pad_batch`."""
         tokens, layout = self.embedding(*self._fit(image, sizes))
         if self.config.remainder == "pad":
             layout = replace(layout, frame=self.config.grid)
@@ -57,7 +57,7 @@ class VisionFrontEnd(nn.Module):
         return tokens, layout
 
     def _fit(self, image: Tensor, sizes: Sequence[Size] | None) -> tuple[Tensor, Tensor | None]:
-        """The pixels as the patches need them and, for padded images, which cells of the grid are inside each."""
+        """Return the pixels as the patches need them and, for padded images, which grid cells belong to each."""
         config = self.config
         if isinstance(self.embedding, BytePatchEmbed):
             self._check_bytes(image, sizes)
@@ -69,11 +69,14 @@ class VisionFrontEnd(nn.Module):
         size = Size(*image.shape[2:])
         fit = config.fit(size)
         if config.remainder != "pad":
-            require(sizes is None, f"sizes are for remainder 'pad', and this model's is {config.remainder!r}")
+            require(
+                sizes is None, f"sizes needs remainder 'pad', and this model has {config.remainder!r}; leave sizes out"
+            )
             return fit_pixels(image, fit), None
         require(
             fit.grid.height <= config.grid.height and fit.grid.width <= config.grid.width,
-            f"image {size} is larger than the model's canvas {config.image}; use a config with a larger image",
+            f"image {size} is larger than the config's image {config.image}, which it is padded to; "
+            "use a config with a larger image",
         )
         if sizes is None:
             return fit_pixels(image, fit), None
@@ -91,7 +94,7 @@ class VisionFrontEnd(nn.Module):
             image.ndim == 4 and image.shape[-1] == channels,
             f"image has shape {tuple(image.shape)}; give uint8 (batch, height, width, {channels})",
         )
-        require(sizes is None, "a padded batch needs float pixels; normalise and pad the images first")
+        require(sizes is None, "sizes needs float pixels, and the image is uint8; normalise and pad the images first")
 
 
 def build_embedding(config: ViTConfig) -> nn.Module:
@@ -108,7 +111,7 @@ def build_embedding(config: ViTConfig) -> nn.Module:
 
 
 def build_position(config: ViTConfig) -> PositionModule | None:
-    """The position module: the model's own, or one of every block where `per_block` says so."""
+    """Build a position module: the model's, or one per block if `per_block` is true."""
     grid, width = config.grid, config.width
     match config.position:
         case parts.Learned() as spec:

@@ -1,4 +1,4 @@
-"""First values of weights, chosen by what follows the layer."""
+"""Weight initialisation, chosen by what follows the layer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["initialise", "initialise_table"]
 
 
 def initialise(weight: Tensor, *, followed_by: Literal["linear", "relu"]) -> None:
-    """Xavier uniform before anything linear, He normal before a rectifier, which halves the variance.
+    """Xavier uniform before anything linear, He normal before a ReLU, which halves the variance.
 
-    A convolution's weight is seen as the matrix that it applies to a flattened patch.
+    A convolution's weight is treated as the matrix that it applies to a flattened patch.
     """
     if followed_by == "relu":
         nn.init.kaiming_normal_(weight, mode="fan_in", nonlinearity="relu")
@@ -21,5 +21,5 @@ def initialise(weight: Tensor, *, followed_by: Literal["linear", "relu"]) -> Non
 
 
 def initialise_table(table: Tensor) -> None:
-    """Tables of positions and tokens: normal of deviation 0.02, cut at two deviations."""
+    """Initialise tables of positions and tokens: normal with std 0.02, truncated at two std."""
     nn.init.trunc_normal_(table, std=0.02, a=-0.04, b=0.04)

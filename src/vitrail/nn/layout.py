@@ -1,4 +1,4 @@
-"""Where the tokens of a batch lie: it travels with them, so that nothing has to guess a grid from a count."""
+"""The layout of a batch's tokens. It is passed along with them, so that a grid is never inferred from a count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Layout"]
 
 @dataclass(frozen=True)
 class Layout:
-    """A batch's tokens: `prefix` of them first, then the patches, row by row over `grid`.
+    """How a batch's tokens are arranged: `prefix` tokens first, then the patches, row by row over `grid`.
 
     Shapes: B images, T = prefix + N tokens.
     """
@@ -22,15 +22,15 @@ class Layout:
     grid: Size
     """The grid of the patches; for adaptive patches, the finest."""
     frame: Size
-    """The grid that positions are laid out on: `grid`, or the canvas that a padded image sits on, top left."""
+    """The grid that positions refer to: `grid`, or the config's grid for an image padded to it (image at top left)."""
     prefix: int = 0
     mask: Tensor | None = None
-    """(B, T), true where a token is real; None where all are."""
+    """(B, T), true for tokens that are not padding; None if there is no padding."""
     rectangles: Tensor | None = None
     """(B, N, 4): top, left, height, width in cells of `grid`, for adaptive patches; None for a regular grid."""
 
     def with_prefix(self, prefix: int) -> Layout:
-        """The same patches with that many prefix tokens before them."""
+        """Return the layout with this many prefix tokens before the patches."""
         mask = self.mask
         if mask is not None and prefix:
             mask = torch.cat([mask.new_ones(mask.shape[0], prefix), mask], dim=1)
@@ -38,11 +38,11 @@ class Layout:
 
     @property
     def patch_mask(self) -> Tensor | None:
-        """(B, N), true where a patch is real; None where all are."""
+        """(B, N), true for patches that are not padding; None if there is no padding."""
         return None if self.mask is None else self.mask[:, self.prefix :]
 
     def centres(self, device: torch.device) -> Tensor:
-        """(N, 2), or (B, N, 2) for adaptive patches: row and column of every patch's centre, counted in patches."""
+        """Return row and column of every patch's centre, in patches: (N, 2), or (B, N, 2) for adaptive patches."""
         if self.rectangles is not None:
             corner, extent = self.rectangles.to(device, torch.float32).chunk(2, dim=-1)
             return corner + (extent - 1) / 2

@@ -1,4 +1,4 @@
-"""Attention in linear time: a kernel in place of the softmax, so that keys and values are summed up once.
+"""Linear attention: a kernel replaces the softmax, so keys and values are summed only once.
 
 Shapes: B images, h heads, T tokens, d values per head.
 """

@@ -1,7 +1,7 @@
-"""First weights that look like trained attention: "Mimetic Initialization" (arXiv 2305.09828).
+"""Initial weights that resemble trained attention: "Mimetic Initialization" (arXiv 2305.09828).
 
-In trained models WqᵀWk is close to a multiple of the identity, so that like attends to like, and WoWv close to a
-negative one. A model that begins there, on a table of sines, needs fewer images: what small data lack.
+In trained models WqᵀWk is close to a positive multiple of the identity, so that similar tokens attend to each other,
+and WoWv to a negative one. Starting there, with sinusoidal positions, helps training on small datasets.
 
 Shapes: D width, h heads, d = D/h.
 """
@@ -21,14 +21,14 @@ from vitrail.parts import SinCos2d
 __all__ = ["begin_mimetic"]
 
 LIKE, MIXED = 0.7, 0.4
-"""How strong the identity, and the noise beside it, are in WqᵀWk and in −WoWv."""
+"""The scale of identity plus noise in WqᵀWk and in −WoWv."""
 SINES = 0.4
-"""Sines have deviation 0.7, a projected patch about 1: at this share they neither drown in it nor drown it."""
+"""The scale of the sines. They have std 0.7 and a projected patch about 1, so neither dominates the sum."""
 
 
 @torch.no_grad()
 def begin_mimetic(model: ViT) -> None:
-    """Overwrite the attention weights and the learned table of positions."""
+    """Overwrite the attention weights and the learned position table."""
     width, heads, d = model.config.width, model.config.num_heads, model.config.head_width
     for block in model.blocks:
         query, key, value = block.attention.qkv.weight.view(3, width, width)  # type: ignore[union-attr,operator]
@@ -41,7 +41,7 @@ def begin_mimetic(model: ViT) -> None:
         value.copy_(right)
     table = model.position
     if isinstance(table, LearnedTable):
-        require(width % 4 == 0, f"width {width} is not a multiple of 4, as a table of sines needs; leave mimetic out")
+        require(width % 4 == 0, f"width {width} is not a multiple of 4, which 2D sines need; leave mimetic out")
         table.table[-model.config.grid.area :] = SINES * sincos_2d(model.config.grid, width, SinCos2d())
 
 
@@ -50,7 +50,7 @@ def _near_identity(width: int, share: float) -> Tensor:
 
 
 def _factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """left @ right is the matrix, the largest parts first and shared evenly between the two."""
+    """Factor a matrix into left @ right by SVD, with the singular values split evenly between the two."""
     left, sizes, right = torch.linalg.svd(matrix)
     root = sizes.sqrt()
     return left * root, root[:, None] * right

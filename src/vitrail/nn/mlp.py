@@ -1,4 +1,4 @@
-"""The block's second half: a token at a time, out to mlp_width and back."""
+"""The MLP of a block: each token is projected to mlp_width and back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """fc2(silu(gate) · value), gate and value being the two halves of fc1(x)."""
+    """fc2(silu(gate) · value), where gate and value are the two halves of fc1(x)."""
 
     def __init__(self, width: int, mlp_width: int, *, dropout: float = 0.0) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ __all__ = ["MobileViT"]
 
 
 class MobileViT(nn.Module):
-    """A stem, stages of inverted residuals with transformers between, a last 1×1 convolution, the mean, a head.
+    """A stem, stages of inverted residuals and transformers, a last 1×1 convolution, mean pooling and a head.
 
     >>> MobileViT(MobileConfig(image="64x128"))(torch.zeros(1, 3, 64, 128)).shape
     torch.Size([1, 1000])
@@ -49,7 +49,7 @@ class MobileViT(nn.Module):
         return self.features(image)[0].mean(dim=1)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → the last map as tokens (B, h·w, E), and where they lie."""
+        """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""
         x = self.last(self.levels(image)[-1])
         grid = Size(*x.shape[2:])
         return x.flatten(2).mT, Layout(grid=grid, frame=grid)
@@ -65,7 +65,7 @@ class MobileViT(nn.Module):
 
 
 class Stage(nn.Module):
-    """Inverted residuals, the first of which may halve the map; then, if the stage has one, a transformer."""
+    """Inverted residuals, the first of which may halve the feature map, then an optional transformer."""
 
     def __init__(self, before: int, stage: MobileStage, config: MobileConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Stage(nn.Module):
 
 
 class ConvNorm(nn.Module):
-    """Convolution without bias, batch norm and, unless told otherwise, SiLU."""
+    """Convolution without bias, batch norm and, by default, SiLU."""
 
     def __init__(
         self, before: int, after: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, activation: bool = True
@@ -116,7 +116,7 @@ class ConvNorm(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1×1 out, 3×3 per channel, 1×1 back without activation; added to its input where the shapes agree."""
+    """1×1 expansion, 3×3 depthwise, 1×1 projection without activation; with a residual if the shapes are equal."""
 
     def __init__(self, before: int, after: int, *, expansion: int, stride: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class InvertedResidual(nn.Module):
 
 
 class MapTransformer(nn.Module):
-    """A transformer over a feature map: each of a patch's places attends to the same place of every patch."""
+    """A transformer over a feature map: each pixel of a patch attends to the same pixel of every patch."""
 
     def __init__(
         self, map_width: int, width: int, *, depth: int, patch: Size, num_heads: int, mlp_width: int, norm_eps: float
@@ -165,7 +165,7 @@ class MapTransformer(nn.Module):
         return self.fuse(torch.cat([x, branch], dim=1))
 
     def _unfold(self, x: Tensor, grid: Size) -> Tensor:
-        """(B, D, h, w) → (B·p·q, N, D): the patch's places join the batch."""
+        """(B, D, h, w) → (B·p·q, N, D): the pixels of a patch move to the batch dimension."""
         x = x.unflatten(3, (grid.width, self.patch.width)).unflatten(2, (grid.height, self.patch.height))
         return x.permute(0, 3, 5, 2, 4, 1).flatten(3, 4).flatten(0, 2)
 

@@ -1,4 +1,4 @@
-"""Image → patch tokens: cut, flatten, project; and the same from a decoder's bytes, with no float image between.
+"""Image → patch tokens: cut, flatten, project; also from uint8 images directly, without a float image.
 
 Shapes: B images, C channels, H×W pixels, P×Q patch, h×w grid, N = h·w patches, D width.
 """
@@ -28,32 +28,32 @@ __all__ = [
 
 
 def cut_patches(image: Tensor, patch: Size, stride: Size | None = None) -> Tensor:
-    """(B, C, H, W) → (B, N, C·P·Q): every patch flattened, row by row over the grid."""
+    """(B, C, H, W) → (B, N, C·P·Q): flattened patches, row by row over the grid."""
     stride = stride or patch
     windows = image.unfold(2, patch.height, stride.height).unfold(3, patch.width, stride.width)  # (B, C, h, w, P, Q)
     return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 def embed_by_matmul(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
-    """The definition: patches @ W + b. (B, C, H, W) → (B, N, D); the weight is (D, C, P, Q)."""
+    """Embed by the definition, patches @ W + b: (B, C, H, W) → (B, N, D); the weight is (D, C, P, Q)."""
     tokens = cut_patches(image, Size(*weight.shape[2:]), stride) @ weight.flatten(1).T
     return tokens if bias is None else tokens + bias
 
 
 def embed_by_unfold(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
-    """The same by im2col and a linear layer."""
+    """Embed by im2col and a linear layer; equal to `embed_by_matmul`."""
     columns = F.unfold(image, tuple(weight.shape[2:]), stride=tuple(stride or weight.shape[2:]))  # (B, C·P·Q, N)
     return F.linear(columns.mT, weight.flatten(1), bias)
 
 
 def embed_by_convolution(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
-    """The same by a strided convolution."""
+    """Embed by a strided convolution; equal to `embed_by_matmul`."""
     grid = F.conv2d(image, weight, bias, stride=tuple(stride or weight.shape[2:]))  # (B, D, h, w)
     return grid.flatten(2).mT
 
 
 class PatchEmbed(nn.Module):
-    """Cut, flatten, project. A stride below the patch makes the patches overlap.
+    """Cut patches, flatten them and project them linearly. A stride smaller than the patch makes patches overlap.
 
     >>> tokens, layout = PatchEmbed(Size(16, 16), width=768)(torch.zeros(2, 3, 224, 320))
     >>> tokens.shape, layout.grid
@@ -75,19 +75,19 @@ class PatchEmbed(nn.Module):
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
 
     def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> BytePatchEmbed:
-        """The same projection for bytes: `(x / 255 − mean) / std` is folded into weight and bias."""
+        """Return the same projection for uint8 images: `(x / 255 − mean) / std` is folded into weight and bias."""
         return BytePatchEmbed(self, mean, std)
 
 
 class BytePatchEmbed(nn.Module):
-    """uint8 (B, H, W, C), as decoders give it, → tokens; equal to normalise-then-embed, with half the work.
+    """uint8 images (B, H, W, C) → tokens; equal to normalising and then embedding, with half the work.
 
     Normalising is linear per channel: W·((x/255 − mean)/std) + b = W'·x + b' with W' = W / (255·std) and
-    b' = b − Σ W·mean/std. Patches are gathered in the decoder's own order, so the weight is kept in that order.
+    b' = b − Σ W·mean/std. Patches are gathered with channels last, so the weight is stored in that order.
     """
 
     CHUNK_BYTES = 3 << 19
-    """Float patches gathered at a time: they stay in a core's cache between the gather and the product."""
+    """Bytes of float patches gathered at a time, so that they stay in a core's cache until the matrix product."""
 
     def __init__(self, embed: PatchEmbed, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -96,8 +96,11 @@ class BytePatchEmbed(nn.Module):
             len(mean) == channels and len(std) == channels,
             f"mean has {len(mean)} and std {len(std)} values for {channels} channels; give one per channel",
         )
-        require(all(value > 0 for value in std), f"std {tuple(std)} has a value of 0 or below; give positive ones")
-        require(embed.stride in (None, embed.patch), "overlapping patches cannot be cut from bytes; normalise first")
+        require(all(value > 0 for value in std), f"std {tuple(std)} has a value of 0 or below; give positive values")
+        require(
+            embed.stride in (None, embed.patch),
+            f"stride {embed.stride} makes patches overlap, and these cannot be cut from uint8; normalise first",
+        )
         self.patch = embed.patch
         weight = embed.weight.detach().double()
         shift = torch.tensor(mean, dtype=torch.float64, device=weight.device).view(1, -1, 1, 1)
@@ -121,14 +124,14 @@ class BytePatchEmbed(nn.Module):
         tokens = self.weight.new_empty(batch, grid.area, self.weight.shape[0])
         chunk = max(1, self.CHUNK_BYTES // (grid.area * values * self.weight.element_size()))
         for part, out in zip(windows.split(chunk), tokens.split(chunk), strict=True):
-            # Cut and converted in one pass over the bytes, and multiplied into place while still in the cache.
+            # cut and convert in one pass over the bytes, and multiply while they are still in the cache
             patches = part.to(self.weight.dtype, memory_format=torch.contiguous_format).view(-1, values)
             torch.addmm(self.bias, patches, self.weight.T, out=out.view(-1, out.shape[-1]))
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
 
 
 class ConvStem(nn.Module):
-    """3×3 stride-2 convolutions with batch norm and ReLU, halving the image at each, then 1×1 to the width."""
+    """3×3 stride-2 convolutions with batch norm and ReLU, then a 1×1 convolution to the width."""
 
     def __init__(self, widths: Sequence[int], width: int, *, channels: int = 3) -> None:
         super().__init__()
@@ -143,7 +146,7 @@ class ConvStem(nn.Module):
         grid = fit(Size(*image.shape[2:]), self.patch).grid
         for layer in self.layers:
             image = layer(image)
-            if inside is not None:  # a padded image must see the same zeros beyond its edge as it sees alone
+            if inside is not None:  # beyond its edge, a padded image must have the same zeros as without padding
                 image = image * F.interpolate(inside[:, None].to(image.dtype), size=image.shape[2:])
         tokens = self.projection(image).flatten(2).mT  # (B, D, h, w) → (B, N, D)
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))

@@ -34,7 +34,7 @@ class ClsAndDistillationPooling(nn.Module):
 
 
 class MeanPooling(nn.Module):
-    """The mean of the real patches."""
+    """The mean of the patches, without padding."""
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         patches = x[:, layout.prefix :]
@@ -45,7 +45,7 @@ class MeanPooling(nn.Module):
 
 
 class MaxPooling(nn.Module):
-    """The largest of the real patches, per channel."""
+    """The maximum of the patches per channel, without padding."""
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         patches = x[:, layout.prefix :]
@@ -55,7 +55,7 @@ class MaxPooling(nn.Module):
 
 
 class ClsMeanPooling(nn.Module):
-    """The CLS token and the mean of the real patches, side by side."""
+    """The CLS token concatenated with the mean of the patches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class ClsMeanPooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """One learned query attends to the real patches and, if asked to, to the prefix; then a residual MLP."""
+    """One learned query attends to the patches and, with `spec.prefix`, to the prefix; then a residual MLP."""
 
     def __init__(self, width: int, spec: parts.AttentionPool, *, norm_eps: float) -> None:
         super().__init__()

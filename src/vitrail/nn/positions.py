@@ -1,6 +1,6 @@
-"""What a position module is, and those that are added to the tokens: learned tables and sines.
+"""Base classes of position modules, and positions that are added to the tokens: learned tables and sines.
 
-Those that act inside attention are in `nn.rotary` and `nn.relative`. Fixed tables are buffers outside the state dict:
+Positions that act inside attention are in `nn.rotary` and `nn.relative`. Fixed tables are non-persistent buffers, since
 they are a function of the config.
 
 Shapes: B images, T tokens of which N patches, D width.
@@ -39,7 +39,7 @@ __all__ = [
 
 class PositionModule(nn.Module):
     def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
-        """Give fixed tables their values: a model that was built on the meta device has none."""
+        """Compute the fixed tables, which a model built on the meta device lacks."""
 
 
 class AddedPosition(PositionModule):
@@ -55,13 +55,13 @@ class AttentionPosition(PositionModule):
     """A position that acts inside attention."""
 
     def within(self, layout: Layout, like: Tensor) -> Rotation | Tensor:
-        """A rotation of queries and keys, or a bias for their scores; `like` says device and type."""
+        """Return a rotation of queries and keys, or a bias for their scores, with the device and dtype of `like`."""
         raise NotImplementedError
 
 
 def sinusoidal_2d(grid_h: int, grid_w: int, dim: int) -> Tensor:
-    """The fixed 2D table, (grid_h · grid_w, dim): half of a row's values are of its row, half of its column, sine and
-    cosine by turns; every row has norm √(dim/2).
+    """Return the fixed 2D table, (grid_h · grid_w, dim): interleaved sines and cosines of the row in the first half,
+    of the column in the second. Every vector has norm √(dim/2).
 
     >>> sinusoidal_2d(14, 20, 768).norm(dim=1).round(decimals=4).unique()
     tensor([19.5959])
@@ -70,7 +70,7 @@ def sinusoidal_2d(grid_h: int, grid_w: int, dim: int) -> Tensor:
 
 
 def sincos_2d(grid: Size, width: int, spec: SinCos2d) -> Tensor:
-    """(N, D) in any of the layouts that `SinCos2d` names; computed in float64."""
+    """Return the table (N, D) in the layout of `spec`; computed in float64."""
     waves = width // 4
     last = waves - 1 if spec.layout == "big_vision" else waves
     frequency = spec.temperature ** -(torch.arange(waves, dtype=torch.float64) / last)
@@ -88,16 +88,16 @@ def sincos_2d(grid: Size, width: int, spec: SinCos2d) -> Tensor:
 
 
 def sincos_1d(count: int, width: int, spec: SinCos1d) -> Tensor:
-    """(count, D): sine and cosine, by turns, of the index alone ("Attention Is All You Need")."""
+    """Return (count, D): interleaved sines and cosines of the index ("Attention Is All You Need")."""
     frequency = spec.temperature ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(count, dtype=torch.float64)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(torch.get_default_dtype())
 
 
 def place(table: Tensor, layout: Layout) -> Tensor:
-    """A table on the layout's frame, (frame.area, D) → its patches' rows, (N, D) or (B, N, D).
+    """A table over the layout's frame, (frame.area, D) → a row per patch, (N, D) or (B, N, D).
 
-    A padded image takes the top-left part. An adaptive patch takes the mean of the cells that it covers.
+    A padded image takes the top left part, and an adaptive patch the mean of the cells that it covers.
     """
     if layout.rectangles is not None:
         return _mean_over(layout.rectangles, table, layout.frame)
@@ -107,7 +107,7 @@ def place(table: Tensor, layout: Layout) -> Tensor:
 
 
 def _mean_over(rectangles: Tensor, table: Tensor, frame: Size) -> Tensor:
-    """Rectangles are cells doubled some times, so the means are a pyramid's, and each token picks from one level."""
+    """Average the table over each rectangle, a square of 2^level cells, by repeated 2×2 average pooling."""
     image = table.T.reshape(1, -1, *frame)
     levels, offsets, widths = [], [], []
     while True:
@@ -125,7 +125,7 @@ def _mean_over(rectangles: Tensor, table: Tensor, frame: Size) -> Tensor:
 
 
 class LearnedTable(AddedPosition):
-    """A learned row per token; on another grid the patches' rows are resampled, the prefix's kept."""
+    """A learned row per token; on another grid the rows of patches are resampled, those of the prefix kept."""
 
     def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class LearnedTable(AddedPosition):
 
 
 class SinCos2dTable(AddedPosition):
-    """Fixed 2D sines, recomputed for another grid; the prefix's rows are zero."""
+    """Fixed 2D sines, recomputed for another grid; prefix rows are zero."""
 
     table: Tensor
 
@@ -187,7 +187,7 @@ class SinCos1dTable(AddedPosition):
 
 
 def _add(tokens: Tensor, layout: Layout, prefix: Tensor, rows: Tensor) -> Tensor:
-    """Add the patches' rows, and those of as many leading prefix tokens as have one."""
+    """Add a row to each patch, and to the leading prefix tokens that have one."""
     before, patches = tokens.split([layout.prefix, tokens.shape[1] - layout.prefix], dim=1)
     if prefix.shape[0]:
         before = before + F.pad(prefix, (0, 0, 0, layout.prefix - prefix.shape[0]))

@@ -1,4 +1,4 @@
-"""Tokens that are not patches, put before them: CLS, distillation, registers, in this order.
+"""Prefix tokens, which precede the patches: CLS, distillation, registers, in this order.
 
 Shapes: B images, N patches, D width.
 """
@@ -16,7 +16,7 @@ __all__ = ["Prefix"]
 
 
 class Prefix(nn.Module):
-    """(B, N, D) → (B, prefix + N, D). Each token is one learned vector, the same for every image."""
+    """(B, N, D) → (B, prefix + N, D). Each prefix token is a learned vector, the same for every image."""
 
     def __init__(self, spec: parts.Prefix, width: int) -> None:
         super().__init__()

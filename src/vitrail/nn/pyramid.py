@@ -1,7 +1,7 @@
-"""Pyramids of token grids: fine patches, merged two by two into ever coarser, wider grids.
+"""Pyramids of token grids: fine patches are merged 2×2 into coarser and wider grids.
 
-`PyramidEmbed` is the embedding of a plain encoder; `PyramidViT` has blocks of windowed attention at every level and
-is Swin (arXiv 2103.14030).
+`PyramidEmbed` is an embedding for a plain encoder; `PyramidViT` has windowed attention at every level, as Swin
+(arXiv 2103.14030).
 
 Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w tokens, D width.
 """
@@ -27,7 +27,7 @@ __all__ = ["PatchMerge", "PyramidEmbed", "PyramidViT"]
 
 
 class PatchMerge(nn.Module):
-    """2×2 tokens side by side, normalised and projected: half the grid, another width."""
+    """Concatenate 2×2 tokens, normalise and project them: half the grid, another width."""
 
     def __init__(self, before: int, after: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class PatchMerge(nn.Module):
         self.reduce = linear(4 * before, after, bias=False)
 
     def forward(self, x: Tensor, grid: Size) -> tuple[Tensor, Size]:
-        """(B, h·w, D) → (B, h/2·w/2, D'), and its grid."""
+        """(B, h·w, D) → (B, h/2·w/2, D'), and the new grid."""
         half = fit(grid, Size(2, 2)).grid
         x = x.unflatten(1, (half.height, 2, half.width, 2))
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)  # Swin's order: columns of the 2×2 before rows
@@ -43,7 +43,7 @@ class PatchMerge(nn.Module):
 
 
 class PyramidEmbed(nn.Module):
-    """Patches of the finest size, then merges up to the encoder's own width; the last level is what it reads."""
+    """Patches of the finest size, then merges up to the encoder's width; the last level is the output."""
 
     def __init__(self, spec: parts.Hierarchical, width: int, *, channels: int = 3) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PyramidEmbed(nn.Module):
         self.merges = nn.ModuleList(PatchMerge(before, after) for before, after in pairwise(widths))
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → the last level's tokens; `inside` (B, h, w) is true where a padded image's own cells are."""
+        """(B, C, H, W) → tokens of the last level; `inside` (B, h, w) is true for cells of the image, not padding."""
         tokens, grid = self.levels(image)[-1]
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
 
@@ -68,7 +68,7 @@ class PyramidEmbed(nn.Module):
 
 
 class PyramidViT(nn.Module):
-    """Stages of windowed blocks with a merge between, a norm, the mean and a head.
+    """Stages of windowed blocks with merges between them, a norm, mean pooling and a head.
 
     >>> import torch
     >>> PyramidViT(PyramidConfig(image="64x96"))(torch.zeros(1, 3, 64, 96)).shape
@@ -100,7 +100,7 @@ class PyramidViT(nn.Module):
         return self.norm(tokens), Layout(grid=grid, frame=grid)
 
     def levels(self, image: Tensor) -> list[tuple[Tensor, Size]]:
-        """(B, C, H, W) → tokens (B, N, D) and grid of every stage, finest first; none is normalised."""
+        """(B, C, H, W) → tokens (B, N, D) before the final norm, and grid, of every stage, finest first."""
         self.config.check(Size(*image.shape[2:]))
         tokens, layout = self.embedding(image)
         x, grid, levels = self.embedding_norm(tokens), layout.grid, []
@@ -111,7 +111,7 @@ class PyramidViT(nn.Module):
 
 
 class Stage(nn.Module):
-    """A merge, but for the first stage; then blocks, every other one with its windows shifted."""
+    """A merge (except in the first stage), then blocks; every other block shifts its windows."""
 
     def __init__(self, config: PyramidConfig, level: int) -> None:
         super().__init__()

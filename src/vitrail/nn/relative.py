@@ -19,7 +19,7 @@ __all__ = ["RelativeTable", "offset_index"]
 
 
 def offset_index(grid: Size, frame: Size) -> Tensor:
-    """(N, N): for query and key patches of `grid`, the row of their offset in a table made for `frame`."""
+    """Return (N, N): for each query and key patch of `grid`, the row of their offset in a table for `frame`."""
     rows, columns = torch.arange(grid.height), torch.arange(grid.width)
     row = (rows[:, None] - rows + frame.height - 1) * (2 * frame.width - 1)  # (r, r)
     column = columns[:, None] - columns + frame.width - 1  # (c, c)
@@ -27,11 +27,11 @@ def offset_index(grid: Size, frame: Size) -> Tensor:
 
 
 class RelativeTable(AttentionPosition):
-    """The bias of a grid's (or a window's) patches: one table for a block, or shared by all.
+    """A learned bias for the offsets within a grid or a window; one table per block, or shared by all blocks.
 
-    With `prefix`, three more entries, as BEiT has them: prefix → patch, patch → prefix, prefix → prefix. On another
-    grid the table is resampled by its convention. A window's table is not: a grid smaller than the window has smaller
-    windows ("masked"), or is padded to a whole one ("zeros").
+    `prefix` adds BEiT's three entries: prefix → patch, patch → prefix, prefix → prefix. On another grid the table is
+    resampled by its convention. The table of a window is not resampled: on a grid smaller than the window, windows
+    become smaller ("masked"), or the grid is padded to a whole window ("zeros").
     """
 
     index: Tensor
@@ -63,7 +63,7 @@ class RelativeTable(AttentionPosition):
         return self.bias(layout)
 
     def bias(self, layout: Layout) -> Tensor:
-        """(h, T, T); for windows (h, m, m), whatever the grid that they are laid over."""
+        """Return the bias: (h, T, T), or (h, m, m) for windows of m patches, independent of the grid."""
         if self.window_padding == "zeros":
             layout = Layout(grid=self.grid, frame=self.grid)
         elif self.window_padding == "masked":
@@ -82,7 +82,7 @@ class RelativeTable(AttentionPosition):
 
 
 def _frame_with_prefix(bias: Tensor, entries: Tensor, prefix: int) -> Tensor:
-    """Put the prefix's rows and columns around the patches' bias: zero where it has no entries."""
+    """Add rows and columns for the prefix to the patches' bias; they are zero if the table has no entries for it."""
     heads, patches, _ = bias.shape
     if entries.shape[0] == 0:
         entries = bias.new_zeros(3, heads)

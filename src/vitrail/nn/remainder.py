@@ -1,4 +1,4 @@
-"""What happens to pixels that patches do not divide: the image is resized, cropped, or padded behind a mask.
+"""Fit an image to whole patches: resize it, crop it, or pad it and mask the padding.
 
 Shapes: B images, C channels, H×W pixels, h×w grid.
 """
@@ -18,7 +18,7 @@ __all__ = ["fit_pixels", "inside_of", "pad_batch"]
 
 
 def fit_pixels(image: Tensor, to: Fit) -> Tensor:
-    """(B, C, H, W) → the size that the patches divide; padding adds zeros below and right."""
+    """(B, C, H, W) → images of size `to.fitted`; padding adds zeros at the bottom and right."""
     if to.fitted == to.image:
         return image
     if to.remainder == "resize":
@@ -30,14 +30,14 @@ def fit_pixels(image: Tensor, to: Fit) -> Tensor:
 
 
 def pad_batch(images: Sequence[Tensor]) -> tuple[Tensor, list[Size]]:
-    """Images (C, H, W) of different sizes → one zero-padded batch and the size of each: both go to a model
-    whose remainder is "pad".
+    """Images (C, H, W) of different sizes → one zero-padded batch and the size of each, for a model whose remainder
+    is "pad".
 
     >>> batch, sizes = pad_batch([torch.ones(3, 32, 48), torch.ones(3, 40, 16)])
     >>> batch.shape, sizes
     (torch.Size([2, 3, 40, 48]), [Size(height=32, width=48), Size(height=40, width=16)])
     """
-    require(len(images) > 0, "0 images make no batch; give at least one")
+    require(len(images) > 0, "images is empty, and a batch needs one or more; give at least one")
     sizes = [Size(*image.shape[-2:]) for image in images]
     canvas = Size(max(size.height for size in sizes), max(size.width for size in sizes))
     batch = images[0].new_zeros(len(images), images[0].shape[0], *canvas)
@@ -47,7 +47,7 @@ def pad_batch(images: Sequence[Tensor]) -> tuple[Tensor, list[Size]]:
 
 
 def inside_of(sizes: Sequence[Size], canvas: Size, device: torch.device) -> Tensor:
-    """(B, H, W) or (B, h, w): true in each image's own top-left part of the canvas."""
+    """Return (B, H, W) or (B, h, w): true in the top left part of the canvas that each image covers."""
     heights, widths = torch.tensor([tuple(size) for size in sizes], device=device).T[:, :, None]
     rows = torch.arange(canvas.height, device=device) < heights
     columns = torch.arange(canvas.width, device=device) < widths

@@ -1,6 +1,6 @@
-"""A table on one grid → the table on another, by the conventions that models were trained with.
+"""Resample a position table to another grid, by the conventions of the libraries that models come from.
 
-The conventions differ by several per cent, so each is named, and a model keeps the one it came with.
+Results differ by several per cent between conventions, so each has a name, and a model keeps its own.
 
 Shapes: D width, r×c grid, h heads; a grid has (2r − 1)·(2c − 1) offsets.
 """
@@ -20,12 +20,12 @@ __all__ = ["resample_grid", "resample_offsets"]
 
 
 def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention = "timm") -> Tensor:
-    """(old.area, D) → (new.area, D), in float32 at least, given back in the table's own type; the same grid is
-    returned as it is.
+    """(old.area, D) → (new.area, D), computed in float32 or wider and returned in the table's dtype. If the grid is
+    the same, the table is returned unchanged.
 
-    timm: bicubic, antialiased. huggingface: bicubic. dinov2: bicubic by scale factors with 0.1 added to the
-    new side. torchvision: bicubic with the corners aligned. big_vision: linear with the corners aligned, in float64.
-    siglip2: linear, antialiased.
+    timm: bicubic, antialiased. huggingface: bicubic. dinov2: bicubic by scale factors, with 0.1 added to the new
+    sides. torchvision: bicubic, align_corners. big_vision: bilinear, align_corners, in float64. siglip2: bilinear,
+    antialiased.
     """
     if old == new:
         return table
@@ -47,8 +47,8 @@ def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention
 
 
 def resample_offsets(table: Tensor, *, old: Size, new: Size, convention: RelativeConvention) -> Tensor:
-    """A relative bias over old.area offsets, (old.area, h) → (new.area, h), in float32 at least, given back in its own
-    type; the same offsets are returned as they are. `old` and `new` count offsets: 2r − 1 and 2c − 1.
+    """Resample a relative bias, (old.area, h) → (new.area, h), computed in float32 or wider and returned in its dtype.
+    If the sizes are equal, the table is returned unchanged. `old` and `new` count offsets: 2r − 1 and 2c − 1.
 
     timm: linear between geometrically spaced offsets. huggingface: bilinear.
     """
@@ -70,20 +70,20 @@ def resample_offsets(table: Tensor, *, old: Size, new: Size, convention: Relativ
 
 
 def _as_image(table: Tensor, grid: Size) -> Tensor:
-    """(grid.area, D) → (1, D, height, width), in float32 at least."""
+    """(grid.area, D) → (1, D, height, width), in float32 or wider."""
     return table.to(torch.promote_types(table.dtype, torch.float32)).T.reshape(1, -1, *grid)
 
 
 class _Neighbours(NamedTuple):
-    """What each new offset is read from: two old ones with their weights, which add up to `span`."""
+    """The two old offsets that each new one is interpolated from, with their weights, whose sum is `span`."""
 
     neighbours: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     span: Tensor
 
 
 def _between_knots(old: int, new: int, like: Tensor) -> _Neighbours:
-    """timm's reading of `new` offsets from `old` ones, to the bit. The old ones lie at 0, ±1, ±(1 + q), ±(1 + q + q²) …
-    with q such that the farthest old offset meets the farthest new one, searched between 1.01 and 1.5."""
+    """Interpolate as timm does, to the bit. Old offsets are placed at 0, ±1, ±(1 + q), ±(1 + q + q²) …, where q puts
+    the farthest old offset at the farthest new one and is found by bisection between 1.01 and 1.5."""
     far, low, high, ratio = old // 2, 1.01, 1.5, 1.255
     while high - low > 1e-6:
         ratio = (low + high) / 2
@@ -106,7 +106,7 @@ def _between_knots(old: int, new: int, like: Tensor) -> _Neighbours:
 
 
 def _zoom(table: Tensor, old: Size, new: Size) -> Tensor:
-    """scipy's linear zoom, to the bit: four neighbours, weighted and added up in float64 in its order."""
+    """Interpolate as scipy's linear zoom does, to the bit: four neighbours, summed in float64 in the same order."""
     image = table.double().view(*old, -1)
     axes = []
     for before, after in zip(old, new, strict=True):

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys of patches turn by angles of their row and column; prefix tokens do not turn.
+"""Rotary positions: queries and keys of patches are rotated by angles of row and column; prefix tokens are not.
 
 Shapes: B images, T tokens of which N patches, h heads, d = 2·k values per head in k pairs.
 """
@@ -26,14 +26,14 @@ class Rotation:
     cos: Tensor
     sin: Tensor
     halves: bool
-    """A value's partner is half a head away; otherwise it is its neighbour."""
+    """Whether a pair is two values half a head apart; otherwise it is two neighbours."""
 
     def first(self, tokens: int) -> Rotation:
-        """The rotation of the first tokens."""
+        """Return the rotation of the first `tokens` tokens."""
         return Rotation(self.cos[..., :tokens, :], self.sin[..., :tokens, :], self.halves)
 
     def turn(self, x: Tensor) -> Tensor:
-        """(B, h, T, d) → the same, every pair turned."""
+        """(B, h, T, d) → the same shape, with every pair rotated."""
         if self.halves:
             first, second = x.chunk(2, dim=-1)
             partner = torch.cat([-second, first], dim=-1)
@@ -44,17 +44,17 @@ class Rotation:
 
     @classmethod
     def of(cls, angles: Tensor, *, prefix: int, halves: bool, dtype: torch.dtype) -> Rotation:
-        """From (…, N, k) angles; a prefix token's angles are zero."""
+        """Make a rotation from angles (…, N, k); the angles of prefix tokens are zero."""
         angles = F.pad(angles, (0, 0, prefix, 0))
         angles = torch.cat([angles, angles], dim=-1) if halves else angles.repeat_interleave(2, dim=-1)
         return cls(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype), halves=halves)
 
 
 class AxialRotation(AttentionPosition):
-    """Half of the pairs turn with the row, half with the column, at fixed frequencies; nothing learned.
+    """Half of the pairs rotate with the row, half with the column, at fixed frequencies; nothing learned.
 
-    "index" turns by the patch's index with neighbouring pairs (RoPE-ViT, EVA-02); "normalised" by its place between
-    −1 and 1 on each axis, times 2π, with pairs half a head apart (DINOv3).
+    Coordinates "index" are the patch's row and column, with neighbouring values as pairs (RoPE-ViT, EVA-02);
+    "normalised" are scaled to −1 … 1 on each axis, times 2π, with pairs half a head apart (DINOv3).
     """
 
     def __init__(self, head_width: int, spec: Rotary) -> None:
@@ -76,7 +76,7 @@ class AxialRotation(AttentionPosition):
 
 
 class MixedRotation(AttentionPosition):
-    """Every pair of every head turns along a learned direction of the plane (RoPE-Mixed); one module per block."""
+    """Every pair of every head rotates along a learned direction of the plane (RoPE-Mixed); one module per block."""
 
     def __init__(self, num_heads: int, head_width: int, temperature: float) -> None:
         super().__init__()

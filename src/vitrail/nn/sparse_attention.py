@@ -17,7 +17,7 @@ __all__ = ["SparseMix"]
 
 
 class SparseMix:
-    """h + w + p scores per patch instead of h·w + p; the prefix, being few, attends to everything."""
+    """h + w + p scores per patch instead of h·w + p; prefix tokens attend to all tokens."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
         prefix, grid = layout.prefix, tuple(layout.grid)
@@ -26,12 +26,12 @@ class SparseMix:
         along_row = q_grid @ k_grid.mT  # (B, n, h, w, w)
         along_column = (q_grid.transpose(2, 3) @ k_grid.transpose(2, 3).mT).transpose(2, 3)  # (B, n, h, w, h)
         to_prefix = q_grid @ k[:, :, None, :prefix].mT  # (B, n, h, w, p)
-        # A patch is in its row and in its column: it counts once.
+        # a patch is in both its row and its column: count it once
         twice = torch.eye(grid[0], dtype=torch.bool, device=q.device)[:, None, :]
         along_column = along_column.masked_fill(twice, -math.inf)
         if layout.patch_mask is not None:
             hidden = ~layout.patch_mask.unflatten(1, grid)[:, None]  # (B, 1, h, w)
-            # A patch that is not real still meets itself: a row without keys would be NaN.
+            # padding still attends to itself: a row without keys would be NaN
             others = ~torch.eye(grid[1], dtype=torch.bool, device=q.device)
             along_row = along_row.masked_fill(hidden.unsqueeze(3) & others, -math.inf)
             along_column = along_column.masked_fill(hidden.mT.unsqueeze(2), -math.inf)

@@ -26,7 +26,7 @@ __all__ = ["ViT"]
 
 
 class ViT(VisionFrontEnd):
-    """A front end, `depth` blocks, a norm, a pool and a head, all as the config says.
+    """A front end, `depth` blocks, a norm, a pool and a head, as the config describes.
 
     >>> import torch
     >>> ViT(ViTConfig(width=192, depth=2, num_heads=3))(torch.zeros(1, 3, 224, 224)).shape
@@ -62,7 +62,7 @@ class ViT(VisionFrontEnd):
         return self.normed(x), layout
 
     def normed(self, x: Tensor) -> Tensor:
-        """The last block's tokens as pooling reads them: normalised if `final_norm` is "tokens"."""
+        """Return the last block's tokens as pooling reads them: normalised if `final_norm` is "tokens"."""
         return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
@@ -71,7 +71,7 @@ class ViT(VisionFrontEnd):
         return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
 
     def classify(self, vector: Tensor) -> Tensor:
-        """The pooled vector → logits; a distilled model gives the mean of its two heads'."""
+        """The pooled vector → logits; a distilled model returns the mean of its two heads."""
         if self.head is None:
             return vector
         if self.distillation_head is None:
@@ -80,7 +80,7 @@ class ViT(VisionFrontEnd):
         return (self.head(cls) + self.distillation_head(distillation)) / 2
 
     def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> ViT:
-        """A model that takes uint8 (B, H, W, C) with `(x/255 − mean)/std` folded in; the other weights are shared."""
+        """Return a model for uint8 (B, H, W, C) with `(x/255 − mean)/std` folded in; the other weights are shared."""
         require(
             isinstance(self.embedding, PatchEmbed) and self.config.remainder == "error",
             f"{type(self.config.embedding).__name__} with remainder {self.config.remainder!r} cannot take bytes; "

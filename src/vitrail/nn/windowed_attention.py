@@ -1,7 +1,7 @@
-"""Windowed attention: patches attend within windows of the grid, and to the prefix; the prefix attends to all.
+"""Windowed attention: patches attend within windows of the grid, and to the prefix; the prefix attends to all tokens.
 
-A grid that windows do not divide is padded: behind a mask, so that padding changes nothing, or with zeros that take
-part, as timm's Swin does. Shifted windows wrap around, and what wrapped is masked.
+A grid that windows do not divide is padded, either with masked tokens, so that padding changes nothing, or with zeros
+that take part in attention, as in timm's Swin. Shifted windows wrap around, with a mask between the wrapped parts.
 
 Shapes: B images, n heads, T tokens, p prefix tokens, h×w grid, W windows of m patches, d values per head.
 """
@@ -20,14 +20,14 @@ from vitrail.nn.layout import Layout
 __all__ = ["CutGrid", "Padding", "WindowedMix"]
 
 Padding = tuple[Tensor, Tensor]
-"""Key and value, (1, n, 1, d) each, of every patch that windows are padded with."""
+"""Key and value, (1, n, 1, d) each, of the patches that pad a window."""
 
 
 class WindowedMix:
-    """Windows no larger than the grid; shifted by half of their size on the axes where there is more than one.
+    """Windows no larger than the grid; shifted by half of their size on axes that have more than one.
 
-    With `zeros_for`, padding takes part, and windows and shifts are those of that grid, the one that the model was made
-    for, whatever the grid of an image.
+    With `zeros_for`, padding takes part in attention, and windows and shifts are those of that grid, the config's, for
+    any image.
     """
 
     def __init__(self, window: Size, *, shifted: bool, zeros_for: Size | None = None) -> None:
@@ -38,7 +38,7 @@ class WindowedMix:
         return CutGrid.of(layout.grid, self.window, frame=frame, shifted=self.shifted, zeros=zeros)
 
     def needs_padding(self, layout: Layout) -> bool:
-        """Whether patches attend to padding, whose key and value this must then be called with."""
+        """Return whether patches attend to padding; the call then needs its key and value."""
         return self.zeros_for is not None and self.windows(layout).padded != layout.grid
 
     def __call__(
@@ -57,7 +57,7 @@ class WindowedMix:
         q_parts, k_parts, v_parts = (
             windows.split(x[:, :, prefix:], fill) for x, fill in ((q, None), (k, key), (v, value))
         )  # (B, W, n, m, d)
-        allowed = windows.allowed(layout.patch_mask, q.device)  # (B or 1, W, 1, m, m), or None where all may
+        allowed = windows.allowed(layout.patch_mask, q.device)  # (B or 1, W, 1, m, m), or None if all may attend
         scores = _join(bias, allowed)
         if prefix:
             count = k_parts.shape[1]
@@ -84,10 +84,10 @@ def _join(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
 
 
 class CutGrid(Windows):
-    """A grid cut into windows: there and back. The frame decides about windows, so that padding changes nothing.
+    """Split a grid into windows and join them again. The frame decides on windows, so that padding changes nothing.
 
-    With `zeros`, the grid is shifted before it is padded, as in timm: the padding is then below and to the right of
-    what wrapped around, and windows part what wrapped differently from windows that shift the padding along.
+    With `zeros`, the grid is shifted before it is padded, as in timm: the padding is then at the bottom and right of
+    the wrapped patches instead of being shifted with them.
     """
 
     def split(self, x: Tensor, fill: Tensor | None = None) -> Tensor:
@@ -109,10 +109,10 @@ class CutGrid(Windows):
         return x.flatten(2, 3)
 
     def allowed(self, patch_mask: Tensor | None, device: torch.device) -> Tensor | None:
-        """(B or 1, W, 1, m, m): which patches of a window may meet. None where all may."""
+        """Return (B or 1, W, 1, m, m): which patches of a window may attend to which; None if all may."""
         if not any(self.shift) and (self.zeros or (patch_mask is None and self.padded == self.grid)):
             return None
-        # What wrapped around meets only what wrapped with it; only the last windows hold both.
+        # wrapped patches attend only to patches that wrapped with them; only the last windows contain both
         rows, columns = (
             torch.arange(side, device=device) >= side - shift
             for side, shift in zip(self.padded, self.shift, strict=True)
@@ -128,18 +128,18 @@ class CutGrid(Windows):
         if any(self.shift):
             real = real.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
         real = self._plain_split(real)  # (B or 1, W, m)
-        # A patch that is not real still meets itself: a row without keys would be NaN.
+        # padding still attends to itself: a row without keys would be NaN
         itself = torch.eye(region.shape[-1], dtype=torch.bool, device=device)
         return (met & real[..., None, :] | itself).unsqueeze(2)
 
     def _roll(self, x: Tensor, *, back: bool = False) -> Tensor:
-        """(B, n, h, w, d), shifted up and to the left, or back."""
+        """Shift (B, n, h, w, d) up and to the left, or back."""
         if not any(self.shift):
             return x
         return x.roll(self.shift if back else (-self.shift[0], -self.shift[1]), dims=(2, 3))
 
     def _pad(self, x: Tensor, fill: Tensor | None) -> Tensor:
-        """(B, n, h, w, d) → (B, n, h′, w′, d), filled below and to the right."""
+        """(B, n, h, w, d) → (B, n, h′, w′, d), padded at the bottom and right."""
         below, right = self.padded.height - self.grid.height, self.padded.width - self.grid.width
         if fill is None:
             return F.pad(x, (0, 0, 0, right, 0, below)) if below or right else x

@@ -1,6 +1,6 @@
-"""The typed parts of a model's description: every alternative is a type of its own.
+"""The parts of a config: every alternative is a type of its own.
 
-Each part checks what it can see by itself; rules between parts are `vitrail.config`'s.
+Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
 from . import attention, embeddings, mlp, pools, positions, prefix

@@ -1,4 +1,4 @@
-"""Which tokens attend to which."""
+"""Kinds of attention: which tokens attend to which."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ WindowPadding = Literal["masked", "zeros"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Attention(Value):
-    """What every kind says about itself."""
+    """Properties of every kind of attention."""
 
     scores: ClassVar[bool] = True
-    """Queries and keys meet in a matrix of scores, which a bias can be added to and dropout can drop from."""
+    """Whether there is a score matrix, to which a bias can be added and dropout applied."""
     turns: ClassVar[bool] = True
-    """Queries and keys may be turned: their products may be negative."""
+    """Whether queries and keys may be rotated, which can make their products negative."""
     on_regular_grids_only: ClassVar[bool] = False
 
     def span(self, grid: Size) -> Size:
-        """The part of the grid in which any two patches meet in one block."""
+        """Return the size of the area within which patches attend to each other in one block."""
         return grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullAttention(_Attention):
-    """Every token attends to every token. `fused` uses PyTorch's kernel; otherwise softmax(QKᵀ/√d)V is explicit."""
+    """Every token attends to every token. `fused` uses PyTorch's kernel instead of an explicit softmax(QKᵀ/√d)V."""
 
     fused: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedAttention(_Attention):
-    """Patches attend within windows of the grid, and to the prefix; the prefix attends to all.
+    """Patches attend within windows of the grid, and to the prefix; the prefix attends to all tokens.
 
-    With `shift`, every other block moves its windows by half of their size, as Swin does. Where windows do not divide
-    the grid, `window_padding` says what fills the last ones: "masked", padding that nothing attends to; or "zeros",
-    zero tokens that take part in attention, as in timm's Swin, by windows and shifts of the config's own grid.
+    With `shift`, every other block shifts its windows by half of their size, as Swin does. If windows do not divide the
+    grid, `window_padding` says how the last ones are padded: "masked", with padding that nothing attends to; or
+    "zeros", with zero tokens that take part in attention, as in timm's Swin. Windows and shifts are then always those
+    of the config's own grid.
     """
 
     window: Size = Size(7, 7)
@@ -56,9 +57,9 @@ class WindowedAttention(_Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseAttention(_Attention):
-    """Criss-cross: a patch attends to its row, its column and the prefix; the prefix attends to all.
+    """Criss-cross attention: a patch attends to its row, its column and the prefix; the prefix attends to all tokens.
 
-    A patch of an h×w grid sees h + w − 1 patches, and any two patches are joined within two blocks.
+    On an h×w grid a patch attends to h + w − 1 patches, and two blocks connect any two patches.
     """
 
     scores = False
@@ -67,7 +68,7 @@ class SparseAttention(_Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(_Attention):
-    """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in tokens (arXiv 2006.16236)."""
+    """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in the number of tokens (arXiv 2006.16236)."""
 
     scores = False
     turns = False

@@ -1,4 +1,4 @@
-"""How an image becomes tokens: each way of cutting and projecting patches is a type."""
+"""Embeddings: ways of cutting an image into patches and projecting them to tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Adaptive", "Embedding", "Hierarchical", "Patches", "Stem"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Embedding(Value):
-    """What every kind says about itself; `patch` is the patch that the grid counts."""
+    """Properties of every kind of embedding; `patch` is the patch size of its grid."""
 
     @property
     def patch(self) -> Size:
@@ -24,26 +24,26 @@ class _Embedding(Value):
 
     @property
     def unit(self) -> Size:
-        """What the sides of an image must be multiples of, to be cut without a remainder."""
+        """The size that an image must be a multiple of, so that no remainder is left."""
         return self.patch
 
     def fit(self, image: Size, remainder: Remainder) -> Fit:
         return fit(image, self.patch, remainder=remainder)
 
     def with_patch(self, patch: Size) -> Self:
-        """The same embedding with another patch, all else in proportion."""
+        """Return the embedding with another patch size, everything else scaled in proportion."""
         return self if patch == self.patch else self._resized(patch)
 
     def _resized(self, patch: Size) -> Self:
         raise VitrailError(
-            f"patch {patch} cannot be had from {type(self).__name__} of patch {self.patch}; "
+            f"{type(self).__name__} of patch {self.patch} cannot change to patch {patch}; "
             "keep its patch, or give another embedding"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patches(_Embedding):
-    """Cut, flatten, project. A stride below the patch makes the patches overlap."""
+    """Cut patches, flatten them and project them linearly. A stride smaller than the patch makes patches overlap."""
 
     patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
     stride: Size | None = None
@@ -67,7 +67,7 @@ class Patches(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class Stem(_Embedding):
-    """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU down to the patch, then 1×1.
+    """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU, then a 1×1 convolution.
 
     After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881).
     """
@@ -87,10 +87,10 @@ class Stem(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(_Embedding):
-    """A pyramid of token grids: patches of `finest`, then 2×2 merges, each level wider; the last feeds the encoder.
+    """A pyramid of token grids: patches of size `finest`, then 2×2 merges; the encoder reads the last level.
 
-    `widths` are those of the levels before the last, whose width is the model's: finest 4 with two widths gives
-    levels of 4, 8 and 16 pixels.
+    `widths` are the widths of all levels but the last, which has the model's width: finest 4 with two widths gives
+    levels with patches of 4, 8 and 16 pixels.
     """
 
     finest: Size = Size(4, 4)
@@ -106,11 +106,11 @@ class Hierarchical(_Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(_Embedding):
-    """Small patches where the image is busy, large where it is flat: a quadtree over `patches`, finest first.
+    """Small patches where the image has detail, large ones where it is flat: a quadtree over `patches`, finest first.
 
-    A cell splits when its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest.
-    `selector` says who scores: "detail" (the RMS deviation of the cell's pixels, in units of the image's) or
-    "learned" (a small network's probability).
+    A cell splits if its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest. `selector`
+    chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image) or
+    "learned" (a probability that a small network predicts).
     """
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
@@ -121,17 +121,17 @@ class Adaptive(_Embedding):
         super().__post_init__()
         require(
             len(self.patches) >= 2,
-            f"adaptive patches {[str(p) for p in self.patches]} give nothing to choose from; give two sizes or more",
+            f"adaptive patches {[str(p) for p in self.patches]} are fewer than two sizes; give two or more",
         )
         for small, large in zip(self.patches, self.patches[1:], strict=False):
             require(
                 large == Size(2 * small.height, 2 * small.width),
-                f"adaptive patch {large} does not double {small}; list sizes finest first, each twice the one before",
+                f"adaptive patch {large} is not twice {small}; list sizes finest first, each twice the one before",
             )
 
     @property
     def patch(self) -> Size:
-        """The finest patch: positions live on its grid."""
+        """The finest patch, whose grid positions refer to."""
         return self.patches[0]
 
     @property
@@ -144,7 +144,7 @@ class Adaptive(_Embedding):
         )
 
     def fit(self, image: Size, remainder: Remainder) -> Fit:
-        """Whole coarsest cells; the grid is the finest one."""
+        """Fit whole cells of the coarsest patch; return the grid of the finest."""
         coarse = fit(image, self.patches[-1], remainder=remainder)
         return Fit(
             image=image,
@@ -155,11 +155,11 @@ class Adaptive(_Embedding):
 
 
 def _in_proportion(name: str, size: Size, old: Size, new: Size) -> Size:
-    """A size that belongs to the old patch, as large a part of the new one."""
+    """Scale a size by the ratio of the new patch to the old one."""
     sides = [divmod(side * after, before) for side, before, after in zip(size, old, new, strict=True)]
     require(
         all(whole > 0 and rest == 0 for whole, rest in sides),
-        f"{name} {size} of patch {old} is not whole at patch {new}; give the embedding itself",
+        f"{name} {size} of patch {old} does not scale to whole pixels at patch {new}; give the whole embedding",
     )
     return Size(*(whole for whole, _ in sides))
 

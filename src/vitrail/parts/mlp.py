@@ -15,7 +15,7 @@ Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Value):
-    """width → `width` of the MLP → width with an activation between."""
+    """Two linear layers with an activation between them; `width` is that of the hidden layer."""
 
     width: PositiveInt = 3072
     activation: Activation = "gelu"
@@ -23,7 +23,7 @@ class Mlp(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class SwiGLU(Value):
-    """Two projections to `width`, one through SiLU and multiplied into the other, then back (arXiv 2002.05202)."""
+    """A gated MLP: silu(gate) · value, projected back; `width` is that of gate and value (arXiv 2002.05202)."""
 
     width: PositiveInt = 2048
 

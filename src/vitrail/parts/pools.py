@@ -1,4 +1,4 @@
-"""How the tokens become one vector."""
+"""Pooling: how the tokens become one vector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AttentionPool", "ClsMeanPool", "ClsPool", "MaxPool", "MeanPool", "Po
 
 @dataclass(frozen=True, kw_only=True)
 class ClsPool(Value):
-    """The CLS token; with a distillation token, both."""
+    """The CLS token; if there is a distillation token, both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ class MaxPool(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class ClsMeanPool(Value):
-    """The CLS token, then the mean of the patch tokens: a vector of twice the width, as DINOv2's classifiers read."""
+    """The CLS token concatenated with the mean of the patch tokens, as DINOv2's classifiers use: twice the width."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPool(Value):
-    """One learned query attends to the patches, then a residual MLP (multi-head attention pooling, as in SigLIP).
+    """One learned query attends to the patches, followed by a residual MLP (multi-head attention pooling, as SigLIP).
 
-    `prefix` says whether the query sees the prefix tokens too; timm leaves them out unless told otherwise.
+    `prefix` says whether the query attends to the prefix tokens too; by default it does not, as in timm.
     """
 
     num_heads: PositiveInt = 12

@@ -1,7 +1,7 @@
-"""How the model learns where a patch lies.
+"""Positions: how the model knows where a patch is.
 
-Each kind describes itself: where it acts, what it learns, what becomes of it on another grid. The other files ask the
-kind, so that a new one is added here, as a module in `vitrail.nn` and as a cost in `vitrail.plan`.
+Each kind describes itself: where it acts, what it learns, what happens to it on another grid. Other files ask the
+kind, so a new one needs only a class here, a module in `vitrail.nn` and a cost in `vitrail.plan`.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 
 
 @dataclass(frozen=True)
 class Description:
-    """A kind in words, for people."""
+    """A kind of position, described for readers."""
 
     words: str
-    """Its short name on charts and pages."""
+    """A short name for charts and pages."""
     about: str
-    """What it is and what follows from it, in a sentence or two."""
+    """What it is and what follows from that, in a sentence or two."""
     on_new_grid: str
-    """What becomes of the positions of a model that runs on another grid."""
+    """What happens to the positions if the model runs on another grid."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """The number of values that are learned, and how it is counted: in symbols, and in numbers."""
+    """The number of learned values, and its formula in symbols and in numbers."""
 
     count: int
     symbols: str
@@ -61,17 +61,17 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionKind(Value):
-    """What every kind says about itself."""
+    """Properties of every kind of position."""
 
     acts_on: ClassVar[Literal["tokens", "queries and keys", "scores", "nothing"]]
-    """Added to the tokens once, or inside the attention of every block."""
+    """What the position changes: the tokens, once, or the attention of every block."""
     on_regular_grids_only: ClassVar[bool] = False
     resampled: ClassVar[bool] = False
-    """A learned table is resampled on another grid; otherwise positions are computed anew."""
+    """Whether a learned table is resampled on another grid; otherwise positions are recomputed."""
 
     @property
     def name(self) -> str:
-        """The type, with the choice that tells its variants apart."""
+        """The type's name, with the setting that distinguishes its variants."""
         return type(self).__name__
 
     def describe(self) -> Description:
@@ -79,30 +79,30 @@ class PositionKind(Value):
 
     @property
     def per_block(self) -> bool:
-        """Every block has a module of its own; otherwise one serves all."""
+        """Whether every block has its own position module; otherwise all blocks share one."""
         return False
 
     @property
     def stretches(self) -> bool:
-        """Distances are scaled with the grid, so that a larger one has no distance that training did not."""
+        """Whether distances scale with the grid, so that a larger grid has none that training did not have."""
         return self.resampled
 
     @classmethod
     def variants(cls) -> tuple[Self, ...]:
-        """The settings that differ on another grid."""
+        """Return an instance for each setting that behaves differently on another grid."""
         return (cls(),)
 
     def learns(self, config: ViTConfig) -> Learning:
-        """What is learned in a model of this config, over all blocks."""
-        return Learning(0, "a function of the place, or nothing", "not learned")
+        """Return what a model of this config learns, over all blocks."""
+        return Learning(0, "a fixed function of the position, or none", "not learned")
 
     def check(self, config: ViTConfig) -> None:
-        """Refuse a config that this kind cannot serve."""
+        """Raise an error if this kind cannot be used with the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(PositionKind):
-    """A learned row per token, added once. `prefix` says which prefix tokens have rows of their own."""
+    """A learned row per token, added once. `prefix` says which prefix tokens have a row."""
 
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
@@ -114,14 +114,14 @@ class Learned(PositionKind):
         return Description(
             words="learned",
             about=(
-                "One row of numbers per patch. Nothing tells training where the patches lie: what the table knows of "
-                "rows and columns, it learned from images, or had from the start."
+                "One learned vector per patch. Training is not given the patches' coordinates: any structure of rows "
+                "and columns in the table was learned from images, or was there at initialisation."
             ),
             on_new_grid="resampled, which changes their finest detail",
         )
 
     def prefix_rows(self, prefix: Prefix) -> int:
-        """How many of the prefix tokens have a row; they are the first ones."""
+        """Return the number of prefix tokens that have a row, always the first ones."""
         return {"all": prefix.count, "cls": int(prefix.cls), "none": 0}[self.prefix]
 
     def learns(self, config: ViTConfig) -> Learning:
@@ -146,10 +146,10 @@ class SinCos1d(PositionKind):
         return Description(
             words="1D sines",
             about=(
-                "Sines of the index in the sequence. The patch to the right is 1 step away, the patch below a whole "
-                "row: the second dimension is not told."
+                "Sines of the index in the sequence. The patch to the right is 1 step away, the patch below "
+                "a whole row: the second dimension is not encoded."
             ),
-            on_new_grid="recomputed: indices go on, rows and columns are not told apart",
+            on_new_grid="recomputed: larger indices, rows and columns not distinguished",
         )
 
     def check(self, config: ViTConfig) -> None:
@@ -160,9 +160,9 @@ class SinCos1d(PositionKind):
 class SinCos2d(PositionKind):
     """Sine and cosine of row and column, half the width each, added once; prefix rows are zero.
 
-    Layouts of one idea: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of row and
-    column, then cosines), "mae" (the column's sines, its cosines, then the row's), "big_vision" (as mae, with the
-    slowest wave at exactly the temperature).
+    `layout` orders the same values: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of
+    row and column, then cosines), "mae" (the column's sines, its cosines, then the row's), "big_vision" (as mae, with
+    the lowest frequency exactly 1 / temperature).
     """
 
     layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"
@@ -173,7 +173,7 @@ class SinCos2d(PositionKind):
     def describe(self) -> Description:
         return Description(
             words="2D sines",
-            about="Half of the numbers are sines of the row, half of the column: around every patch the same cross.",
+            about="Half of the values encode the row, half the column: similarity to a patch forms a cross around it.",
             on_new_grid="recomputed: exact, at the same spacing",
         )
 
@@ -189,10 +189,10 @@ class SinCos2d(PositionKind):
 class RelativeBias(PositionKind):
     """A learned bias per head and per (row, column) offset, added to the scores of every block.
 
-    `shared` uses one table for all blocks. `prefix` adds the three entries that BEiT gives its CLS token
-    (to it, from it, with itself); without it, a prefix gets no bias. `convention` says how a table is carried to
-    another grid: "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in
-    patches, and spreads far ones, as BEiT's fine-tuning code does.
+    `shared` uses one table for all blocks. `prefix` adds BEiT's three entries for the CLS token (to it, from it, with
+    itself); otherwise prefix tokens get no bias. `convention` says how a table is resampled for another grid:
+    "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in patches, and
+    stretches far ones, as BEiT's fine-tuning code does.
     """
 
     shared: bool = False
@@ -208,10 +208,10 @@ class RelativeBias(PositionKind):
         return f"{type(self).__name__} ({self.convention})"
 
     def describe(self) -> Description:
-        near = "near offsets keep their biases, counted in patches, and far ones are spread"
+        near = "near offsets, counted in patches, keep their biases, and far ones are stretched"
         return Description(
             words="relative bias",
-            about="A learned number per head for every offset between two patches, added to the scores of attention.",
+            about="A learned value per head for every offset between two patches, added to the attention scores.",
             on_new_grid=f"resampled: {near if self.convention == 'timm' else 'offsets are stretched with the grid'}",
         )
 
@@ -224,7 +224,7 @@ class RelativeBias(PositionKind):
         return tuple(cls(convention=convention) for convention in ("huggingface", "timm"))
 
     def entries(self, span: Size) -> int:
-        """Rows of a table over a grid, or over a window where there are windows."""
+        """Return the rows of a table for a grid or a window."""
         return offsets_of(span).area + 3 * self.prefix
 
     def learns(self, config: ViTConfig) -> Learning:
@@ -245,9 +245,9 @@ class RelativeBias(PositionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary(PositionKind):
-    """2D axial rotary positions: queries and keys turn by angles of row and column; nothing learned.
+    """2D axial rotary positions: queries and keys are rotated by angles of row and column; nothing learned.
 
-    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis to −1 … 1, as DINOv3).
+    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis from −1 to 1, as DINOv3).
     """
 
     coordinates: Literal["index", "normalised"] = "index"
@@ -264,15 +264,15 @@ class Rotary(PositionKind):
             return Description(
                 words="rotary, normalised",
                 about=(
-                    "Queries and keys turn by their place between the image's edges, −1 … 1: a finer grid turns them "
-                    "by less from patch to patch."
+                    "Queries and keys are rotated by their position between the image's edges, −1 … 1: on a finer "
+                    "grid, neighbouring patches differ by a smaller angle."
                 ),
                 on_new_grid="recomputed: coordinates stay between −1 and 1, so they interpolate",
             )
         return Description(
             words="rotary, by index",
-            about="Queries and keys turn by angles of row and column; their product depends on the offset alone.",
-            on_new_grid="recomputed: indices go on, beyond those of training on a larger grid",
+            about="Queries and keys are rotated by row and column; their product sees the offset alone.",
+            on_new_grid="recomputed: a larger grid has indices beyond those of training",
         )
 
     @property
@@ -298,7 +298,7 @@ class RotaryMixed(PositionKind):
     def describe(self) -> Description:
         return Description(
             words="rotary, mixed",
-            about="Queries and keys turn along directions of their own per head; their product tells the offset.",
+            about="Queries and keys are rotated along learned directions, per head; their product sees the offset.",
             on_new_grid="recomputed: the learned frequencies extrapolate",
         )
 
@@ -327,7 +327,7 @@ class NoPosition(PositionKind):
         return Description(
             words="none",
             about=(
-                "Every place is like every other. Shuffle the patches, and the outputs are shuffled along: the "
+                "All positions are equal. If the patches are shuffled, the outputs are shuffled the same way: the "
                 "encoder sees a bag of patches."
             ),
             on_new_grid="nothing to do",

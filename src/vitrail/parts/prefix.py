@@ -14,7 +14,7 @@ __all__ = ["Prefix"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Value):
-    """Tokens that are not patches, before them, in this order: CLS, distillation, registers."""
+    """Tokens that precede the patches, in this order: CLS, distillation, registers."""
 
     cls: bool = True
     distillation: bool = False
@@ -49,7 +49,7 @@ class Prefix(Value):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What people call each token, in order.
+        """A readable name for each token, in order.
 
         >>> Prefix(registers=2).names
         ('CLS', 'register 0', 'register 1')

@@ -157,7 +157,7 @@ def test_a_patch_of_a_coarser_stage_answers_for_the_place(ask, session):
     said = ask("", "pyramid").json()
     assert not read_frame(ask("/maps", "pyramid").content)[0]["whole"]
     assert [layer["grid"] for layer in said["layers"]] == [[6, 10], [6, 10], [3, 5], [3, 5]]
-    assert "one grid throughout" in said["why_not_rolled"]
+    assert "the same grid in every layer" in said["why_not_rolled"]
     _, rows = read_frame(ask("/row", "pyramid", token=4 * 10 + 7).content)
     _, maps, _ = looked(session, "pyramid")
     for index, place in ((0, 4 * 10 + 7), (3, 2 * 5 + 3)):

@@ -1,4 +1,4 @@
-"""Maps → pictures: PNG, SVG or PDF. matplotlib is an extra and is imported on use."""
+"""Draw maps as PNG, SVG or PDF. matplotlib is an optional dependency and is imported on use."""
 
 from vitrail.look.draw.charts import draw_distance
 from vitrail.look.draw.grids import draw_filters, draw_positions

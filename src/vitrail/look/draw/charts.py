@@ -1,4 +1,4 @@
-"""How far each head looks and how widely it spreads, layer by layer.
+"""Attention distance and entropy of every head, by layer.
 
 Shapes: L layers, h heads.
 """
@@ -25,7 +25,7 @@ def draw_distance(
     title: str,
     subtitle: str,
 ) -> Sheet:
-    """For each of L layers: (h,) mean distances in pixels and (h,) entropies in bits, against uniform attention's."""
+    """Plot for each of L layers (h,) mean distances in pixels and (h,) entropies in bits, with uniform attention."""
     from matplotlib.ticker import MaxNLocator
 
     wide, tall, top = 5.0, 3.7, HEADER + 0.3

@@ -1,4 +1,4 @@
-"""Values of a token grid on a photograph: attention by layer and head, and any one map in detail.
+"""Draw values of a token grid on a photograph: attention by layer and head, or one map in detail.
 
 Shapes: r×c grid, H×W pixels.
 """
@@ -29,12 +29,12 @@ FOCUS_WIDTH = 3.7
 
 @dataclass(frozen=True, kw_only=True)
 class Photo:
-    """The photograph to look at, and the size of the image that the model saw of the same view."""
+    """A photograph for display, and the size of the model's input image, which shows the same part."""
 
     pixels: Pixels
     seen: Size
     query: tuple[float, float, float, float] | None = None
-    """top, left, height, width of the patch that asks; None for CLS."""
+    """(top, left, height, width) of the query patch; None for CLS."""
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -46,9 +46,9 @@ class Photo:
 
 
 def upsample(values: Tensor, cells: Cells, seen: Size, size: Size, *, smooth: bool) -> NDArray[np.float32]:
-    """(r, c) values in their cells of an image of `seen` pixels → (H, W) of `size`, nearest or bilinear.
+    """Resample (r, c) values in cells of an image of `seen` pixels to (H, W) of `size`, nearest or bilinear.
 
-    Nothing sharper than bilinear: it would ring, and draw dark halos that are in no map.
+    Bicubic would ring, and draw dark halos that are not in the map.
     """
     axes = [
         ((torch.arange(pixels) + 0.5) * (side / pixels) - corner) / (step * count) * 2 - 1
@@ -57,14 +57,14 @@ def upsample(values: Tensor, cells: Cells, seen: Size, size: Size, *, smooth: bo
         )
     ]
     rows, columns = torch.meshgrid(*axes, indexing="ij")
-    found = F.grid_sample(
+    raster = F.grid_sample(
         values.float().cpu()[None, None],
         torch.stack([columns, rows], dim=-1)[None].float(),
         mode="bilinear" if smooth else "nearest",
         padding_mode="border",
         align_corners=False,
     )[0, 0]
-    return found.numpy()
+    return raster.numpy()
 
 
 def draw_heads(
@@ -79,7 +79,7 @@ def draw_heads(
     subtitle: str,
     smooth: bool = False,
 ) -> Sheet:
-    """Small multiples of (r, c) maps, row by row: with `rows`, names are the columns', otherwise every map's own."""
+    """Draw small multiples of (r, c) maps, row by row; with `rows`, `names` label columns, otherwise single maps."""
     gap, words, side = 0.05, 0.0 if rows else 0.22, 2.3
     count = -(-len(maps) // columns)
     wide = min(1.15 if rows else 2.0, 10.5 / columns)
@@ -104,7 +104,7 @@ def draw_heads(
         image = axes.imshow(raster, cmap=HEAT, vmin=0, vmax=1, extent=photo.extent, interpolation="nearest")
     assert image is not None
     below = top + side * photo.shape + 0.2
-    sheet.colour_bar(image, below, MARGIN, 0.1, "attention, of each map's largest", width=side)
+    sheet.colour_bar(image, below, MARGIN, 0.1, "attention, relative to each map's maximum", width=side)
     return sheet
 
 
@@ -119,7 +119,7 @@ def draw_focus(
     shares: Sequence[tuple[str, float]] = (),
     smooth: bool = False,
 ) -> Sheet:
-    """One (r, c) map: the photograph, the map, and the photograph lit by it; below, where the rest of the row went."""
+    """Draw one (r, c) map: the photograph, the map, and the photograph lit by it; below, `shares` of the whole row."""
     wide, gap = FOCUS_WIDTH, 0.22
     tall = wide * photo.shape
     foot = 0.62 if shares else 0.0
@@ -136,7 +136,7 @@ def draw_focus(
 
     size = Size(*photo.pixels.shape[:2])
     light = upsample(values, cells, photo.seen, size, smooth=smooth)
-    light = light / max(float(np.quantile(light, 0.99)), 1e-30)  # a few bright tokens must not leave the rest dark
+    light = light / max(float(np.quantile(light, 0.99)), 1e-30)  # so that a few bright tokens do not darken the rest
     axes = sheet.picture(HEADER, lit_left, tall, wide)
     lit = photo.pixels * (0.1 + 0.9 * np.sqrt(light.clip(0, 1)))[:, :, None]
     axes.imshow(lit.astype(np.uint8), extent=photo.extent, interpolation="antialiased")
@@ -146,13 +146,13 @@ def draw_focus(
 
 
 def _top(values: NDArray[np.float32]) -> float:
-    """The brightest colour's value: the largest, unless a few tokens are so far beyond the rest as to hide it."""
+    """Return the value of the brightest colour: the maximum, or a lower one if a few outliers would hide the rest."""
     most = float(np.quantile(values, 0.995))
     return most if 0 < 3 * most < values.max() else float(values.max())
 
 
 def _raster(seen: Size, longer: int) -> Size:
-    """Pixels for a map: enough for edges to be sharp on paper, and a whole number to a pixel of the image."""
+    """Return a raster size with sharp edges in print: a whole multiple of the image size, about `longer` pixels."""
     scale = max(1, round(longer / max(seen)))
     return Size(seen.height * scale, seen.width * scale)
 
@@ -170,7 +170,7 @@ def _photo(sheet: Sheet, photo: Photo, top: float, left: float, width: float) ->
 
 
 def _row_bar(sheet: Sheet, top: float, shares: Sequence[tuple[str, float]]) -> None:
-    """A row's weight by destination, as one bar: each name above its part, or in a line where parts are slim."""
+    """Draw the weights of a row, by kind of token, as one stacked bar with its numbers below."""
     width = sheet.width - 2 * MARGIN
     axes = sheet.picture(top, MARGIN, 0.13, width)
     axes.set(xlim=(0, 1), ylim=(0, 1))
@@ -180,4 +180,4 @@ def _row_bar(sheet: Sheet, top: float, shares: Sequence[tuple[str, float]]) -> N
         axes.barh(0.5, share, height=1, left=start, color=colour, edgecolor="white", linewidth=0.8)
         start += share
         words.append(f"{name} {100 * share:.1f} %")
-    sheet.text(top + 0.32, MARGIN, "of the row:  " + "   ".join(words), size=8.5, colour=GREY)
+    sheet.text(top + 0.32, MARGIN, "share of the row:  " + "   ".join(words), size=8.5, colour=GREY)

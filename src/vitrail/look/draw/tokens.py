@@ -25,7 +25,7 @@ WIDE, GAP = 3.7, 0.22
 def draw_tokens(
     rgb: Tensor, norms: Tensor, cells: Cells, photo: Photo, *, title: str, subtitle: str, smooth: bool = False
 ) -> Sheet:
-    """(r, c, 3) colours and (r, c) norms beside the photograph."""
+    """Draw (r, c, 3) colours and (r, c) norms beside the photograph."""
     tall = WIDE * photo.shape
     sheet = Sheet(HEADER + 0.22 + tall + MARGIN, 2 * MARGIN + 3 * WIDE + 2 * GAP + 0.62, title, subtitle)
     top = HEADER + 0.22
@@ -33,7 +33,7 @@ def draw_tokens(
     colours = np.stack([upsample(rgb[..., i], cells, photo.seen, raster, smooth=smooth) for i in range(3)], axis=-1)
     lengths = upsample(norms, cells, photo.seen, raster, smooth=smooth)
     for index, (picture, words) in enumerate(
-        ((photo.pixels, "image"), (colours, "three principal components as colours"), (lengths, "length of each token"))
+        ((photo.pixels, "image"), (colours, "three principal components as colours"), (lengths, "norm of each token"))
     ):
         left = MARGIN + index * (WIDE + GAP)
         axes = sheet.picture(top, left, tall, WIDE, title=words)
@@ -46,7 +46,7 @@ def draw_tokens(
 def draw_patches(
     photo: Photo, pixels: Pixels, cells: Cells, patch: Size, prefix: list[str], *, title: str, subtitle: str
 ) -> Sheet:
-    """The grid on the photograph, the patches apart as the model gets them, and the start of their sequence."""
+    """Draw the grid on the photograph, the separated patches, and the start of the token sequence."""
     from matplotlib.collections import LineCollection
 
     wide = 5.0
@@ -65,7 +65,7 @@ def draw_patches(
     axes.add_collection(LineCollection(rows + columns, colors="white", linewidths=line, alpha=0.85))
     axes.set(xlim=photo.extent[:2], ylim=photo.extent[2:])
 
-    axes = sheet.picture(top, right, tall, wide, title="the patches apart")
+    axes = sheet.picture(top, right, tall, wide, title="the separate patches")
     axes.imshow(_apart(pixels, cells, patch), interpolation="antialiased", aspect="auto")
 
     room = int((sheet.width - 2 * MARGIN) / (thumb + 0.07)) - 1
@@ -84,7 +84,7 @@ def draw_patches(
 
 
 def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells, *, title: str, subtitle: str) -> Sheet:
-    """(N, 4) rectangles, in cells of the finest grid, on the photograph; and (r, c, 3) their mean colours."""
+    """Draw (N, 4) rectangles, in cells of the finest grid, on the photograph, and their (r, c, 3) mean colours."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -95,7 +95,7 @@ def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells,
         Rectangle((left * cells.step[1], down * cells.step[0]), columns * cells.step[1], rows * cells.step[0])
         for down, left, rows, columns in rectangles.tolist()
     ]
-    pictures = ((photo.pixels, "patches on the image", "white"), (means.numpy(), "one mean colour a token", INK))
+    pictures = ((photo.pixels, "patches on the image", "white"), (means.numpy(), "the mean colour of each token", INK))
     for index, (picture, words, edge) in enumerate(pictures):
         left = MARGIN + index * (wide + 0.3)
         axes = sheet.picture(top, left, tall, wide, title=words)
@@ -110,7 +110,7 @@ def draw_quadtree(photo: Photo, rectangles: Tensor, means: Tensor, cells: Cells,
 
 
 def _apart(pixels: Pixels, cells: Cells, patch: Size) -> np.ndarray:
-    """All patches on white, a gap between them."""
+    """Return all patches on white, with a gap between them."""
     side = max(6, 1400 // max(cells.grid))
     tile, gap = Size(max(1, round(side * patch.height / patch.width)), side), max(1, side // 7)
     method = Image.Resampling.NEAREST if patch.width < tile.width else Image.Resampling.LANCZOS
@@ -120,7 +120,7 @@ def _apart(pixels: Pixels, cells: Cells, patch: Size) -> np.ndarray:
 
 
 def _crop(pixels: Pixels, cells: Cells, patch: Size, row: int, column: int) -> np.ndarray:
-    """A patch's pixels; an overlapping patch reaches beyond its cell."""
+    """Return a patch's pixels; an overlapping patch extends beyond its cell."""
     parts = []
     for place, corner, step, length in zip((row, column), (cells.top, cells.left), cells.step, patch, strict=True):
         start = round(corner + (place + 0.5) * step - length / 2)

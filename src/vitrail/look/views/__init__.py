@@ -1,4 +1,4 @@
-"""Model + image → picture: one function for each thing there is to see."""
+"""Draw a model's view of an image: one function per picture of `vitrail look`."""
 
 from vitrail.look.views.attention import view_attention, view_distance, view_rollout
 from vitrail.look.views.tokens import view_adaptive, view_patches, view_pca

@@ -1,4 +1,4 @@
-"""What attends to what: by layer and head, through all layers, and what kind of heads they are.
+"""Attention by layer and head, attention rollout, and head statistics.
 
 Shapes: h heads, T tokens of which p are the prefix, r×c grid.
 """
@@ -38,9 +38,10 @@ def view_attention(
     query: tuple[int, int] | None = None,
     smooth: bool = False,
 ) -> Sheet:
-    """One head in detail, the heads of a layer, a head through the layers, or all of both.
+    """Draw one head in detail, all heads of a layer, one head in all layers, or all heads of all layers.
 
-    CLS asks, or the patch at `query` (row, column) of the first grid drawn; where there is no CLS, the middle one.
+    The query is the patch at `query` (row, column) of the first grid drawn; by default CLS, or the middle patch if
+    there is no CLS.
     """
     cls = query is None and has_cls(subject)
     chosen = None if layer is None else [layer]
@@ -49,19 +50,21 @@ def view_attention(
         subject.model(subject.image)
     rows = dict(kept)
     if head is not None:
-        for found in rows.values():
-            heads = found.weights.shape[1]
-            require(0 <= head < heads, f"head {head} is not among layer {found.layer}'s {heads}; use 0 to {heads - 1}")
+        for row in rows.values():
+            heads = row.weights.shape[1]
+            require(
+                0 <= head < heads, f"head {head} is out of range for layer {row.layer}'s {heads}; use 0 to {heads - 1}"
+            )
     last = rows[max(rows)]
-    cells = {index: cells_on(subject, found.layout) for index, found in rows.items()}
+    cells = {index: cells_on(subject, row.layout) for index, row in rows.items()}
     first = rows[min(rows)].layout.grid
     at = None if cls else _place(query, first)
-    who = "CLS asks" if at is None else f"patch ({at[0]}, {at[1]}) of {times(first)} asks"
+    query_name = "query CLS" if at is None else f"query patch ({at[0]}, {at[1]}) of {times(first)}"
     if last.places is not None:
-        who += f", mean over the {last.places.area} places of a patch"
+        query_name += f", mean over the {last.places.area} pixels of a patch"
     photo = subject.photo if at is None else replace(subject.photo, query=cells[min(rows)].box(*at))
-    subtitle = f"{subject.words} · {who} · {drawn(smooth)}"
-    grids = {index: found.on_grid()[0, :, 0].cpu() for index, found in rows.items()}  # (h, r, c)
+    subtitle = f"{subject.words} · {query_name} · {drawn(smooth)}"
+    grids = {index: row.on_grid()[0, :, 0].cpu() for index, row in rows.items()}  # (h, r, c)
     if len(rows) == 1 and head is not None:
         name = f"Attention of layer {last.layer}, head {head}"
         return draw_focus(
@@ -100,7 +103,7 @@ def view_attention(
 def view_rollout(
     subject: Subject, *, query: tuple[int, int] | None = None, discard: float = 0.0, smooth: bool = False
 ) -> Sheet:
-    """Attention through all layers, to the CLS token or to a patch."""
+    """Draw the attention rollout of the CLS token or of a patch."""
     with torch.no_grad(), capture(subject.model, keep=fuse_heads) as maps:
         subject.model(subject.image)
         rolled = rollout(maps, discard=discard)
@@ -108,14 +111,14 @@ def view_rollout(
     cells = cells_on(subject, layout)
     at = None if query is None and has_cls(subject) else _place(query, layout.grid)
     row = 0 if at is None else _token_at(at, layout)
-    who = "into CLS" if at is None else f"into patch ({at[0]}, {at[1]})"
+    output = "into CLS" if at is None else f"into patch ({at[0]}, {at[1]})"
     dense = to_dense(rolled[:, row, layout.prefix :, None], layout)[0, 0].cpu()
     return draw_focus(
         dense,
         cells,
         subject.photo if at is None else replace(subject.photo, query=cells.box(*at)),
         title="Attention rollout",
-        subtitle=f"{subject.words} · {len(maps)} layers, heads' mean, residual 0.5 · {who} · {drawn(smooth)}",
+        subtitle=f"{subject.words} · {len(maps)} layers, mean of heads, residual 0.5 · {output} · {drawn(smooth)}",
         label="share of the input token, %",
         shares=_shares(subject, rolled[0, row], layout),
         smooth=smooth,
@@ -123,12 +126,12 @@ def view_rollout(
 
 
 def view_distance(subject: Subject) -> Sheet:
-    """Mean attention distance and entropy of every head."""
+    """Draw the mean attention distance and the entropy of every head."""
 
-    def both(found: AttentionMap) -> tuple[Tensor, Tensor, float, float]:
-        step = cells_on(subject, found.layout).step
-        uniform = evenly(found)
-        distance, entropy = attention_distance(found, step).mean(dim=0), head_entropy(found).mean(dim=0)
+    def both(attention: AttentionMap) -> tuple[Tensor, Tensor, float, float]:
+        step = cells_on(subject, attention.layout).step
+        uniform = evenly(attention)
+        distance, entropy = attention_distance(attention, step).mean(dim=0), head_entropy(attention).mean(dim=0)
         return (
             distance.cpu(),
             entropy.cpu(),
@@ -144,18 +147,18 @@ def view_distance(subject: Subject) -> Sheet:
         entropies,
         uniform_distance=uniform_distance,
         uniform_entropy=uniform_entropy,
-        title="What kind of heads",
-        subtitle=f"{subject.words} · distances between patches, the prefix left out",
+        title="Attention distance and entropy by head",
+        subtitle=f"{subject.words} · distances between patches, without the prefix",
     )
 
 
 def _columns(count: int) -> int:
-    """Columns for a block of maps that is about as wide as a page."""
+    """Return the number of columns that makes a block of maps about as wide as a page."""
     return count if count <= 4 else -(-count // -(-count // 4))
 
 
 def _place(at: tuple[int, int] | None, grid: Size) -> tuple[int, int]:
-    """A patch of the grid; of none, the one in the middle."""
+    """Return a checked patch of the grid; by default, the middle one."""
     if at is None:
         return grid.height // 2, grid.width // 2
     position_id(*at, grid)
@@ -163,7 +166,7 @@ def _place(at: tuple[int, int] | None, grid: Size) -> tuple[int, int]:
 
 
 def _token_at(at: tuple[int, int], layout: Layout) -> int:
-    """The token that holds a cell of the grid."""
+    """Return the index of the token that covers a cell of the grid."""
     if layout.rectangles is None:
         return position_id(*at, layout.grid, prefix=layout.prefix)
     top, left, height, width = layout.rectangles[0].T
@@ -171,27 +174,27 @@ def _token_at(at: tuple[int, int], layout: Layout) -> int:
     return layout.prefix + int(inside.nonzero()[0])
 
 
-def _own_row(found: AttentionMap) -> AttentionMap:
-    return found
+def _own_row(attention: AttentionMap) -> AttentionMap:
+    return attention
 
 
 def _row_at(query: tuple[int, int] | None) -> Callable[[AttentionMap], AttentionMap]:
-    """Keep the row of a patch of the first grid, and on coarser ones of the patch over the same place.
+    """Keep the row of a patch of the first grid and, on coarser grids, of the patch at the same position.
 
-    For a mobile model it is the mean of the places that attend apart.
+    For a mobile model it is the mean over the pixels of a patch.
     """
     first: list[Size] = []
 
-    def keep(found: AttentionMap) -> AttentionMap:
-        grid = found.layout.grid
+    def keep(attention: AttentionMap) -> AttentionMap:
+        grid = attention.layout.grid
         first.append(grid)
         row, column = _place(query, first[0])
-        here = (row * grid.height // first[0].height, column * grid.width // first[0].width)
-        index = _token_at(here, found.layout) - found.layout.prefix
-        weights = found.weights[:, :, index : index + 1].clone()  # a view would hold the whole map
-        if found.places is not None:
-            weights = weights.unflatten(0, (-1, found.places.area)).mean(dim=1)
-        return replace(found, weights=weights, queries=found.queries[index : index + 1])
+        at = (row * grid.height // first[0].height, column * grid.width // first[0].width)
+        index = _token_at(at, attention.layout) - attention.layout.prefix
+        weights = attention.weights[:, :, index : index + 1].clone()  # a view would keep the whole map in memory
+        if attention.places is not None:
+            weights = weights.unflatten(0, (-1, attention.places.area)).mean(dim=1)
+        return replace(attention, weights=weights, queries=attention.queries[index : index + 1])
 
     return keep
 
@@ -205,5 +208,5 @@ def _shares(subject: Subject, row: Tensor, layout: Layout) -> list[tuple[str, fl
 
 
 def _padded(heads: Tensor, count: int) -> list[Tensor]:
-    """Where layers differ in heads, the missing ones are left empty."""
+    """Fill up a layer that has fewer heads than others with empty maps."""
     return [*heads, *[torch.full_like(heads[0], torch.nan)] * (count - len(heads))]

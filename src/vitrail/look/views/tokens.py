@@ -1,4 +1,4 @@
-"""How the image becomes tokens, and what becomes of them.
+"""Patches, adaptive patches, and tokens as colours.
 
 Shapes: r×c grid.
 """
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vitrail.charts.sheet import Sheet
-from vitrail.config import ViTConfig
-from vitrail.errors import require
+from vitrail.config import MobileConfig, ViTConfig
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.cells import Cells, cells_of
 from vitrail.look.draw import (
@@ -32,12 +32,12 @@ __all__ = ["view_adaptive", "view_patches", "view_pca"]
 
 
 def view_patches(subject: Subject) -> Sheet:
-    """The grid on the image, the patches, and the sequence."""
+    """Draw the grid on the image, the patches, and the sequence."""
     config = subject.model.config
     if not isinstance(config, ViTConfig):
-        patch = getattr(config, "patches", (None,))[0]
-        require(patch is not None, "a mobile model has no patches at its entrance; use a ViT or a pyramid")
-        assert isinstance(patch, Size)
+        if isinstance(config, MobileConfig):
+            raise VitrailError("a mobile model has no patches of pixels; use a ViT or a pyramid")
+        patch = config.patch
         grid, prefix = Size(subject.photo.seen.height // patch.height, subject.photo.seen.width // patch.width), []
     elif isinstance(config.embedding, Adaptive):
         return view_adaptive(subject)
@@ -60,7 +60,7 @@ def view_patches(subject: Subject) -> Sheet:
 
 
 def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
-    """The quadtree of adaptive patches: the model's own, or what detail alone would choose on this image."""
+    """Draw the quadtree of adaptive patches: the model's own, or that of the selector "detail" on this image."""
     config = subject.model.config
     own = config.embedding if isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive) else None
     spec = own or Adaptive()
@@ -70,7 +70,7 @@ def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
     pixels = torch.from_numpy(subject.pixels).permute(2, 0, 1)[None].float() / 255
     pixels = pixels[:, :, : whole.fitted.height, : whole.fitted.width]
     if own is not None and own.selector == "learned":
-        require(threshold is None, "the learned selector's threshold is the model's; leave threshold out")
+        require(threshold is None, f"threshold {threshold} cannot change a learned selector; leave threshold out")
         with torch.no_grad():
             layout = subject.model.embedding(subject.image)[1]  # type: ignore[operator]
     else:
@@ -79,7 +79,7 @@ def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
     sizes = layout.rectangles[0, :, 2]
     counts = [f"{int((sizes == 2**i).sum())} of {times(patch)}" for i, patch in enumerate(spec.patches)]
     saved = tokens_saved(layout)
-    chosen = "the model's own" if own else "the model itself has a regular grid"
+    chosen = "the model's own" if own else "for comparison: the model has a regular grid"
     photo = replace(
         subject.photo,
         pixels=_cropped(subject, whole.fitted),
@@ -96,13 +96,13 @@ def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
 
 
 def view_pca(subject: Subject, *, layer: int | None = None, foreground: bool = False, smooth: bool = False) -> Sheet:
-    """The tokens after a layer (the last unless chosen) as colours, and their lengths."""
+    """Draw the tokens after a layer (default: the last) as colours, and their norms."""
     tokens, layout = tokens_after(subject.model, subject.image, layer)
     colours, norms = pca_colours(tokens, layout, foreground=foreground), token_norms(tokens, layout)
     outliers = int(norm_outliers(norms, layout).sum())
     shares = ", ".join(f"{100 * share:.0f}" for share in colours.shares)
     after = "the last layer" if layer is None else f"layer {layer}"
-    facts = f"{shares} % of the variance · {outliers or 'no'} outlier{'s' * (outliers != 1)} in length"
+    facts = f"{shares} % of the variance · {outliers or 'no'} outlier{'s' * (outliers != 1)} in norm"
     return draw_tokens(
         to_dense(colours.rgb, layout)[0].permute(1, 2, 0).cpu(),
         to_dense(norms.unsqueeze(-1), layout)[0, 0].cpu(),
@@ -121,7 +121,7 @@ def _cropped(subject: Subject, fitted: Size):
 
 
 def _mean_colours(spec: Adaptive, pixels: Tensor, layout: Layout) -> Tensor:
-    """(r, c, 3): the mean colour of every leaf, in all of its cells."""
+    """Return (r, c, 3): the mean colour of every leaf, in all of its cells."""
     height, width = spec.patch
     cells = torch.nn.functional.avg_pool2d(pixels, (height, width))[0].permute(1, 2, 0)  # (r, c, 3)
     assert layout.rectangles is not None

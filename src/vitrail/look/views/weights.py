@@ -1,4 +1,4 @@
-"""What the weights alone show: filters and positions."""
+"""Pictures of the weights alone: filters and positions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["view_filters", "view_positions"]
 
 
 def view_filters(subject: Subject) -> Sheet:
-    """The projection's filters and the principal ones: the visual vocabulary."""
-    found = projection_filters(subject.model)
-    count, channels, height, width = found.filters.shape
-    facts = f"{count} filters of {height}×{width}×{channels} · effective rank {found.effective_rank:.1f}"
+    """Draw the filters of the projection and the principal filters."""
+    filters = projection_filters(subject.model)
+    count, channels, height, width = filters.filters.shape
+    facts = f"{count} filters of {height}×{width}×{channels} · effective rank {filters.effective_rank:.1f}"
     return draw_filters(
-        found,
-        title=f"The visual vocabulary: {found.stage}",
+        filters,
+        title=f"Filters: {filters.stage}",
         subtitle=f"{subject.words} · {facts} · each scaled to its largest value, zero is grey",
     )
 
 
 def view_positions(subject: Subject, *, layer: int | None = None, head: int | None = None) -> Sheet:
-    """Position similarity on the image's own grid, as a grid of grids."""
+    """Draw the position similarity on the image's grid, as a grid of grids."""
     config = subject.model.config
     grid = config.fit(Size(*subject.image.shape[2:])).grid if isinstance(config, ViTConfig) else None
-    found = position_similarity(subject.model, grid=grid, layer=layer or 0, head=head)
+    similarity = position_similarity(subject.model, grid=grid, layer=layer or 0, head=head)
     return draw_positions(
-        found,
-        title=f"Positions: {found.kind}, {times(found.grid)}",
-        subtitle=f"{subject.words} · every tile is a patch, at its place: its likeness to all patches",
+        similarity,
+        title=f"Positions: {similarity.kind}, {times(similarity.grid)}",
+        subtitle=f"{subject.words} · each tile shows the similarity of one patch to all patches",
     )

@@ -1,4 +1,4 @@
-"""What views share: names, and where a layer's tokens lie."""
+"""Text and positions that the views share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cells_on(subject: Subject, layout: Layout) -> Cells:
 
 
 def drawn(smooth: bool) -> str:
-    return "drawn smooth (bilinear)" if smooth else "one square a token"
+    return "drawn smooth (bilinear)" if smooth else "one square per token"
 
 
 def times(size: Size) -> str:
