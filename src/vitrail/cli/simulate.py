@@ -68,9 +68,7 @@ def simulate(
         require(ending in (".svg", ".png"), f"chart {chart} ends in {ending}; use .svg for bands or .png for maps")
     trained, kinds = None, []
     if weights is not None:
-        require(
-            from_grid is None, f"--from-grid {from_grid} and --weights were both given; choose one"
-        )
+        require(from_grid is None, f"--from-grid {from_grid} and --weights were both given; choose one")
         checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
         old, trained = checkpoint.config.grid, learned_table(checkpoint)
         kinds = [survival_of(checkpoint, to_grid, method=method_of(method[0]) if method else None)]
