@@ -10,6 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from vitrail.checkpoint.classify import Prediction, classify
+from vitrail.checkpoint.pixels import Image
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config
 from vitrail.errors import VitrailError
@@ -87,6 +89,28 @@ class Checkpoint:
         model.load_state_dict(own, strict=True, assign=True)
         _compute_buffers(model, device, dtype)
         return model.eval()
+
+    def transform(self, *images: Image) -> Tensor:
+        """Prepare files, bytes, Pillow images or uint8 arrays as the model takes them: (B, C, H, W).
+
+        >>> import numpy as np
+        >>> from vitrail import load
+        >>> load("default").transform(np.zeros((48, 64, 3), np.uint8)).shape
+        torch.Size([1, 3, 32, 32])
+        """
+        return self.preprocessing(*images)
+
+    def predict(self, image: Image, *, top: int = 5) -> tuple[Prediction, ...]:
+        """Return the most likely labels of one image, most likely first; for many images, use `classify`.
+
+        >>> from vitrail import load, synthesize_image
+        >>> [type(each.label) for each in load("default").predict(synthesize_image(0), top=2)]
+        [<class 'str'>, <class 'str'>]
+        """
+        found = next(classify(self, [image], top=top))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed."""

@@ -23,15 +23,15 @@ from PIL import Image as Pillow
 
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels, decode_at_least
+from vitrail.images.decode import Pixels, decode_at_least, pixels_of
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 
 __all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "prepare", "resize"]
 
-Image = str | Path | bytes | Pixels
-"""A file, its bytes, or decoded pixels: uint8 (H, W, C)."""
+Image = str | Path | bytes | Pixels | Pillow.Image
+"""A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
 
 MEAN_TOLERANCE = 1.5
 """Levels of 255, on average over an image, by which the fast path may differ from the exact one on a photograph."""
@@ -76,6 +76,8 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
         raise VitrailError(
             f"{channels} channels cannot be decoded from pictures, which have 1 or 3; give tensors instead"
         )
+    if isinstance(image, Pillow.Image):
+        image = pixels_of(image, channels=channels)
     if not isinstance(image, np.ndarray):
         least = None if exact else Size(*(SPARE * side for side in steps.image))
         return decode_at_least(image, least, channels=channels)

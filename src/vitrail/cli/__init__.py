@@ -49,6 +49,7 @@ COMMANDS = {
     "train": "Train a model on labelled images; an interrupted run resumes bit for bit.",
     "evaluate": "Measure a trained model on its test split, at its own resolution and at others.",
     "probe": "Measure how well a linear classifier and nearest neighbours read a model's frozen features.",
+    "classify": "Label images with the classes that a trained model knows, most likely first.",
     "compare-runs": "Put runs side by side: what differs between them and what came of it, with the spread over seeds.",
     "experiment": "Run a controlled experiment over seeds and report it with error bars; without a name, list them.",
     "data": "Fetch a dataset through the machine's own package clients, or from a folder of its files, and check it.",

@@ -31,7 +31,7 @@ from PIL import Image, UnidentifiedImageError
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "decode_at_least", "peek"]
+__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "decode_at_least", "peek", "pixels_of"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 2**26
@@ -104,6 +104,11 @@ def decode_at_least(
         except _DAMAGE as error:
             raise ImageError(f"{name}: damaged {image.format} ({_reason(error)}); replace or remove it") from error
     return _upright(pixels, orientation), Size(width, height) if orientation >= 5 else Size(height, width)
+
+
+def pixels_of(image: Image.Image, *, channels: Literal[1, 3] = 3, background: tuple[int, int, int] = WHITE) -> Pixels:
+    """Return an open Pillow image as `decode` would return its file: upright, 8 bits, without alpha."""
+    return _upright(_to_bytes(image, background, channels), _orientation(image))
 
 
 def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:
