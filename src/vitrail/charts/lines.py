@@ -1,4 +1,4 @@
-"""Lines on logarithmic axes, each named at its right end."""
+"""Line charts with logarithmic axes; each line is labelled at its right end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["named_lines"]
 def named_lines(
     axes: Axes, lines: Mapping[str, Sequence[tuple[int, float]]], ceiling: tuple[str, float] | None = None
 ) -> None:
-    """Points (x, y) of every line, ordered by x, and a line that none should cross."""
+    """Plot named lines of points (x, y), ordered by x, and an optional named upper limit."""
     for points, colour in zip(lines.values(), shades(len(lines)), strict=True):
         axes.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=2, markersize=5)
     axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Bytes of live tensors over one step, by component and phase."""
+"""The peak memory of live tensors in one step, by component and phase."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COMPONENTS = (
 
 
 def memory(config: Config, workload: Workload) -> Memory:
-    """The highest point of a step: of training in its steady state, or of one inference.
+    """Return the peak memory of one training step in steady state, or of one inference.
 
-    A step's tensors die when its backward ends; images and labels are the caller's and live on.
+    A step's tensors are freed when backward ends; images and labels belong to the caller and are not.
 
     >>> from vitrail.config import ViTConfig
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
@@ -50,12 +50,12 @@ def memory(config: Config, workload: Workload) -> Memory:
 
 
 def _estimate_notes(workload: Workload, tape: Tape) -> list[str]:
-    """What of a plan is an estimate, and of what quality; empty where all is proven."""
+    """Return what is only estimated in a plan, and how; empty if everything is verified."""
     notes = list(tape.notes)
     if workload.train and workload.optimizer in _ESTIMATES:
         notes.append(_ESTIMATES[workload.optimizer])
     if workload.shard is not None:
-        notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
+        notes.append(f"{workload.shard.kind}: the memory of each device is modelled, not tracked on devices")
     return notes
 
 
@@ -64,7 +64,7 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
 
 
 def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
-    """By component, what a device holds throughout a step; and the temporary bytes of the optimizer's own step."""
+    """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
     size = workload.parameter_bytes
     params = tape.total(tape.params)
     held = {"weights": params * size + tape.total(tape.buffer_bytes)}
@@ -77,13 +77,13 @@ def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
 
 
 _ESTIMATES = {
-    "adamw-8bit": "adamw-8bit: two bytes a parameter and two float32 scales per 256, for every tensor",
-    "adafactor": "adafactor: its state taken as 1 % of the weights, its update as one copy of them",
+    "adamw-8bit": "adamw-8bit: estimated as two bytes per parameter and two float32 scales per 256, for every tensor",
+    "adafactor": "adafactor: its state is estimated as 1 % of the weights, its update as one copy of them",
 }
 
 
 def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -> tuple[int, int]:
-    """(state, temporary); `adamw` is PyTorch's default, foreach, which takes every square root at once."""
+    """Return (state, temporary); `adamw` is PyTorch's default, foreach, which computes all square roots at once."""
     match optimizer:
         case "sgd":
             return 0, 0
@@ -100,7 +100,7 @@ def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -
 
 
 def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str, int]:
-    """What one device holds. DDP's buckets are one more copy of the gradients."""
+    """Return the bytes of one device. DDP's buckets are one more copy of the gradients."""
     shard, size = workload.shard, workload.parameter_bytes
     assert shard is not None
     count, bucket = shard.devices, step.tape.total(step.tape.params) * size
@@ -120,5 +120,5 @@ def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str,
         found["temporary"] += step.largest_unit * size
     else:
         divide("weights", "optimizer", "gradients")
-        found["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next on its way
+        found["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next prefetched
     return found

@@ -30,12 +30,12 @@ class Rotation:
 
 
 def axial_rotation(t: Tape, tokens: int, head_width: int, size: int) -> Rotation:
-    """Fixed angles: computed once for all blocks."""
+    """Fixed angles, computed once for all blocks."""
     return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size))
 
 
 def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, head_width: int, size: int) -> Rotation:
-    """Learned directions, so that the angles are computed, and saved, in every block."""
+    """Learned directions: angles are computed and saved in every block."""
     pairs = head_width // 2
     place = t.new(2 * patches, 4)
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
@@ -56,7 +56,7 @@ def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> 
 
 
 def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
-    """A cosine or a sine: backward makes the other one, for a cosine its negative too, then the gradient."""
+    """A cosine or sine; backward computes the other one, for a cosine also its negative, then the gradient."""
     count, size = angles.count, angles.size
     saved = t.save(path, angles)
 
