@@ -149,7 +149,7 @@ def test_full_attention_is_the_explicit_softmax(kind: str):
     q, k, _ = attention.heads(x)
     position = within(attention.position, layout, q) if attention.position is not None else shared
     if isinstance(position, Rotation):
-        q, k = position.turn(q), position.turn(k)
+        q, k = position.rotate(q), position.rotate(k)
     scores = q @ k.mT / math.sqrt(8)
     if isinstance(position, torch.Tensor):
         scores = scores + position

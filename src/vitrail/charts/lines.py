@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from vitrail.charts.plots import apart, limit, note, plain_log, shades
+from vitrail.charts.plots import keep_apart, limit, note, plain_log, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def named_lines(
     axes.set_ylim(low, high)
     plain_log(axes)
     at_edge = sorted((points[-1][1], name) for name, points in lines.items() if points[-1][0] == marks[-1])
-    moved = apart([log(y / low) for y, _ in at_edge], log(high / low) * 0.045)
+    moved = keep_apart([log(y / low) for y, _ in at_edge], log(high / low) * 0.045)
     places = {name: low * exp(place) for (_, name), place in zip(at_edge, moved, strict=True)}
     for (name, points), colour in zip(lines.items(), shades(len(lines)), strict=True):
         at = (points[-1][0], places.get(name, points[-1][1]))

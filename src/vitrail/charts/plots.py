@@ -11,7 +11,7 @@ from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["apart", "legend", "limit", "note", "plain_log", "plots", "shades"]
+__all__ = ["keep_apart", "legend", "limit", "note", "plain_log", "plots", "shades"]
 
 
 def plots(
@@ -75,7 +75,7 @@ def limit(axes: Axes, left: float, value: float, name: str) -> None:
     note(axes, name, (left, value), right=4, up=3, colour=RED)
 
 
-def apart(places: Sequence[float], gap: float) -> list[float]:
+def keep_apart(places: Sequence[float], gap: float) -> list[float]:
     """Move ascending positions up until neighbours are at least `gap` apart."""
     moved: list[float] = []
     for place in places:

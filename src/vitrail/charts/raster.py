@@ -43,9 +43,9 @@ def filter_picture(values: NDArray) -> NDArray[np.uint8]:
 def mosaic(tiles: NDArray, gap: int, *, fill: float) -> NDArray:
     """(rows, columns, height, width, …) → one picture of tiles, `gap` pixels apart."""
     rows, columns, height, width, *rest = tiles.shape
-    apart = np.full((rows, columns, height + gap, width + gap, *rest), fill, tiles.dtype)
-    apart[:, :, :height, :width] = tiles
-    whole = apart.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)
+    spaced = np.full((rows, columns, height + gap, width + gap, *rest), fill, tiles.dtype)
+    spaced[:, :, :height, :width] = tiles
+    whole = spaced.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)
     return whole[:-gap, :-gap]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitrail.charts.palette import INK
-from vitrail.charts.plots import apart, legend, note, shades
+from vitrail.charts.plots import keep_apart, legend, note, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def stacked_areas(
     for values in parts.values():
         centres.append(level + values[-1] / 2)
         level += values[-1]
-    for part, centre, place in zip(parts, centres, apart(centres, top * 0.045), strict=True):
+    for part, centre, place in zip(parts, centres, keep_apart(centres, top * 0.045), strict=True):
         line = {"arrowstyle": "-", "color": colours[part], "linewidth": 1.8, "shrinkA": 2, "shrinkB": 0}
         axes.annotate(
             part.replace("_", " "),

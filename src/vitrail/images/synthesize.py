@@ -35,8 +35,8 @@ def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
     distance = np.linalg.norm(place[:, :, None] - centres, axis=-1)  # (H, W, panes)
     first, second = np.argpartition(distance, 1, axis=-1)[..., :2].transpose(2, 0, 1)
     near, far = (np.take_along_axis(distance, pane[..., None], axis=-1) for pane in (first, second))
-    apart = np.linalg.norm(centres[first] - centres[second], axis=-1, keepdims=True)
-    to_lead = (far**2 - near**2) / (2 * apart)  # (H, W, 1): distance to the line between the two nearest panes
+    separation = np.linalg.norm(centres[first] - centres[second], axis=-1, keepdims=True)
+    to_lead = (far**2 - near**2) / (2 * separation)  # (H, W, 1): distance to the line between the two nearest panes
     colour = panes[first]
 
     light = random.random(2) * extent  # the position of the sun behind the window

@@ -193,21 +193,21 @@ def _why_model(question: Question, best: Candidate) -> str:
 
 
 def _misfits(question: Question, best: Candidate) -> tuple[Misfit, ...]:
-    found = [misfit for misfit in MISFITS if misfit.holds(question)]
+    misfits = [misfit for misfit in MISFITS if misfit.applies(question)]
     if question.card is not None and question.images_per_second is not None:
         work = replace(training(question.card), train=False)
         bound = roofline(question.card, work, flops=best.flops_forward, traffic_bytes=0)
         if bound is not None and bound.seconds * question.images_per_second > 0.5:
             speed = f"{1 / bound.seconds:,.0f} images per second is the card's upper bound"
-            found.append(
+            misfits.append(
                 Misfit(
                     name="too slow",
-                    holds=lambda _: True,
+                    applies=lambda _: True,
                     why=f"{speed} for {best.name} at {best.image}; real runs reach at most half of it",
                     instead="a smaller model, a larger patch, or a convolutional network",
                 )
             )
-    return tuple(found)
+    return tuple(misfits)
 
 
 # ── what would change the answer ────────────────────────────────────────────────────────────────────────────────
@@ -215,19 +215,19 @@ def _misfits(question: Question, best: Candidate) -> tuple[Misfit, ...]:
 
 def _would_change(question: Question, best: Candidate, embedding: str) -> tuple[str, ...]:
     """Rank again with each input halved or doubled, and list where the answer differs."""
-    found = []
+    differences = []
     for label, varied in _variations(question):
         try:
             other = rank(varied)[0]
         except VitrailError:
-            found.append(f"{label}: no model would fit")
+            differences.append(f"{label}: no model would fit")
             continue
         kind = _embedding(varied, other)[1].choice
         if (other.model, other.patch) != (best.model, best.patch):
-            found.append(f"{label}: {other.name} at {other.image}")
+            differences.append(f"{label}: {other.name} at {other.image}")
         elif kind != embedding:
-            found.append(f"{label}: {kind} embedding")
-    return tuple(found)
+            differences.append(f"{label}: {kind} embedding")
+    return tuple(differences)
 
 
 def _variations(question: Question) -> list[tuple[str, Question]]:

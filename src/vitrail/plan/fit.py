@@ -105,7 +105,7 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
     limit = target.visible_bytes
     start = together = need_bytes(config, workload, target)
     so_far = (config, workload)
-    found: list[Change] = []
+    useful: list[Change] = []
     for name, propose in _PROPOSALS.items() if start > limit else ():
         enough = together <= limit
         alone, trial = propose(config, workload, target), None if enough else propose(*so_far, target)
@@ -116,7 +116,7 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
             continue
         if trial is not None and bytes_now < together:
             together, so_far = bytes_now, (trial.config, trial.workload)
-        found.append(
+        useful.append(
             Change(
                 name=name,
                 what=alone.what,
@@ -129,7 +129,7 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
                 together_fits=together <= limit,
             )
         )
-    return tuple(found)
+    return tuple(useful)
 
 
 def _need(trial: _Trial | None, target: Card) -> int:

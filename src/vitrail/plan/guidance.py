@@ -121,7 +121,7 @@ class Misfit:
     """A case where a ViT is the wrong tool, or the wrong way to use one."""
 
     name: str
-    holds: Callable[[Question], bool]
+    applies: Callable[[Question], bool]
     why: str
     instead: str
 
@@ -134,37 +134,37 @@ def _side(question: Question) -> int:
 MISFITS = (
     Misfit(
         name="very little data",
-        holds=lambda q: q.data_size is not None and q.data_size < 1_000,
+        applies=lambda q: q.data_size is not None and q.data_size < 1_000,
         why="with fewer than 1,000 images a transformer cannot learn the locality that convolutions have built in",
         instead="a linear probe on frozen pretrained features, or a small pretrained convolutional network",
     ),
     Misfit(
         name="little data",
-        holds=lambda q: q.data_size is not None and 1_000 <= q.data_size < 10_000,
+        applies=lambda q: q.data_size is not None and 1_000 <= q.data_size < 10_000,
         why="fewer than 10,000 images are too few to train a ViT from scratch",
         instead="fine-tuning pretrained weights, or a linear probe on frozen features",
     ),
     Misfit(
         name="edge device",
-        holds=lambda q: q.application == "mobile" or (q.card is not None and q.card.visible_bytes < 4 * GIB),
+        applies=lambda q: q.application == "mobile" or (q.card is not None and q.card.visible_bytes < 4 * GIB),
         why="attention over many tokens is slow and needs much memory on small devices",
         instead="a mobile hybrid (mobilevit-XS) or an int8 convolutional network, distilled from a ViT",
     ),
     Misfit(
         name="real time",
-        holds=lambda q: q.images_per_second is not None and q.images_per_second >= 60,
+        applies=lambda q: q.images_per_second is not None and q.images_per_second >= 60,
         why="at 60 images per second or more, every token must take microseconds",
         instead="a convolutional network, a mobile hybrid, or a larger patch with token merging",
     ),
     Misfit(
         name="simple task",
-        holds=lambda q: q.survey is not None and max(q.survey.median) <= 64,
+        applies=lambda q: q.survey is not None and max(q.survey.median) <= 64,
         why="images of at most 64 pixels gain little from global attention",
         instead="a small convolutional network, or a ViT of patch 4 if there is much data",
     ),
     Misfit(
         name="very large images",
-        holds=lambda q: _side(q) > 1024,
+        applies=lambda q: _side(q) > 1024,
         why="above 1,024 pixels attention dominates: tokens grow with the area, attention with its square",
         instead="tiles, a pyramid with windows (swin-T), or adaptive patches",
     ),

@@ -31,14 +31,14 @@ def memory(config: Config, workload: Workload) -> Memory:
     2011288200
     """
     step = run_step(config, workload)
-    held, temporary = _held_bytes(workload, step.tape)
+    persistent, temporary = _persistent_bytes(workload, step.tape)
     notes = _estimate_notes(workload, step.tape)
-    by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
+    by_phase = {phase: _sum(persistent, components) for phase, components in step.phase_bytes.items()}
     if workload.train:
-        by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
+        by_phase["optimizer"] = _sum(persistent, step.after, {"temporary": temporary})
     if workload.shard is not None:
-        by_phase = {phase: _sharded(workload, found, step) for phase, found in by_phase.items()}
-    phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
+        by_phase = {phase: _sharded(workload, components, step) for phase, components in by_phase.items()}
+    phase_peaks = {phase: sum(components.values()) for phase, components in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
     return Memory(
         peak_bytes=phase_peaks[highest],
@@ -63,17 +63,17 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
+def _persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
     """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
     size = workload.parameter_bytes
     params = tape.total(tape.params)
-    held = {"weights": params * size + tape.total(tape.buffer_bytes)}
+    persistent = {"weights": params * size + tape.total(tape.buffer_bytes)}
     if not workload.train:
-        return held, 0
+        return persistent, 0
     if workload.accumulate > 1:
-        held["gradients"] = tape.total(tape.grad_bytes)
-    held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
-    return held, temporary
+        persistent["gradients"] = tape.total(tape.grad_bytes)
+    persistent["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
+    return persistent, temporary
 
 
 _ESTIMATES = {
@@ -99,26 +99,26 @@ def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -
             return params * 4 // 100, params * size
 
 
-def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str, int]:
+def _sharded(workload: Workload, components: dict[str, int], step: Step) -> dict[str, int]:
     """Return the bytes of one device. DDP's buckets are one more copy of the gradients."""
     shard, size = workload.shard, workload.parameter_bytes
     assert shard is not None
     count, bucket = shard.devices, step.tape.total(step.tape.params) * size
-    found = dict(found)
+    components = dict(components)
 
     def divide(*names: str) -> None:
         for name in names:
-            found[name] = -(-found[name] // count)
+            components[name] = -(-components[name] // count)
 
     if shard.kind == "ddp":
-        found["gradients"] += bucket
+        components["gradients"] += bucket
     elif shard.kind == "zero1":
-        found["gradients"] += bucket
+        components["gradients"] += bucket
         divide("optimizer")
     elif shard.kind == "zero2":
         divide("optimizer", "gradients")
-        found["temporary"] += step.largest_unit * size
+        components["temporary"] += step.largest_unit * size
     else:
         divide("weights", "optimizer", "gradients")
-        found["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next prefetched
-    return found
+        components["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next prefetched
+    return components

@@ -44,13 +44,13 @@ def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Ten
     w = t.weight(path, width * out)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
-    flops, size, wanted, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
+    flops, size, needs_grad, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + wanted))
+        t.tally(path, flops * (1 + needs_grad))
         weights = None if biased else t.new(width * out, size)  # without a bias, their gradient is computed first
-        before = t.new(rows * width, size) if wanted else None
+        before = t.new(rows * width, size) if needs_grad else None
         weights = weights or t.new(width * out, size)
         t.forget_recomputed()
         return before, weights, t.new(out, size) if biased else None
@@ -78,12 +78,12 @@ def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias
     w = t.weight(path, weights)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
-    flops, size, count, wanted = 2 * weights * out, t.compute, x.count, a.node is not None
+    flops, size, count, needs_grad = 2 * weights * out, t.compute, x.count, a.node is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + wanted))
-        before = t.new(count, size) if wanted else None
+        t.tally(path, flops * (1 + needs_grad))
+        before = t.new(count, size) if needs_grad else None
         return before, t.new(weights, size), t.new(width, size) if bias else None
 
     return t.record(t.new(width * out, size), (a, w, b), saved, backward)
@@ -94,12 +94,12 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     a = t.cast(x, 4) if t.amp else x
-    size, wanted = a.size, a.node is not None
+    size, needs_grad = a.size, a.node is not None
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
     saved = t.save(path, a, mean, rstd)
 
     def backward(grad: Tensor):
-        return t.new(count, size) if wanted else None, t.new(width, t.size), t.new(width, t.size)
+        return t.new(count, size) if needs_grad else None, t.new(width, t.size), t.new(width, t.size)
 
     return t.record(y, (a, w, b), saved, backward)
 

@@ -92,9 +92,9 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
         for name, count in kept
         if count
     ]
-    apart = c.position.prefix == "none"
-    table = t.parameter("", (n.patches if apart else n.tokens) * n.width, "pos_embed")
-    if apart:
+    separate = c.position.prefix == "none"
+    table = t.parameter("", (n.patches if separate else n.tokens) * n.width, "pos_embed")
+    if separate:
         x = ops.add(t, x, table)
         return ops.cat(t, *before, x) if before else x
     if before:

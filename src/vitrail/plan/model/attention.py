@@ -72,7 +72,7 @@ def placed(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
     if isinstance(position, Rotation):
-        return position.turn(t, path, q), position.turn(t, path, k), None
+        return position.rotate(t, path, q), position.rotate(t, path, k), None
     return q, k, position
 
 

@@ -78,13 +78,13 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
         x = patch_merge(t, f"{path}.merge", x, c.stages[level - 1].width, spec.width)
     start = [x]
     del x
-    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(spec.depth, apart=bool(c.drop_path) and not earlier))
+    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(spec.depth, alone=bool(c.drop_path) and not earlier))
 
 
-def _pairs(depth: int, *, apart: bool) -> list[Run]:
-    """Group blocks in pairs, since every other one shifts; with `apart`, the first, which drops no path, is single."""
-    first = 1 if apart else 0
+def _pairs(depth: int, *, alone: bool) -> list[Run]:
+    """Group blocks in pairs, since every other one shifts; with `alone`, the first, which drops no path, is single."""
+    first = 1 if alone else 0
     groups = [tuple(range(i, min(i + 2, depth))) for i in range(first, depth, 2)]
     whole = [group for group in groups if len(group) == 2]
     rest = [group for group in groups if len(group) == 1]
-    return [[(0,)] if apart else [], whole, rest]
+    return [[(0,)] if alone else [], whole, rest]

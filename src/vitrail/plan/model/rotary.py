@@ -20,13 +20,13 @@ class Rotation:
     cos: Tensor
     sin: Tensor
 
-    def turn(self, t: Tape, path: str, x: Tensor) -> Tensor:
-        def turned(x: Tensor, by: Tensor) -> Tensor:
+    def rotate(self, t: Tape, path: str, x: Tensor) -> Tensor:
+        def scaled(x: Tensor, by: Tensor) -> Tensor:
             return ops.multiply(t, path, x, by, spread=True)
 
         first, second = ops.split(t, x, x.count // 2, x.count // 2)
         partner = ops.cat(t, ops.fresh(t, second), first)
-        return ops.add(t, turned(x, self.cos), turned(partner, self.sin))
+        return ops.add(t, scaled(x, self.cos), scaled(partner, self.sin))
 
 
 def axial_rotation(t: Tape, tokens: int, head_width: int, size: int) -> Rotation:
