@@ -66,6 +66,9 @@ def _defined(node: ast.stmt) -> list[str]:
         "import vitrail",
         "import vitrail; vitrail.preset('B/16').to_json(); vitrail.synthesize_image(0)",
         "from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        # what the studio opens with: loading torch would hold up its first picture by seconds
+        "import vitrail.studio.app\nfrom vitrail.studio.rooms.shared import Drawn, middle\n"
+        "from vitrail.studio.session import Session\nmiddle('cat', Drawn(height=48, width=64), Session())",
     ],
 )
 def test_what_needs_no_torch_imports_none(code: str):

@@ -233,7 +233,7 @@ def test_a_number_says_its_range():
         ),
         (
             lambda: ViTConfig(embedding=8),  # pyright: ignore[reportArgumentType]
-            "embedding 8 is not one of Patches, Stem, Hierarchical, Adaptive; "
+            f"embedding 8 is not one of {', '.join(kind.__name__ for kind in get_args(parts.Embedding))}; "
             'give Patches(...), or {"kind": "patches"} in JSON',
         ),
         (lambda: ViTConfig(norm_eps=-1), "norm_eps -1.0 is not a number of 0 or more; 1e-6 is usual"),

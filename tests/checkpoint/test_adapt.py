@@ -434,7 +434,7 @@ def test_stride_scales_with_the_patch_or_is_asked_for():
     config = SMALL.but(embedding=Patches(patch=Size(8, 8), stride=Size(4, 4)))
     adapted, _ = adapt(made(config), {"patch": 4})
     assert vit(adapted).embedding == Patches(patch=Size(4, 4), stride=Size(2, 2))
-    with pytest.raises(VitrailError, match="give the embedding itself"):
+    with pytest.raises(VitrailError, match="give the whole embedding"):
         adapt(made(config), {"patch": 5})
 
 

@@ -54,7 +54,7 @@ def test_every_option_at_once(weights, tmp_path, capsys):
     out, page = tmp_path / "out.safetensors", tmp_path / "report.html"
     arguments = [
         *("--image", "24x16", "--patch", "2x4", "--prefix", "registers=2", "--pool", "mean", "--channels", "1"),
-        *("--classes", "9", "--to", "vitrail", "--convention", "hf", "--projection", "natural", "--seed", "3"),
+        *("--classes", "9", "--to", "vitrail", "--method", "hf", "--projection", "natural", "--seed", "3"),
         *("--images", str(tmp_path / "images"), "--report", str(page), "--json"),
     ]
     assert call("adapt", weights, str(out), *arguments, *KNOWN) == 0
@@ -162,9 +162,9 @@ def test_nothing_to_do_is_the_same_file_again(weights, tmp_path, capsys):
         (("--image", "30x28", *KNOWN), "not divisible by patch 4x4"),
         (("--prefix", "none", *KNOWN), "choose another pool as well, such as mean"),
         (("--prefix", "cls,tokens=3", *KNOWN), "not understood at 'tokens=3'"),
-        (("--pool", "sum", *KNOWN), "pool 'sum' is unknown; use one of cls, mean, max, cls_mean, attention"),
-        (("--convention", "cubic", *KNOWN), "method 'cubic' is unknown"),
-        (("--patch", "2", "--projection", "magic", *KNOWN), "projection 'magic' is unknown"),
+        (("--pool", "sum", *KNOWN), 'Invalid value "sum" for --pool. Choose from: "cls", "mean"'),
+        (("--method", "cubic", *KNOWN), "method 'cubic' is unknown"),
+        (("--patch", "2", "--projection", "magic", *KNOWN), 'Invalid value "magic" for --projection. Choose'),
         (("--to", "keras", *KNOWN), "dialect 'keras' is unknown"),
         (("--channels", "0", *KNOWN), "channels 0"),
         (("--images", "/nowhere", *KNOWN), "/nowhere is not a folder"),

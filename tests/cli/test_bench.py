@@ -36,7 +36,7 @@ def weights(tmp_path: Path) -> str:
 
 def test_every_section_is_timed_at_every_batch(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     chart = tmp_path / "bench.png"
-    assert call("bench", weights, "--batch", "1", "5", "--seconds", "0.01", "--json", "--chart", str(chart)) == 0
+    assert call("bench", weights, "--batch", "1,5", "--seconds", "0.01", "--json", "--chart", str(chart)) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["batch"], row["section"]) for row in found["rows"]] == [(b, s) for b in (1, 5) for s in SECTIONS]
     assert all(row["seconds_per_image"] > 0 for row in found["rows"])

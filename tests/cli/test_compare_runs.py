@@ -21,9 +21,9 @@ def test_runs_are_compared_on_the_terminal_in_a_report_and_as_json(tmp_path: Pat
         begin(folder, RICH.but(seed=seed, steps=2))
         runs.append(str(folder))
     report = tmp_path / "report.md"
-    assert call("compare-runs", *runs, "--out", str(report)) == 0
+    assert call("compare-runs", *runs, "--report", str(report)) == 0
     assert "run-0 +1" in capsys.readouterr().out
-    assert f"    vitrail compare-runs {' '.join(runs)} --out {report}" in report.read_text()
+    assert f"    vitrail compare-runs {' '.join(runs)} --report {report}" in report.read_text()
     assert report.with_suffix(".png").is_file()
     assert call("compare-runs", *runs, "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)
@@ -31,5 +31,5 @@ def test_runs_are_compared_on_the_terminal_in_a_report_and_as_json(tmp_path: Pat
 
     assert call("compare-runs", runs[0], str(tmp_path / "nowhere")) == 2
     assert "is not a run" in capsys.readouterr().err
-    assert call("compare-runs", runs[0], "--out", "report.txt") == 2
+    assert call("compare-runs", runs[0], "--report", "report.txt") == 2
     assert "not a Markdown file" in capsys.readouterr().err

@@ -67,9 +67,9 @@ def test_int8_is_calibrated_on_the_images_and_says_how_near_it_comes(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (["--precision", "float16"], "holds another run: precision was float32, now float16"),
+        (["--dtype", "float16"], "holds another run: dtype was float32, now float16"),
         (["--native"], "native was False, now True"),
-        (["--scales", "x"], "scales 'x' are not numbers; write 1,1.5"),
+        (["--scales", "x"], "'x' is not a list of numbers; write 1,1.5"),
         (["--scales", "0"], "scales[0] 0.0 is not a number above 0 and at most 8"),
         (["--native", "--scales", "1,2"], "--native does not go together with --scales"),
         (["--compile", "--native"], "--compile does not go together with --native"),

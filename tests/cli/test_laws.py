@@ -30,7 +30,7 @@ def test_laws_for_people_show_the_truth_beside_the_folklore(capsys):
         (("--image", "500"), "500x500 is not divisible by patch 16x16"),
         (("--image", "big"), "size 'big' is not HEIGHTxWIDTH"),
         (("--width", "-3"), "width -3 is not a positive whole number"),
-        (("--prefix", "-1"), "prefix -1"),
+        (("--prefix", "5"), "prefix '5' is not understood"),
         (("--patch", "0"), "height 0 is not a positive whole number"),
     ],
 )

@@ -258,4 +258,4 @@ def test_adaptive_tokens_are_counted_on_a_folder(tmp_path: Path, capsys):
     expected = sum(adaptive_token_count(picture, spec) for picture in pictures) / 2
     assert found["workload"]["adaptive_tokens"] == round(expected)
     assert call("plan", "--images", str(tmp_path)) == 2
-    assert "--images counts the tokens of adaptive patches" in capsys.readouterr().err
+    assert "--images counts adaptive patches" in capsys.readouterr().err

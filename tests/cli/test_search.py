@@ -27,7 +27,7 @@ def test_an_image_is_found_first_in_the_table_and_drawn_on_the_sheet(
     tmp_path: Path, vectors: Path, capsys: pytest.CaptureFixture[str]
 ):
     query, sheet = vectors.parent / "photos" / "00007.png", tmp_path / "sheet.png"
-    assert call("search", str(vectors), "--image", str(query), "--top", "5", "--out", str(sheet)) == 0
+    assert call("search", str(vectors), str(query), "--top", "5", "--out", str(sheet)) == 0
     shown = capsys.readouterr().out
     lines = [line.split() for line in shown.splitlines()]
     (first,) = [line for line in lines if line[:1] == ["1"]]
@@ -51,9 +51,9 @@ def test_json_has_exact_values_and_an_id_finds_itself(vectors: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give either --image FILE or --id ID"),
-        (["--image", "a.jpg", "--id", "b"], "give either --image FILE or --id ID"),
-        (["--image", "gone.jpg"], "gone.jpg: cannot be read"),
+        ([], "give either an image file or --id ID"),
+        (["a.jpg", "--id", "b"], "give either an image file or --id ID"),
+        (["gone.jpg"], "gone.jpg: cannot be read"),
         (["--id", "gone.jpg"], "has no input 'gone.jpg'"),
         (["--id", "00001.png", "--out", "sheet.tiff"], "does not end in .png; name a file like picture.png"),
         (["--id", "00001.png", "--out", "no/where/sheet.png"], "folder 'no/where' does not exist"),

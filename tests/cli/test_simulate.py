@@ -9,7 +9,7 @@ from vitrail.parts import NoPosition, position_variants
 
 
 def test_simulate_as_json_has_every_method_and_kind(capsys):
-    assert call("simulate", "--from", "5x7", "--to", "8x11", "--bands", "3", "--json") == 0
+    assert call("simulate", "--from-grid", "5x7", "--to-grid", "8x11", "--bands", "3", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert {each["method"] for each in found["methods"]} >= {"timm", "huggingface", "dinov2", "torchvision", "exact"}
     assert all(len(each["bands"]) == 3 for each in found["methods"])
@@ -20,7 +20,7 @@ def test_simulate_as_json_has_every_method_and_kind(capsys):
 
 
 def test_simulate_for_people(capsys):
-    assert call("simulate", "--to", "24x40", "--method", "timm", "--method", "hf") == 0
+    assert call("simulate", "--to-grid", "24x40", "--method", "timm,hf") == 0
     shown = capsys.readouterr().out
     assert "Positions from 14x14 to 24x40" in shown
     assert "huggingface" in shown
@@ -32,17 +32,17 @@ def test_simulate_with_weights_measures_them(tmp_path, capsys):
     model = timm.models.VisionTransformer(img_size=(20, 28), patch_size=4, embed_dim=24, depth=1, num_heads=3)
     torch.save(model.state_dict(), tmp_path / "vit.pth")
     weights = ("--weights", str(tmp_path / "vit.pth"), "--from-image", "20x28", "--num-heads", "3")
-    assert call("simulate", "--to", "8x11", *weights, "--json") == 0
+    assert call("simulate", "--to-grid", "8x11", *weights, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["methods"][0]["table"] == "trained"
     assert found["trained"][0]["kind"] == "Learned"
-    assert call("simulate", "--grid", "5x7", *weights) == 2
-    assert "leave out --grid" in capsys.readouterr().err
+    assert call("simulate", "--from-grid", "5x7", *weights) == 2
+    assert "--weights were both given; choose one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "start"), [("bands.svg", b"<svg"), ("maps.png", b"\x89PNG")])
 def test_simulate_draws(tmp_path, capsys, name, start):
-    assert call("simulate", "--from", "5x7", "--to", "8x11", "--picture", str(tmp_path / name)) == 0
+    assert call("simulate", "--from-grid", "5x7", "--to-grid", "8x11", "--chart", str(tmp_path / name)) == 0
     assert (tmp_path / name).read_bytes().startswith(start)
     capsys.readouterr()
 
@@ -50,10 +50,10 @@ def test_simulate_draws(tmp_path, capsys, name, start):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--to", "big"), "size 'big' is not HEIGHTxWIDTH"),
-        (("--from", "1x1"), "a grid of 1x1 has no frequencies"),
+        (("--to-grid", "big"), "size 'big' is not HEIGHTxWIDTH"),
+        (("--from-grid", "1x1"), "a grid of 1x1 has no frequencies"),
         (("--method", "cubic"), "method 'cubic' is unknown"),
-        (("--picture", "out.gif"), "use .svg for bands or .png for maps"),
+        (("--chart", "out.gif"), "use .svg for bands or .png for maps"),
         (("--bands", "0"), "bands 0 is not positive"),
     ],
 )

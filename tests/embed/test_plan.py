@@ -24,7 +24,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_plan_is_read_back_as_it_was_frozen(tmp_path: Path, source: Path, weights: Path):
-    plan = frozen(tmp_path / "out", source, weights, 4, precision="float16", scales=(1.0, 1.5))
+    plan = frozen(tmp_path / "out", source, weights, 4, dtype="float16", scales=(1.0, 1.5))
     assert read_plan(tmp_path / "out") == plan
     assert read_plan(tmp_path / "out").fingerprint == plan.fingerprint
     assert (plan.images, plan.shards, [plan.rows(shard) for shard in range(3)]) == (11, 3, [4, 4, 3])
@@ -66,7 +66,7 @@ def test_the_same_command_follows_the_plan_even_when_the_input_has_grown(tmp_pat
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"precision": "float16"}, "precision was float32, now float16"),
+        ({"dtype": "float16"}, "dtype was float32, now float16"),
         ({"engine": "int8"}, "engine was torch, now int8"),
         ({"exact": True}, "exact was False, now True"),
         ({"tokens": "npy"}, "tokens was None, now npy"),

@@ -27,7 +27,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     weights = save_weights(root / "w.safetensors")
     source = photos(root / "photos", COUNT)
     (source / "00003.png").write_bytes(b"no image")
-    plan, engine = frozen(root / "out", source, weights, 7, precision=request.param), build_engine(load(weights))
+    plan, engine = frozen(root / "out", source, weights, 7, dtype=request.param), build_engine(load(weights))
     for shard in range(plan.shards):
         process_shard(root / "out", plan, shard, engine)
     return root / "out", plan

@@ -92,12 +92,12 @@ def test_float16_is_the_float32_vector_rounded(tmp_path: Path, weights: Path):
 
     source = photos(tmp_path / "photos", 3)
     stored = {}
-    for precision in ("float32", "float16"):
-        folder = tmp_path / precision
-        do_all(folder, frozen(folder, source, weights, precision=precision))
+    for dtype in ("float32", "float16"):
+        folder = tmp_path / dtype
+        do_all(folder, frozen(folder, source, weights, dtype=dtype))
         kind = parquet.read_schema(part_path(folder, 0)).field("vector").type
-        assert (kind.list_size, str(kind.value_type)) == (24, {"float32": "float", "float16": "halffloat"}[precision])
-        stored[precision] = np.array([row["vector"] for row in read_rows(folder)])
+        assert (kind.list_size, str(kind.value_type)) == (24, {"float32": "float", "float16": "halffloat"}[dtype])
+        stored[dtype] = np.array([row["vector"] for row in read_rows(folder)])
     np.testing.assert_array_equal(stored["float16"], stored["float32"].astype(np.float16))
 
 
@@ -121,7 +121,7 @@ def test_the_tokens_beside_a_part_are_the_models(tmp_path: Path, weights: Path, 
     np.testing.assert_allclose(tokens[0], vector, atol=2e-5)  # this model's vector is its CLS token
 
 
-def test_a_vector_that_its_precision_cannot_hold_is_a_failure(tmp_path: Path, weights: Path):
+def test_a_vector_that_its_dtype_cannot_hold_is_a_failure(tmp_path: Path, weights: Path):
     class Loud:
         name, width = "loud", 3
 
@@ -130,7 +130,7 @@ def test_a_vector_that_its_precision_cannot_hold_is_a_failure(tmp_path: Path, we
 
         def features(self, images: torch.Tensor) -> Any: ...
 
-    plan = frozen(tmp_path / "out", photos(tmp_path / "photos", 3), weights, precision="float16")
+    plan = frozen(tmp_path / "out", photos(tmp_path / "photos", 3), weights, dtype="float16")
     tally = process_shard(tmp_path / "out", plan, 0, Loud(), batch=3)
     assert (tally.ok, tally.failed) == (1, 2)
     assert "float16 cannot hold" in read_rows(tmp_path / "out")[1]["error"]

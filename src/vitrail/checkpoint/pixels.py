@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image as Pillow
 
 from vitrail.errors import VitrailError, require
@@ -90,7 +89,8 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
     return image, Size(*image.shape[:2])
 
 
-_ON_BYTES = {"bilinear": torch.ops.aten._upsample_bilinear2d_aa, "bicubic": torch.ops.aten._upsample_bicubic2d_aa}
+_ON_BYTES = ("bilinear", "bicubic")
+"""What torch resizes on bytes."""
 
 
 def resize(
@@ -98,11 +98,14 @@ def resize(
 ) -> Pixels:
     """Resize on bytes, antialiased. A JPEG's decoder rounds sides up: 1201 / 2 → 601 pixels that show 600.5, so the
     scale is that of the `original`."""
+    import torch  # not above: the studio's first room asks for a crop, and would wait for torch
+
     original = original or Size(*pixels.shape[:2])
     shrunk = round(max(original) / max(pixels.shape[:2]))
     scales = [to * shrunk / side for to, side in zip(size, original, strict=True)]
     image = torch.tensor(pixels).permute(2, 0, 1)[None]  # a copy: Pillow's bytes are read-only
-    return _ON_BYTES[interpolation](image, tuple(size), False, *scales)[0].permute(1, 2, 0).numpy()
+    antialiased = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+    return antialiased(image, tuple(size), False, *scales)[0].permute(1, 2, 0).numpy()
 
 
 def _pillow(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:

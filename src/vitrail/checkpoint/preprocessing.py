@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitrail.checkpoint.pixels import Image, Prepared, prepare
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.rules import FiniteFloat, PositiveFloat, Range
 from vitrail.value import Value
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["HALF", "IMAGENET", "OPENAI_CLIP", "Interpolation", "Preprocessing", "Statistics"]
 
@@ -92,8 +92,8 @@ class Preprocessing(Value):
     def part_of(self, original: Size) -> tuple[float, float, float, float]:
         """The part of the original that the model sees: top, left, height and width, in its pixels.
 
-        >>> Preprocessing(image=Size(64, 64)).part_of(Size(300, 400))
-        (0.0, 50.0, 300.0, 300.0)
+        >>> Preprocessing(image=Size(64, 64)).part_of(Size(320, 400))
+        (0.0, 40.0, 320.0, 320.0)
         """
         resized = self.resized_size(original)
         down, across = original.height / resized.height, original.width / resized.width
@@ -106,6 +106,8 @@ class Preprocessing(Value):
 
     def __call__(self, *images: Image, exact: bool = True) -> Tensor:
         """Files, bytes or decoded pixels → (B, C, H, W), as the model takes them."""
+        import torch
+
         require(len(images) > 0, "no image is given; give a file, its bytes or uint8 pixels")
         pixels = [torch.from_numpy(self.pixels(image, exact=exact).pixels) for image in images]
         return self.normalise(torch.stack(pixels).permute(0, 3, 1, 2))
@@ -116,5 +118,7 @@ class Preprocessing(Value):
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (B, C, H, W) → float32, `(x/255 − mean)/std`."""
+        import torch
+
         mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
         return (images.float() / 255 - mean) / std

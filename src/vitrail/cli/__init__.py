@@ -46,16 +46,16 @@ COMMANDS = {
     "convert": "Write weights in another library's names and format.",
     "adapt": "Carry trained weights to another image, patch, prefix, pool or head, and say what that did.",
     "simulate": "Show what positions lose between two grids, and which kind survives the change.",
-    "train": "Train a model on labelled images; a run that stopped anywhere resumes bit for bit.",
+    "train": "Train a model on labelled images; an interrupted run resumes bit for bit.",
     "evaluate": "Measure a trained model on its test split, at its own resolution and at others.",
-    "probe": "Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.",
+    "probe": "Measure how well a linear classifier and nearest neighbours read a model's frozen features.",
     "compare-runs": "Put runs side by side: what differs between them and what came of it, with the spread over seeds.",
     "experiment": "Run a controlled experiment over seeds and report it with error bars; without a name, list them.",
-    "data": "Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.",
+    "data": "Fetch a dataset through the machine's own package clients, or from a folder of its files, and check it.",
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
     "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
-    "embed": "Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.",
+    "embed": "Turn a folder of images into vectors in Parquet; after an interruption, the same command resumes.",
     "search": "Find the images nearest to one, by exact cosine, as a table and a contact sheet.",
     "export": "Write weights as ONNX or OpenVINO, read the file back, and compare it with torch on images.",
     "bench": "Time what a model does with an image: decode, patches, attention, MLP, and the share of the peak.",
@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        code = _complain(" ".join(str(error).split()).rstrip(".") + "; see vitrail --help")
+        remedy = "" if isinstance(error.__cause__, VitrailError) else "; see vitrail --help"
+        code = _complain(" ".join(str(error).split()).rstrip(".") + remedy)
     except VitrailError as error:
         code = _complain(str(error))
     except BrokenPipeError:  # `vitrail … | head` is not an error

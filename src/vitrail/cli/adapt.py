@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import Parameter
-
+from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, PrefixOption, SizeOption, Weights
 from vitrail.cli.tables import show, table, write_json
 
 if TYPE_CHECKING:
@@ -16,72 +15,64 @@ if TYPE_CHECKING:
 __all__ = ["adapt"]
 
 MOST_IMAGES = 64
-"""Images that drift is measured on, spread over the folder."""
+"""Images of a folder that the drift is measured on, at even steps."""
 
 
 def adapt(
-    source: Annotated[Path, Parameter(name="IN")],
-    out: Annotated[Path, Parameter(name="OUT")],
+    weights: Weights,
+    out: Path,
     /,
     *,
-    image: str | None = None,
-    from_image: str | None = None,
-    patch: str | None = None,
-    prefix: str | None = None,
-    pool: str | None = None,
+    image: SizeOption | None = None,
+    patch: SizeOption | None = None,
+    prefix: PrefixOption | None = None,
+    pool: Literal["cls", "mean", "max", "cls_mean", "attention"] | None = None,
     channels: int | None = None,
     classes: int | None = None,
     to: str | None = None,
-    convention: str | None = None,
-    projection: str = "pinv",
+    method: str | None = None,
+    projection: Literal["pinv", "natural", "interpolate"] = "pinv",
     images: Path | None = None,
     report: Path | None = None,
-    num_heads: int | None = None,
-    architecture: str | None = None,
+    from_image: FromImage = None,
+    num_heads: NumHeads = None,
+    architecture: Architecture = None,
     seed: int = 0,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Carry trained weights to another image, patch, prefix, pool or head, and say what that did.
 
     Parameters
     ----------
-    source
-        Weights of any dialect: a file, or a directory with its config.
     out
-        Where to write: a file, by its ending, or a directory for huggingface.
+        The file to write, whose ending sets the format; or a folder for huggingface.
     image
-        The new image size, HEIGHTxWIDTH.
-    from_image
-        The image size that the positions were made for, where nothing in or beside the file says it.
+        New image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: unchanged).
     patch
-        The new patch size, HEIGHTxWIDTH; the projection is resized.
+        New patch size, e.g. 14 or 16x8; the projection is resized (default: unchanged).
     prefix
-        The tokens before the patches: cls, distillation, registers=4, joined by commas; or none.
+        New tokens before the patches: cls, distillation and registers=N, joined by commas, e.g. cls,registers=4; or
+        none (default: unchanged).
     pool
-        cls, mean, max or attention.
+        New pooling of the tokens (default: unchanged).
     channels
-        Channels of the new input.
+        New number of image channels (default: unchanged).
     classes
-        Outputs of a new head, or 0 for none; the same count keeps the head.
+        Number of outputs of a new head, or 0 for no head; the same number keeps the head (default: unchanged).
     to
-        The dialect to write (default: the input's own).
-    convention
-        How positions are resampled: timm, hf, dinov2, torchvision, big_vision, siglip2, bilinear, area or exact; timm
-        and hf resample relative biases as those libraries do. Default: what the weights were made for.
+        Library whose names and layout are written: timm, huggingface, torchvision, google, dino, dinov2, dinov3,
+        openclip or vitrail (default: the input's own).
+    method
+        How positions are resampled: timm, huggingface, dinov2, torchvision, big_vision, siglip2, bilinear, area or
+        exact (default: as the library that trained the weights does).
     projection
-        How the patch projection is resized: pinv, natural or interpolate.
+        How the patch projection is resized.
     images
-        A folder of images to measure on how far the model's vectors move.
+        Folder of images on which to measure how far the model's vectors move (default: none, not measured).
     report
-        Where to write the report as a page of HTML.
-    num_heads
-        Heads of the model, where nothing in or beside the file says it.
-    architecture
-        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
+        HTML file to write the report to (default: none).
     seed
-        Seed of the values of new tokens.
-    json
-        The report as JSON.
+        Seed for the values of new tokens.
     """
     from vitrail.atomic import write_file
     from vitrail.checkpoint.assess.describe import few
@@ -92,18 +83,18 @@ def adapt(
     from vitrail.checkpoint.write import save
     from vitrail.images.folder import image_files
 
-    checkpoint = load(source, from_image=from_image, num_heads=num_heads, architecture=architecture)
+    checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
     given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
     wanted = {name: value for name, value in given.items() if value is not None}
-    adapted, done = carry(checkpoint, wanted, method=convention, projection=projection, seed=seed)
+    adapted, changes = carry(checkpoint, wanted, method=method, projection=projection, seed=seed)
     files = None if images is None else image_files(images, limit=MOST_IMAGES)
-    found = assess(checkpoint, adapted, done, images=files)
+    assessed = assess(checkpoint, adapted, changes, images=files)
     encoded = save(adapted, out, dialect=to)
-    moved = done.source.grid != done.target.grid and encoded.carried
-    carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if moved else ()
-    found = replace(found, notes=(*found.notes, *carried, *encoded.notes))
+    unused = changes.source.grid != changes.target.grid and encoded.carried
+    carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if unused else ()
+    assessed = replace(assessed, notes=(*assessed.notes, *carried, *encoded.notes))
     if report is not None:
-        page = to_html(found, title=f"{source.name} → {out.name}").encode()
+        page = to_html(assessed, title=f"{weights.name} → {out.name}").encode()
         write_file(report, lambda file: file.write(page))
     if json:
         write_json(
@@ -111,11 +102,11 @@ def adapt(
                 "written": str(out),
                 "dialect": encoded.dialect,
                 "grid_known_from": checkpoint.evidence.grid,
-                **to_json(found),
+                **to_json(assessed),
             }
         )
     else:
-        _show(found, f"{out}, in {encoded.dialect}'s names")
+        _show(assessed, f"{out}, in {encoded.dialect}'s names")
 
 
 def _show(report: Report, written: str) -> None:

@@ -8,13 +8,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag
+from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import bytes_text, number_text, show, table, write_json
-from vitrail.geometry import Size
 from vitrail.plan.advise import Advice
 from vitrail.plan.advise import advise as decide
 from vitrail.plan.guidance import Question
-from vitrail.plan.hardware import card
 from vitrail.plan.rank import measured
 
 __all__ = ["advise"]
@@ -26,39 +24,38 @@ def advise(
     *,
     images: Path | None = None,
     application: str = "classification",
-    image: str | None = None,
+    image: SizeOption | None = None,
     object_: Annotated[int | None, Parameter(name="--object", allow_leading_hyphen=True)] = None,
     boxes: Path | None = None,
-    gpu: str | None = None,
+    gpu: CardOption | None = None,
     data_size: Annotated[int | None, Parameter(allow_leading_hyphen=True)] = None,
     images_per_second: float | None = None,
     limit: int = 200,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Advise on patch, embedding, positions, model and batch, from your images and budget.
 
     Parameters
     ----------
     images
-        A folder of your images: sizes, shapes and detail are measured.
+        Folder of your images, whose sizes, aspect ratios and detail are measured (default: none).
     application
-        classification, medical, satellite, face, detection or mobile.
+        What the model is for: classification, medical, satellite, face, detection or mobile.
     image
-        The model's input, HEIGHTxWIDTH; chosen from your images unless given.
+        Image size that the model takes, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: chosen from
+        your images, or usual for the application).
     object_
-        A typical object's side, in pixels of the stored images.
+        Side of a typical object, in pixels of the stored images (default: unknown).
     boxes
-        A COCO JSON file: objects are as large as its boxes.
+        COCO JSON file from whose boxes the size of a typical object is taken (default: none).
     gpu
-        A card by name (rtx-4090) or by its memory (24GiB).
+        Card by name, e.g. rtx-4090, or by memory, e.g. 24GiB (default: none).
     data_size
-        Training images; those in the folder unless given.
+        Number of training images (default: those in the --images folder).
     images_per_second
-        What inference must reach, one image at a time.
+        Speed that inference must reach, one image at a time (default: any).
     limit
-        Images measured, spread over the folder.
-    json
-        The advice as JSON.
+        Measure at most this many images of the folder, at even steps.
     """
     if boxes is not None:
         from vitrail.images.boxes import typical_object
@@ -66,23 +63,23 @@ def advise(
         object_ = typical_object(boxes)
     question = Question(
         application=application,
-        image=None if image is None else Size.of(image),
+        image=image,
         object_pixels=object_,
-        card=None if gpu is None else card(gpu),
+        card=gpu,
         data_size=data_size,
         images_per_second=images_per_second,
     )
     if images is not None:
         question = _measured(question, images, limit, quiet=json)
-    found = decide(question)
+    advice = decide(question)
     if json:
-        write_json(found.to_json())
+        write_json(advice.to_json())
     else:
-        _show(found)
+        _show(advice)
 
 
 def _measured(question: Question, folder: Path, limit: int, *, quiet: bool) -> Question:
-    """The question with a survey of the folder, whose images are the training images unless their number is given."""
+    """Add a survey of the folder to the question; its images are the training images unless their number is given."""
     from dataclasses import replace
 
     from vitrail.images.folder import image_files

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
-
-from vitrail.cli.options import Flag
+from vitrail.cli.options import Json, Weights, several
 from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
 from vitrail.errors import require
 
@@ -20,37 +18,33 @@ __all__ = ["bench"]
 
 
 def bench(
-    weights: Path,
+    weights: Weights,
     /,
     *,
     images: Path | None = None,
     engine: Literal["torch", "int8"] = "torch",
-    batch: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
+    batch: Annotated[tuple[int, ...], several(int, "1,8,64")] = (1, 8, 64),
     threads: int | None = None,
     seconds: float = 2.0,
     chart: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Time what a model does with an image: decode, patches, attention, MLP, and the share of the peak.
 
     Parameters
     ----------
-    weights
-        A checkpoint that vitrail reads: a file, or a folder with its config.
     images
-        An image or a folder of them to decode; unless given, a drawn JPEG of 1.5 megapixels.
+        Image, or folder of images, to decode (default: a drawn JPEG of 1.5 megapixels).
     engine
-        torch (float32) or int8, which learns its ranges from the same images.
+        torch computes in float32; int8 is calibrated on the same images.
     batch
-        Images at a time: 1 8 64 unless given.
+        Batch sizes to time, e.g. 1,8,64.
     threads
-        Torch threads (default: torch's own).
+        Torch threads (default: torch's own number).
     seconds
-        Time for every batch size.
+        Time to spend on each batch size, in seconds.
     chart
-        A picture of the table: .png, .svg or .pdf.
-    json
-        The figures as JSON.
+        File to draw the table into: .png, .svg or .pdf (default: none).
     """
     import torch
 
@@ -78,7 +72,7 @@ def bench(
             calibration = torch.stack([torch.from_numpy(each) for each in few])
         built = build_engine(checkpoint, engine, threads=threads, calibration=calibration)
         assert isinstance(built, LeanEngine)
-        found = profile(checkpoint, built, files, batches=batch or (1, 8, 64), seconds=seconds, watch=watch)
+        found = profile(checkpoint, built, files, batches=batch, seconds=seconds, watch=watch)
     if json:
         write_json(found)
     else:

@@ -7,11 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag
+from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
-from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
-from vitrail.plan.hardware import GIB, card
+from vitrail.plan.hardware import GIB
 from vitrail.plan.published import DOUBTS, MISQUOTE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 
@@ -22,42 +21,38 @@ VARIANTS = ("Ti/16", "S/16", "B/16", "L/16", "H/14")
 
 def compare(
     *models: str,
-    image: str | None = None,
+    image: SizeOption | None = None,
     batch: Annotated[int, Parameter(allow_leading_hyphen=True)] = 32,
     precision: Precision = "amp-bf16",
     optimizer: Optimizer = "adamw",
     attention: AttentionKernel = "flash",
-    gpu: str | None = None,
+    gpu: CardOption | None = None,
     chart: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Put models side by side: parameters, FLOPs, memory, and what was published of them.
 
     Parameters
     ----------
     models
-        Presets; the ViT family unless given.
+        Presets, e.g. B/16 dinov2-S/14 (default: the ViT family, Ti/16 to H/14).
     image
-        HEIGHTxWIDTH for all of them; each preset's own unless given.
+        Image size for all models, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: each preset's own).
     batch
-        Images per step, for memory.
+        Images per device and forward pass, for memory.
     precision
-        Number type of weights and arithmetic (default: fp32).
+        Number type of weights and arithmetic.
     optimizer
-        For the memory of training.
+        Optimizer, for the memory of training.
     attention
-        The kernel.
+        Attention kernel: eager keeps attention maps in memory, the others do not.
     gpu
-        A card by name or memory: adds the largest training batch.
+        Card by name, e.g. rtx-4090, or by memory, e.g. 24GiB: adds the largest training batch (default: none).
     chart
-        A PNG or SVG, log-log.
-    json
-        Exact values as JSON.
+        File to draw parameters and memory against FLOPs into: .png, .svg or .pdf (default: none).
     """
-    target = None if gpu is None else card(gpu)
     workload = Workload(batch=batch, train=True, precision=precision, optimizer=optimizer, attention=attention)
-    size = None if image is None else Size.of(image)
-    found = [compared(name, size, workload, target) for name in dict.fromkeys(models or VARIANTS)]
+    found = [compared(name, image, workload, gpu) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
         _draw(found, chart, f"training, batch {batch}, {precision}")
     if json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from vitrail.cli.options import Flag
+from vitrail.cli.options import Json
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 
 __all__ = ["compare_runs"]
 
 
-def compare_runs(run: Path, /, *more: Path, out: Path | None = None, json: Flag = False) -> None:
+def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Json = False) -> None:
     """Put runs side by side: what differs between them and what came of it, with the spread over seeds.
 
     Parameters
@@ -20,18 +20,18 @@ def compare_runs(run: Path, /, *more: Path, out: Path | None = None, json: Flag 
     run
         A run's folder, finished or not.
     more
-        Others; runs that differ in their seed only are taken together.
-    out
-        A Markdown report; the curves are drawn beside it, as a PNG of the same name.
-    json
-        Exact values as JSON.
+        Further run folders (default: none); runs that differ only in their seed are grouped.
+    report
+        Markdown file to write the report to, with the curves beside it as a PNG of the same name (default: none).
     """
     from vitrail.atomic import write_file
     from vitrail.train.experiments.compare import group_runs, read_run
     from vitrail.train.experiments.draw import draw_comparison
     from vitrail.train.experiments.report import compare_columns, compare_json, compare_markdown
 
-    require(out is None or out.suffix == ".md", f"--out {out} is not a Markdown file; use a name ending in .md")
+    require(
+        report is None or report.suffix == ".md", f"--report {report} is not a Markdown file; use a name ending in .md"
+    )
     paths = [run, *more]
     groups = group_runs(read_run(path) for path in paths)
     if json:
@@ -41,11 +41,11 @@ def compare_runs(run: Path, /, *more: Path, out: Path | None = None, json: Flag 
         show(table("Runs side by side", head, rows, "llrlrrrr"))
         for group in groups[1:]:
             show(f"[bold]{group.name}[/] differs from {groups[0].name}: {'; '.join(group.changes)}")
-    if out is not None:
-        picture = out.with_suffix(".png")
+    if report is not None:
+        picture = report.with_suffix(".png")
         draw_comparison(groups, picture)
-        command = shlex.join(["vitrail", "compare-runs", *map(str, paths), "--out", str(out)])
+        command = shlex.join(["vitrail", "compare-runs", *map(str, paths), "--report", str(report)])
         content = compare_markdown(groups, command, picture).encode()
-        write_file(out, lambda file: file.write(content))
+        write_file(report, lambda file: file.write(content))
         if not json:
-            show(f"report: {out}")
+            show(f"report: {report}")

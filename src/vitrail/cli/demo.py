@@ -11,7 +11,7 @@ def demo(*, seed: int = 0) -> None:
     Parameters
     ----------
     seed
-        The image's seed: the same seed draws the same image and the same weights.
+        Seed of the drawn image and of the weights.
     """
     import torch
     from rich.console import Console

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from vitrail.cli.options import Flag
-from vitrail.errors import VitrailError
+from vitrail.cli.options import Flag, Weights, several
 
 __all__ = ["embed"]
 
@@ -15,14 +14,14 @@ def embed(
     images: Path,
     /,
     *,
-    weights: Path,
+    weights: Weights,
     out: Path,
     engine: Literal["torch", "int8", "ray"] = "torch",
-    precision: Literal["float32", "float16"] = "float32",
+    dtype: Literal["float32", "float16"] = "float32",
     exact: Flag = False,
     native: Flag = False,
     token_budget: int | None = None,
-    scales: str = "1",
+    scales: Annotated[tuple[float, ...], several(float, "1,1.5")] = (1.0,),
     merge: int = 0,
     adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
@@ -33,50 +32,49 @@ def embed(
     address: str | None = None,
     force: Flag = False,
 ) -> int | None:
-    """Turn a folder of images into vectors in Parquet; killed at any moment, the same command goes on.
+    """Turn a folder of images into vectors in Parquet; after an interruption, the same command resumes.
 
     Every input gets a row: id, status (ok or failed), error, height, width, vector. The exit code is 1 if any failed.
-    Ctrl-C once finishes the shards under way; twice stops at once, and only these are done again.
+    Ctrl-C finishes the shards that are running; a second Ctrl-C stops at once, and those shards are run again.
 
     Parameters
     ----------
     images
-        A folder, a list of paths (.txt), a Parquet table with image bytes, a .tar, or a folder of either.
-    weights
-        A checkpoint that vitrail reads: a file, or a folder with its config. It says how images are prepared.
+        Folder of images, list of paths (.txt), Parquet table with image bytes, .tar, or folder of such files.
     out
-        The folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS.
+        Folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS.
     engine
-        torch (float32), int8 (calibrated on your images, its cosine to float32 measured and told), or ray: torch
+        torch computes in float32; int8 is calibrated on your images and reports its cosine to float32; ray runs torch
         on a Ray cluster.
-    precision
-        Number type of the stored vectors (default: float32).
+    dtype
+        Number type of the stored vectors.
     exact
-        Decode and resize as Pillow does, to the bit; slower.
+        Decode and resize exactly as Pillow does; slower.
     native
-        Images keep their aspect ratio, up to the token budget.
+        Keep each image's aspect ratio, up to the token budget.
     token_budget
-        For --native: at most so many patches an image.
+        For --native: at most this many patches per image (default: as many as the model's own image has).
     scales
-        The image at several sizes, like 1,1.5, and the mean of its vectors.
+        Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
-        Tokens that every block merges away: faster, and not quite the same vectors.
+        Tokens that every block merges away: faster and approximate.
     adaptive
-        Twice as large patches where an image has less detail than this, like 0.25: faster, and not quite the same.
+        Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
+        (default: off).
     tokens
-        Keep every token's features too, beside each part.
+        Also store every token's features beside each part, in this format (default: not stored).
     compile
-        The torch engine by torch.compile, which needs a C++ compiler: minutes at first, for large runs.
+        Compile the torch engine with torch.compile, which takes minutes and a C++ compiler; for large runs.
     workers
-        Processes that each decode and compute with one thread; as many as there are cores unless given.
+        Processes, which decode and compute with one thread each (default: one per core).
     batch
         Images that a worker computes at a time.
     shard_size
-        Images in a part.
+        Images per part (default: chosen from the number of images and workers).
     address
-        Address of a Ray cluster, for any engine. With --engine ray and no address, one is started on this machine.
+        Address of a Ray cluster, for any engine, e.g. auto (default: none; --engine ray then starts one here).
     force
-        Keep int8's vectors however far they are from float32's.
+        Keep int8's vectors even if they are far from float32's.
     """
     from vitrail.cli.embed_view import View
     from vitrail.embed.embed import embed as run
@@ -86,11 +84,11 @@ def embed(
 
     options = Options(
         engine="int8" if engine == "int8" else "torch",
-        precision=precision,
+        dtype=dtype,
         exact=exact,
         native=native,
         token_budget=token_budget,
-        scales=_scales(scales),
+        scales=scales,
         merge=merge,
         adaptive=adaptive,
         tokens=tokens,
@@ -121,10 +119,3 @@ def embed(
         return 128 + (done.stopped or 0)
     view.end(done.plan, done.tally)
     return 1 if done.tally.failed else None
-
-
-def _scales(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise VitrailError(f"scales {text!r} are not numbers; write 1,1.5") from None

@@ -39,7 +39,7 @@ class View(LiveView):
         self.out.print(
             f"pixels    {held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
         )
-        self.out.print(f"engine    {', '.join(_engine(options))}, vectors as {options.precision}")
+        self.out.print(f"engine    {', '.join(_engine(options))}, vectors as {options.dtype}")
         if agreement is not None:
             self.out.print(
                 f"cosine    to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from vitrail.cli.options import Flag, Words
+from vitrail.cli.options import Json, Words, several
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -14,29 +15,30 @@ __all__ = ["evaluate"]
 
 def evaluate(
     run: Path,
+    /,
     *,
-    image: str | None = None,
+    image: Annotated[tuple[Size, ...] | None, several(Size.of, "32,48x64")] = None,
     data: Words | None = None,
     batch: int = 128,
     chart: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Measure a trained model on its test split, at its own resolution and at others.
 
     Parameters
     ----------
     run
-        A run's folder, or a checkpoint.
+        A run's folder, or weights.
     image
-        Resolutions, like 32,48,64 or 32x48; the model is adapted to each. By default its own.
+        Image sizes, each HEIGHTxWIDTH or one number for a square, e.g. 32,48x64; the model is adapted to each
+        (default: its own).
     data
-        Other data than the run's; a checkpoint needs it.
+        Dataset, as for vitrail train (default: the run's own; weights alone need it).
     batch
-        Images at a time.
+        Images per forward pass.
     chart
-        A PNG or SVG of accuracy against resolution; in a run's folder resolution.png by default.
-    json
-        Exact values as JSON.
+        File to draw accuracy against resolution into: .png, .svg or .pdf (default: resolution.png in the run's folder,
+        if there are several sizes).
     """
     from vitrail.data.open import open_source
     from vitrail.train.evaluate import evaluate_at
@@ -49,9 +51,9 @@ def evaluate(
         check_drawing(chart)
     checkpoint = open_checkpoint(run)
     is_run = (run / "data.json").is_file()
-    require(data is not None or is_run, f"{run} is a checkpoint and says nothing of data; give --data")
+    require(data is not None or is_run, f"{run} is not a run, which would name its data; give --data")
     sources = data if data is not None else list(read_job(run).data.sources)
-    sizes = [checkpoint.config.image] if image is None else [Size.of(each) for each in image.split(",")]
+    sizes = image or (checkpoint.config.image,)
     scores = [evaluate_at(checkpoint, open_source(sources, "test", image=size), size, batch=batch) for size in sizes]
     if json:
         fields = ("image", "accuracy", "right", "images", "damaged")

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.options import Flag, Words
+from vitrail.cli.options import Json, Words
 from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import show, table, write_json
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 
 __all__ = ["experiment"]
 
@@ -26,31 +26,29 @@ def experiment(
     epochs: float | None = None,
     limit: int | None = None,
     out: Path = Path("experiments"),
-    json: Flag = False,
+    json: Json = False,
 ) -> int | None:
     """Run a controlled experiment over seeds and report it with error bars; without a name, list them.
 
-    Every arm and seed is a run in OUT/runs: finished ones are kept, a stopped one goes on. The report is OUT/NAME.md,
-    with NAME.png and NAME.json beside it.
+    Every arm and seed is a run in OUT/runs; finished runs are kept and interrupted ones resume. The report is
+    OUT/NAME.md, with NAME.png and NAME.json beside it.
 
     Parameters
     ----------
     name
-        positions, pooling, patch-size, embeddings or position-structure.
+        positions, pooling, patch-size, embeddings or position-structure (default: list them).
     data
-        As for vitrail train; vitrail data fetch cifar10 gets the set that the documentation used.
+        Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; required to run (default: none).
     seeds
-        Runs per arm: seeds 0, 1, 2 …
+        Runs per arm, with seeds 0, 1, 2 …
     steps
-        Updates per run.
+        Optimizer steps per run (default: those of --epochs).
     epochs
-        Passes over the data per run, instead of steps; 1 unless given.
+        Passes over the data per run (default: 1, unless --steps is given).
     limit
-        At most so many images of the test split, evenly spread.
+        Use at most this many images of the test split, at even steps (default: all).
     out
-        A folder; experiments that share it share the runs they have in common.
-    json
-        The report as JSON.
+        Folder for reports and runs; experiments that share it share the runs that they have in common.
     """
     from vitrail.train.experiments.catalogue import EXPERIMENTS, experiment_named
 
@@ -63,11 +61,9 @@ def experiment(
             show(table("Experiments", ("name", "question", "arms"), rows, "lww"))
         return None
     chosen = experiment_named(name)
-    require(
-        data is not None, "no --data was given; vitrail data fetch cifar10 --out cifar10 gets one, then --data cifar10"
-    )
+    if data is None:
+        raise VitrailError("no --data was given; fetch a dataset with vitrail data fetch cifar10 --out cifar10")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
-    assert data is not None
     from vitrail.atomic import write_file, write_json_file
     from vitrail.charts.sheet import check_drawing
     from vitrail.train.experiments.draw import draw_experiment
@@ -76,15 +72,15 @@ def experiment(
 
     check_drawing()
     budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]
-    few = [] if limit is None else ["--limit", str(limit)]
-    words = ["vitrail", "experiment", name, "--data", *data, "--seeds", str(seeds), *budget, *few, "--out", str(out)]
-    command = shlex.join(words)
+    limited = [] if limit is None else ["--limit", str(limit)]
+    settings = ["--data", *data, "--seeds", str(seeds), *budget, *limited, "--out", str(out)]
+    command = shlex.join(["vitrail", "experiment", name, *settings])
     with _View(len(chosen.arms) * seeds) as view:
         try:
             result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
                                     limit=limit, watch=view.watch)  # fmt: skip
         except Stopped as stopped:
-            view.note(f"stopped; what was done is kept, go on with {command}")
+            view.note(f"stopped; finished runs are kept; resume with {command}")
             return 128 + stopped.args[0]
     picture = out / f"{name}.png"
     draw_experiment(result, picture)
@@ -101,7 +97,7 @@ def experiment(
 
 
 class _View(LiveView):
-    """Which run of how many, and where it stands."""
+    """Shows which run of how many is training, and its progress."""
 
     def __init__(self, runs: int) -> None:
         super().__init__(TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.options import Flag
+from vitrail.cli.options import Flag, Json, Weights
 from vitrail.cli.tables import bytes_text, write_json
 from vitrail.errors import require
 
@@ -21,31 +21,28 @@ MOST_IMAGES = 8
 
 
 def export(
-    weights: Path,
+    weights: Weights,
     out: Path,
     /,
     *,
     dynamic: Flag = False,
     opset: int = 18,
     images: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Write weights as ONNX or OpenVINO, read the file back, and compare it with torch on images.
 
     Parameters
     ----------
-    weights
-        A checkpoint that vitrail reads: a file, or a folder with its config.
     out
         The file to write: .onnx, or .xml for OpenVINO, with its .bin beside it.
     dynamic
-        Leave the image's size open too; the batch always is. For learned positions that ONNX can resample, or none.
+        Leave the image size open as well as the batch size; for models without positions, or with learned ones that
+        ONNX can resample.
     opset
-        The version of ONNX's operators.
+        Version of ONNX's operators.
     images
-        An image or a folder of them to compare on; unless given, drawn ones.
-    json
-        The result as JSON.
+        Image, or folder of images, to compare on (default: drawn images).
     """
     from vitrail.checkpoint.read import load
     from vitrail.embed.engines import export as work

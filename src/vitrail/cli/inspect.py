@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, Weights
 from vitrail.cli.tables import count_text, plain, show, table, write_json
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.parts import Mlp
@@ -15,36 +16,22 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    file: str,
+    weights: Weights,
     /,
     *,
-    from_image: str | None = None,
-    num_heads: int | None = None,
-    architecture: str | None = None,
-    json: bool = False,
+    from_image: FromImage = None,
+    num_heads: NumHeads = None,
+    architecture: Architecture = None,
+    json: Json = False,
 ) -> None:
-    """Say what a weights file is, how that is known, and what is wrong with it.
-
-    Parameters
-    ----------
-    file
-        A weights file, or a directory with weights and their config.
-    from_image
-        HEIGHTxWIDTH of the image that the positions were made for, where the file does not say.
-    num_heads
-        Attention heads, where the file does not say.
-    architecture
-        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
-    json
-        Everything as JSON, the config included.
-    """
+    """Say what a weights file is, how that is known, and what is wrong with it."""
     from rich.markup import escape
 
     from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.read import load
     from vitrail.codec import to_plain
 
-    found = describe(load(file, from_image=from_image, num_heads=num_heads, architecture=architecture))
+    found = describe(load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture))
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return
@@ -68,7 +55,7 @@ def inspect(
         ("unused tensors", few(checks.unused) or "none"),
         ("not finite", f"[bold red]{escape(few(checks.not_finite))}[/]" if checks.not_finite else "none"),
     ]
-    show(table(escape(file), ("", ""), rows, "lw"))
+    show(table(escape(str(weights)), ("", ""), rows, "lw"))
 
 
 def _size(found: Description) -> list[tuple[str, str]]:

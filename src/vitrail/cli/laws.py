@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from vitrail.cli.options import Json, PrefixOption, SizeOption
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.geometry import Size
+from vitrail.parts import Prefix
 from vitrail.plan.laws import TEXT_VOCABULARY, Laws
 from vitrail.plan.laws import laws as all_laws
 
@@ -14,34 +16,32 @@ __all__ = ["laws"]
 
 def laws(
     *,
-    image: str = "224",
-    patch: str = "16",
+    image: SizeOption = Size(224, 224),
+    patch: SizeOption = Size(16, 16),
     width: int = 768,
     mlp_width: int | None = None,
     channels: int = 3,
-    prefix: int = 1,
-    json: bool = False,
+    prefix: PrefixOption = Prefix(),
+    json: Json = False,
 ) -> None:
     """Show how tokens, attention and detail follow from the image's and the patch's size.
 
     Parameters
     ----------
     image
-        HEIGHTxWIDTH in pixels, or one number for a square.
+        Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640.
     patch
-        HEIGHTxWIDTH in pixels, or one number for a square.
+        Patch size, e.g. 14 or 16x8.
     width
-        The token's width.
+        Width of a token.
     mlp_width
-        The MLP's width; four times the token's unless given.
+        Width of the MLP (default: four times the token's).
     channels
-        Channels of the image.
+        Number of image channels.
     prefix
-        Tokens beside the patches: CLS, registers.
-    json
-        Exact values as JSON.
+        Tokens before the patches: cls, distillation and registers=N, joined by commas, e.g. cls,registers=4; or none.
     """
-    found = all_laws(Size.of(image), Size.of(patch), width=width, mlp_width=mlp_width, channels=channels, prefix=prefix)
+    found = all_laws(image, patch, width=width, mlp_width=mlp_width, channels=channels, prefix=prefix.count)
     if json:
         rest = plain(found)
         write_json({**rest.pop("impact"), **rest})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
+from vitrail.cli.options import Flag, SizeOption, one
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
@@ -18,6 +19,15 @@ What = Literal["attention", "rollout", "positions", "filters", "pca", "patches",
 MOST_PIXELS = 2048 * 2048
 
 
+def _read_query(text: str) -> tuple[int, int]:
+    """`5x7` → (5, 7); a row or column may be 0, which a Size may not."""
+    row, _, column = text.partition("x")
+    require(
+        row.isdecimal() and column.isdecimal(), f"query {text!r} is not ROWxCOLUMN; write 5x7, or 0x0 for the first"
+    )
+    return int(row), int(column)
+
+
 def look(
     photo: Path | None = None,
     /,
@@ -26,12 +36,12 @@ def look(
     what: What = "attention",
     weights: Path | None = None,
     model: str | None = None,
-    image: str | None = None,
+    image: SizeOption | None = None,
     layer: int | None = None,
     head: int | None = None,
-    query: str | None = None,
-    smooth: bool = False,
-    foreground: bool = False,
+    query: Annotated[tuple[int, int] | None, one(_read_query)] = None,
+    smooth: Flag = False,
+    foreground: Flag = False,
     threshold: float | None = None,
     seed: int = 0,
 ) -> None:
@@ -40,47 +50,47 @@ def look(
     Parameters
     ----------
     photo
-        The photograph; without one, a stained-glass window is drawn.
+        Image to look at (default: a drawn stained-glass window).
     out
-        The picture to write: .png, .svg or .pdf.
+        File to draw into: .png, .svg or .pdf.
     what
-        attention (by layer and head; one of each for detail), rollout, positions, filters, pca (tokens as colours,
-        and their norms), patches, adaptive (the quadtree), distance (how far heads look, and how widely).
+        What to draw: attention by layer and head, rollout, positions, filters, pca (tokens as colours, and their
+        norms), patches, adaptive (the quadtree), or distance (how far and how widely heads look).
     weights
-        A checkpoint that vitrail reads: a file, or a folder with its config.
+        Weights to look with: a file, or a folder with its config (default: none, random weights).
     model
-        Without weights, a preset with random weights; S/16 unless given.
+        Preset to use with random weights, instead of --weights (default: S/16).
     image
-        HEIGHTxWIDTH that the model gets; its own size unless given.
+        Image size that the model takes, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: its own).
     layer
-        A layer, 0 first, or -1 for the last.
+        Layer to draw, from 0; -1 is the last (default: every layer, or the last for pca).
     head
-        A head, 0 first.
+        Head to draw, from 0 (default: all).
     query
-        ROWxCOLUMN of the patch that asks, 0x0 at the top left; CLS unless given.
+        Patch whose attention is drawn, ROWxCOLUMN, e.g. 5x7; 0x0 is at the top left (default: the CLS token).
     smooth
-        Draw maps with bilinear upsampling instead of a square a token.
+        Draw maps with bilinear upsampling instead of one square per token.
     foreground
-        For pca: split off the background, and colour the rest.
+        For pca: separate the background, and colour the rest.
     threshold
-        For adaptive: the score at which a cell splits.
+        For adaptive: the detail at which a cell splits (default: the model's own).
     seed
-        Seed of random weights and of the drawn photograph (default: 0).
+        Seed of random weights and of the drawn photograph.
     """
     from vitrail.charts.sheet import check_drawing
 
     check_drawing(out)
     require(
         weights is None or model is None,
-        f"--weights {weights} and --model {model} are both given; weights know their model: give one of them",
+        f"--weights {weights} and --model {model} were both given; choose one",
     )
     subject = _subject(photo, weights, model or "S/16", image, seed)
-    sheet = _view(what, subject, layer, head, _query(query), smooth, foreground, threshold)
+    sheet = _view(what, subject, layer, head, query, smooth, foreground, threshold)
     sheet.save(out)
     _say(f"{out}: {what} · {subject.words}")
 
 
-def _subject(photo: Path | None, weights: Path | None, model: str, image: str | None, seed: int) -> Subject:
+def _subject(photo: Path | None, weights: Path | None, model: str, size: Size | None, seed: int) -> Subject:
     import torch
 
     from vitrail.checkpoint.preprocessing import Preprocessing
@@ -89,7 +99,6 @@ def _subject(photo: Path | None, weights: Path | None, model: str, image: str | 
     from vitrail.look.subject import subject_of
     from vitrail.presets import preset
 
-    size = None if image is None else Size.of(image)
     require(
         size is None or size.area <= MOST_PIXELS,
         f"image {size} is above {MOST_PIXELS:,} pixels, too many to look at in one go; use a smaller one",
@@ -157,17 +166,6 @@ def _view(
         case "distance":
             return views.view_distance(subject)
     raise VitrailError(f"what {what!r} is unknown; use one of {', '.join(get_args(What))}")
-
-
-def _query(text: str | None) -> tuple[int, int] | None:
-    """`5x7` → (5, 7); a row or column may be 0, which a Size may not."""
-    if text is None:
-        return None
-    row, _, column = text.partition("x")
-    require(
-        row.isdecimal() and column.isdecimal(), f"query {text!r} is not ROWxCOLUMN; write 5x7, or 0x0 for the first"
-    )
-    return int(row), int(column)
 
 
 def _say(line: str) -> None:

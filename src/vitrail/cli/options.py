@@ -1,14 +1,89 @@
-"""Kinds of option that several commands have."""
+"""Types of options that commands share: how words on the command line become values.
+
+A list of values is separated by commas (`--image 24,32,48`); a list of files or names by spaces (`--data a.tar b.tar`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-__all__ = ["Flag", "Words"]
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import Prefix
+from vitrail.plan.hardware import Card, card
+from vitrail.plan.workload import Shard
 
-Flag = Annotated[bool, Parameter(negative=())]
-"""--json, without a --no-json."""
+__all__ = [
+    "Architecture",
+    "CardOption",
+    "Flag",
+    "FromImage",
+    "Json",
+    "NumHeads",
+    "Paths",
+    "PrefixOption",
+    "ShardOption",
+    "SizeOption",
+    "Weights",
+    "Words",
+    "one",
+    "several",
+]
+
+
+def one(read: Callable[[str], Any]) -> Parameter:
+    """An option whose word is read by a function, which raises a VitrailError for what it refuses."""
+    return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, accepts_keys=False, negative=())
+
+
+def several(read: Callable[[str], Any], example: str) -> Parameter:
+    """An option with a list of values, separated by commas."""
+
+    def read_all(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(read(part) for part in text.split(","))
+        except VitrailError:
+            raise
+        except ValueError:
+            raise VitrailError(f"{text!r} is not a list of numbers; write {example}") from None
+
+    return one(read_all)
+
+
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+"""--compile, off unless given and without a --no-compile."""
 Words = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
-"""--data train.tar test.tar: several values after one name."""
+Paths = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
+SizeOption = Annotated[Size, one(Size.of)]
+CardOption = Annotated[Card, one(card)]
+ShardOption = Annotated[Shard, one(Shard.of)]
+PrefixOption = Annotated[Prefix, one(Prefix.parse)]
+
+Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print exact values as JSON instead of tables.")]
+
+Weights = Annotated[
+    Path,
+    Parameter(
+        help="Weights in the format of vitrail, timm, Hugging Face, torchvision, Google, DINO or OpenCLIP: a file, or "
+        "a folder with its config; default is the bundled model."
+    ),
+]
+
+# Facts that another library's weights file may leave open.
+FromImage = Annotated[
+    Size | None,
+    one(Size.of),
+    Parameter(help="Image size that the positions were trained for, e.g. 384x640 (default: read from the weights)."),
+]
+NumHeads = Annotated[int | None, Parameter(help="Number of attention heads (default: read from the weights).")]
+Architecture = Annotated[
+    str | None,
+    Parameter(
+        help="timm's name of the model, e.g. vit_base_patch16_clip_224, where several models have the same shapes "
+        "(default: read from the weights)."
+    ),
+]

@@ -8,15 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag, Words
+from vitrail.cli.options import CardOption, Flag, Json, ShardOption, SizeOption, Words
 from vitrail.cli.tables import write_csv, write_json
 from vitrail.config import Config, ViTConfig, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
 from vitrail.parts import Adaptive
-from vitrail.plan.hardware import card
 from vitrail.plan.report import report
-from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Shard, Workload
+from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
 from vitrail.presets import preset
 
 __all__ = ["plan"]
@@ -26,8 +25,8 @@ def plan(
     *,
     model: str = "B/16",
     config: Path | None = None,
-    image: str | None = None,
-    patch: str | None = None,
+    image: SizeOption | None = None,
+    patch: SizeOption | None = None,
     remainder: Remainder | None = None,
     width: int | None = None,
     depth: int | None = None,
@@ -41,14 +40,14 @@ def plan(
     attention: AttentionKernel = "flash",
     checkpointing: Flag = False,
     accumulate: Annotated[int, Parameter(allow_leading_hyphen=True)] = 1,
-    shard: str | None = None,
+    shard: ShardOption | None = None,
     adaptive_tokens: int | None = None,
     images: Path | None = None,
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
-    gpu: str | None = None,
+    gpu: CardOption | None = None,
     sweep: Words | None = None,
     chart: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
     csv: Flag = False,
 ) -> None:
     """Say what a model costs before anything runs, and whether it fits a card.
@@ -56,58 +55,57 @@ def plan(
     Parameters
     ----------
     model
-        A preset: B/16, L/14, dinov2-S/14 …
+        Preset, e.g. B/16, L/14 or dinov2-S/14.
     config
-        A config as JSON, instead of a preset.
+        JSON file of a config, instead of a preset (default: none).
     image
-        HEIGHTxWIDTH in pixels, or one number for a square.
+        Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
-        HEIGHTxWIDTH in pixels, or one number for a square.
+        Patch size, e.g. 14 or 16x8 (default: the model's own).
     remainder
-        What happens to an image that the patch doesn't divide.
+        What to do with pixels that the patch does not divide (default: the model's own).
     width
-        The token's width; the MLP's follows in proportion.
+        Width of a token; the MLP's width keeps its ratio (default: the model's own).
     depth
-        Blocks.
+        Number of blocks (default: the model's own).
     num_heads
-        Attention heads.
+        Number of attention heads (default: the model's own).
     classes
-        Outputs of the head; 0 for none.
+        Number of outputs of the head, or 0 for no head (default: the model's own).
     batch
         Images per device and forward pass.
     train
         Plan a training step.
     infer
-        Plan inference (the default).
+        Plan inference, which is the default.
     precision
-        Number type of weights and arithmetic (default: fp32).
+        Number type of weights and arithmetic.
     optimizer
-        Its state and temporaries count in training; adafactor and adamw-8bit are estimates.
+        Optimizer whose state and temporaries count in training; adafactor and adamw-8bit are estimates.
     attention
-        The kernel: eager keeps attention maps, the others do not.
+        Attention kernel: eager keeps attention maps in memory, the others do not.
     checkpointing
-        Keep only each block's input, and compute the rest again in backward.
+        Keep only each block's input for backward, and recompute the rest.
     accumulate
         Forward and backward passes per optimizer step.
     shard
-        KIND:DEVICES, with ddp, zero1, zero2 or fsdp: fsdp:8.
+        How training is spread over devices, KIND:DEVICES with ddp, zero1, zero2 or fsdp, e.g. fsdp:8 (default: one
+        device).
     adaptive_tokens
-        Patch tokens per image, for adaptive patches.
+        Mean number of patch tokens per image, for adaptive patches (default: measured on --images).
     images
-        A folder of images to measure that number on, instead.
+        Folder of images on which to measure --adaptive-tokens (default: none).
     as_
-        Whose implementation of the config is planned.
+        Library whose implementation of the config is planned.
     gpu
-        A card by name (rtx-4090, a100-80) or by its memory (24GiB).
+        Card by name, e.g. rtx-4090, or by memory, e.g. 24GiB (default: none).
     sweep
-        Several questions at once: patch=8,16,32 image=224,384. Keys: model, image, patch, batch, precision,
-        optimizer, attention, accumulate.
+        Plan every combination of values, e.g. patch=8,16,32 image=224,384x640. Keys: model, image, patch, width, depth,
+        num_heads, classes, batch, precision, optimizer, attention, accumulate (default: none).
     chart
-        A PNG or SVG: of the sweep, or of memory against image size.
-    json
-        Exact values as JSON.
+        File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
     csv
-        The sweep, or the model's modules row by row, as CSV.
+        Print the sweep, or the model's modules, as CSV.
     """
     require(not (train and infer), "--train and --infer were both given; choose one")
     require(not (json and csv), "--json and --csv were both given; choose one")
@@ -122,7 +120,6 @@ def plan(
         "num_heads": num_heads,
         "classes": classes,
     }
-    target = None if gpu is None else card(gpu)
     workload = Workload(
         batch=batch,
         train=train,
@@ -131,24 +128,24 @@ def plan(
         attention=attention,
         checkpointing=checkpointing,
         accumulate=accumulate,
-        shard=None if shard is None else Shard.of(shard),
+        shard=shard,
         library=as_,
         adaptive_tokens=adaptive_tokens,
     )
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
-        run_sweep(sweep, asked, workload, target, build=build, chart=chart, json=json, csv=csv)
+        run_sweep(sweep, asked, workload, gpu, build=build, chart=chart, json=json, csv=csv)
         return
     described = build(**asked)
     if images is not None:
         workload = replace(workload, adaptive_tokens=_measured_tokens(described, images))
-    found = report(described, workload, target)
+    found = report(described, workload, gpu)
     name = model if config is None else config.name
     if chart is not None:
         from vitrail.cli.plan_charts import memory_chart
 
-        memory_chart(described, found.workload, target, chart, name=name)
+        memory_chart(described, found.workload, gpu, chart, name=name)
     if json:
         write_json({"model": name, **found.to_json()})
     elif csv:
@@ -167,33 +164,33 @@ def build(
     *,
     model: str,
     config: Path | None,
-    image: str | None,
-    patch: str | None,
+    image: Size | None,
+    patch: Size | None,
     remainder: Remainder | None,
     width: int | None,
     depth: int | None,
     num_heads: int | None,
     classes: int | None,
 ) -> Config:
-    """The config that the options describe."""
+    """Return the config that the options describe."""
     base = preset(model) if config is None else config_from_json(_text(config))
     changed: dict[str, Any] = {}
     if image is not None:
-        changed["image"] = Size.of(image)
+        changed["image"] = image
     if classes is not None:
         changed["classes"] = classes
     if any(value is not None for value in (remainder, width, depth, num_heads)):
-        require(
-            isinstance(base, ViTConfig),
-            f"--remainder, --width, --depth and --num-heads change a ViT, not a {type(base).__name__}; use --config",
-        )
-        assert isinstance(base, ViTConfig)
+        if not isinstance(base, ViTConfig):
+            kind = type(base).__name__
+            raise VitrailError(
+                f"--remainder, --width, --depth and --num-heads change a ViT, not a {kind}; use --config"
+            )
         given = {"remainder": remainder, "width": width, "depth": depth, "num_heads": num_heads}
         changed |= {name: value for name, value in given.items() if value is not None}
         if width is not None:
             changed["mlp"] = replace(base.mlp, width=max(1, base.mlp.width * width // base.width))
     if patch is not None:
-        base = base.with_patch(Size.of(patch))
+        base = base.with_patch(patch)
     return base.but(**changed) if changed else base
 
 
@@ -207,12 +204,12 @@ def _text(path: Path) -> str:
 
 
 def _measured_tokens(config: Config, folder: Path) -> int:
-    """The mean number of patch tokens that adaptive patches make of a folder's images."""
+    """Measure the mean number of adaptive patches per image of a folder."""
     from vitrail.images.folder import image_files
     from vitrail.images.measure import survey
 
     if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Adaptive):
-        raise VitrailError("--images counts the tokens of adaptive patches, which this config has not; leave it out")
+        raise VitrailError("--images counts adaptive patches, and this config has none; leave it out")
     require(
         config.embedding.selector == "detail",
         "--images counts what the 'detail' selector splits, and this one is learned; give --adaptive-tokens",

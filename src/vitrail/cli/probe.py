@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from vitrail.cli.options import Flag, Words
+from vitrail.cli.options import Json, SizeOption, Words
 from vitrail.cli.tables import show, table, write_json
 
 __all__ = ["probe"]
@@ -12,32 +12,31 @@ __all__ = ["probe"]
 
 def probe(
     model: str,
+    /,
     *,
     data: Words,
-    image: str | None = None,
+    image: SizeOption | None = None,
     limit: int = 10_000,
     neighbours: int = 20,
     seed: int = 0,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
-    """Freeze a model's features and see how well a linear classifier and the nearest neighbours read them.
+    """Measure how well a linear classifier and nearest neighbours read a model's frozen features.
 
     Parameters
     ----------
     model
-        A checkpoint or a run; or a preset, whose fresh weights show what training is worth.
+        Weights, or a run's folder; or a preset with fresh weights, as a baseline.
     data
-        As for vitrail train: features of the training split are fitted, those of the test split judged.
+        Dataset, as for vitrail train: the training split is fitted, the test split scored.
     image
-        HEIGHTxWIDTH in pixels, or one number for a square; by default the model's own.
+        Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     limit
-        At most so many images of each split, evenly spread.
+        Use at most this many images of each split, at even steps.
     neighbours
-        Votes of the nearest neighbours.
+        Number of nearest neighbours that vote.
     seed
-        Seed of fresh weights (default: 0).
-    json
-        Exact values as JSON.
+        Seed of fresh weights.
     """
     from vitrail.train.probe import probe as run
 

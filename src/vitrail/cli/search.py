@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag
+from vitrail.cli.options import Json
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 
@@ -17,35 +17,33 @@ __all__ = ["search"]
 
 def search(
     vectors: Path,
+    photo: Path | None = None,
     /,
     *,
-    image: Path | None = None,
-    known: Annotated[str | None, Parameter(name="--id")] = None,
+    id_: Annotated[str | None, Parameter(name="--id")] = None,
     top: int = 12,
     out: Path | None = None,
     weights: Path | None = None,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
     """Find the images nearest to one, by exact cosine, as a table and a contact sheet.
 
     Parameters
     ----------
     vectors
-        A folder that vitrail embed wrote, finished or not.
-    image
-        The image to look for; it is embedded as the others were.
-    known
-        An id of the folder's own, in place of an image.
+        Folder that vitrail embed wrote, finished or not.
+    photo
+        Image to search for, which is embedded as the others were (default: none; give --id).
+    id_
+        Id of an image in the folder to search for, e.g. holidays/0042.jpg (default: none; give a photo).
     top
-        How many to find.
+        Number of images to find.
     out
-        A contact sheet to draw: a .png.
+        PNG file to draw a contact sheet into (default: none).
     weights
-        Where the weights are now, if not where they were.
-    json
-        Exact values as JSON.
+        The weights that the folder was embedded with, if they have moved (default: where they were).
     """
-    require((image is None) != (known is None), "give either --image FILE or --id ID to look for")
+    require((photo is None) != (id_ is None), "give either an image file or --id ID to search for")
     from vitrail.atomic import write_file
     from vitrail.charts.contact_sheet import contact_sheet
     from vitrail.charts.raster import encode_png
@@ -59,11 +57,11 @@ def search(
     if out is not None:
         check_path(out, (".png",))
     plan = read_plan(vectors)
-    if image is not None:
-        query, name = embed_query(vectors, plan, image, weights=weights), image.name
-        first = partial(Path, image)
+    if photo is not None:
+        query, name = embed_query(vectors, plan, photo, weights=weights), photo.name
+        first = partial(Path, photo)
     else:
-        name = known or ""
+        name = id_ or ""
         query, itself = stored(vectors, plan, name)
         first = partial(original, vectors, plan, itself)
     found = nearest(vectors, plan, query, top)

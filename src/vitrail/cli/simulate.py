@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
+from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, SizeOption, several
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 from vitrail.geometry import Size
@@ -26,45 +25,37 @@ TABLES = {"trained": "the file's own table", "power 1/f²": "a stand-in table, w
 
 def simulate(
     *,
-    grid: Annotated[str | None, Parameter(name=("--grid", "--from"))] = None,
-    to: str = "24x24",
-    method: list[str] | None = None,
+    from_grid: SizeOption | None = None,
+    to_grid: SizeOption = Size(24, 24),
+    method: Annotated[tuple[str, ...] | None, several(str, "timm,exact")] = None,
     bands: int = 4,
     weights: Path | None = None,
-    from_image: str | None = None,
-    num_heads: int | None = None,
-    architecture: str | None = None,
-    picture: Path | None = None,
+    from_image: FromImage = None,
+    num_heads: NumHeads = None,
+    architecture: Architecture = None,
+    chart: Path | None = None,
     seed: int = 0,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Show what positions lose between two grids, and which kind survives the change.
 
     Parameters
     ----------
-    grid
-        The grid that the positions are on, ROWSxCOLUMNS (default: the weights' grid, or 14x14).
-    to
-        The grid that they go to, ROWSxCOLUMNS.
+    from_grid
+        Grid of the positions, ROWSxCOLUMNS, e.g. 14x14 (default: the weights' own, or 14x14).
+    to_grid
+        Grid to resample them to, ROWSxCOLUMNS.
     method
-        timm, hf, dinov2, torchvision, big_vision, siglip2, bilinear, area or exact; may be repeated. Default: all.
+        How positions are resampled, e.g. timm,exact: any of timm, huggingface, dinov2, torchvision, big_vision,
+        siglip2, bilinear, area and exact (default: all).
     bands
-        How many bands of frequency to tell apart.
+        Number of frequency bands to report.
     weights
-        Trained weights: their own table of positions is carried, if they have one, instead of a stand-in whose power
-        falls as 1/f².
-    from_image
-        The image size that the weights were made for, where nothing in or beside the file says it.
-    num_heads
-        Heads of the weights' model, where nothing in or beside the file says it.
-    architecture
-        timm's name of the model, where the file does not say and several have its shape: vit_base_patch16_clip_224.
-    picture
-        Where to draw: a name ending in .svg for errors by frequency, in .png for maps of one component.
+        Weights whose learned table of positions is resampled (default: a synthetic table with power 1/f²).
+    chart
+        File to draw into: .svg for errors by frequency, .png for maps of one component (default: none).
     seed
-        Seed of the stand-ins for trained tables.
-    json
-        Exact values as JSON.
+        Seed of the synthetic tables.
     """
     from vitrail.checkpoint.assess.kind_transfer import learned_table, survival, survival_of
     from vitrail.checkpoint.assess.simulate import known_table
@@ -72,23 +63,22 @@ def simulate(
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.resample import METHODS, method_of
 
-    if picture is not None:
-        ending = picture.suffix or "nothing"
-        require(ending in (".svg", ".png"), f"picture {picture} ends in {ending}; use .svg for bands or .png for maps")
+    if chart is not None:
+        ending = chart.suffix or "nothing"
+        require(ending in (".svg", ".png"), f"chart {chart} ends in {ending}; use .svg for bands or .png for maps")
     trained, kinds = None, []
-    new = Size.of(to)
     if weights is not None:
-        require(grid is None, f"--grid {grid} and the weights' own grid cannot both hold; leave out --grid")
+        require(from_grid is None, f"--from-grid {from_grid} and --weights were both given; choose one")
         checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
         old, trained = checkpoint.config.grid, learned_table(checkpoint)
-        kinds = [survival_of(checkpoint, new, method=method_of(method[0]) if method else None)]
+        kinds = [survival_of(checkpoint, to_grid, method=method_of(method[0]) if method else None)]
     else:
-        old = Size.of(grid or "14x14")
+        old = from_grid or Size(14, 14)
     methods: list[Method] = [method_of(name) for name in method] if method else list(METHODS)
-    found = [run(old, new, each, table=trained, bands=bands) for each in methods]
-    stand_ins = survival(old, new, method=methods[0], seed=seed)
-    if picture is not None:
-        _draw(picture, found, trained if trained is not None else known_table(old, 1, seed=seed))
+    found = [run(old, to_grid, each, table=trained, bands=bands) for each in methods]
+    stand_ins = survival(old, to_grid, method=methods[0], seed=seed)
+    if chart is not None:
+        _draw(chart, found, trained if trained is not None else known_table(old, 1, seed=seed))
     if json:
         write_json({"methods": found, "trained": kinds, "kinds": stand_ins})
     else:

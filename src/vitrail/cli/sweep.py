@@ -112,7 +112,7 @@ def _answer(
     target: Card | None,
     build: Callable[..., Config],
 ) -> Answer:
-    question = {key: str(value) if key in SIZES else value for key, value in values.items() if key not in WORKLOAD}
+    question = {key: value for key, value in values.items() if key not in WORKLOAD}
     try:
         work = replace(workload, **{key: value for key, value in values.items() if key in WORKLOAD})
         config = build(**{**asked, **question})

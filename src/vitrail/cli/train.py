@@ -1,11 +1,11 @@
-"""vitrail train: from scratch, from a checkpoint, with a teacher; alone or under torchrun."""
+"""vitrail train: from scratch, from weights, with a teacher; in one process or under torchrun."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-from vitrail.cli.options import Flag, Words
+from vitrail.cli.options import Flag, SizeOption, Words
 from vitrail.errors import require
 
 __all__ = ["train"]
@@ -16,8 +16,8 @@ def train(
     data: Words | None = None,
     model: str | None = None,
     config: Path | None = None,
-    image: str | None = None,
-    patch: str | None = None,
+    image: SizeOption | None = None,
+    patch: SizeOption | None = None,
     recipe: str | None = None,
     teacher: str | None = None,
     steps: int | None = None,
@@ -34,58 +34,61 @@ def train(
     shard: Literal["ddp", "fsdp"] = "ddp",
     tensorboard: Flag = False,
 ) -> int | None:
-    """Train a model on labelled images; a run that stopped anywhere resumes bit for bit.
+    """Train a model on labelled images; an interrupted run resumes bit for bit.
 
-    The run folder gets metrics.jsonl and status.json while it runs, model.safetensors and curves.png at the end.
-    Ctrl-C or SIGTERM once finishes the step and saves; twice stops at once. With torchrun in front, many processes.
+    The run's folder gets metrics.jsonl and status.json during training, model.safetensors and curves.png at the end.
+    Ctrl-C or SIGTERM finishes the step and saves; a second one stops at once. torchrun starts several processes.
 
     Parameters
     ----------
     data
-        shapes, a folder with a folder per class, CIFAR, MNIST's IDX files, or Parquet or tar files.
+        Dataset: shapes (drawn), a folder with a folder per class, CIFAR, MNIST's IDX files, or Parquet or tar files,
+        e.g. train.tar test.tar (default: the resumed run's own).
     model
-        A preset (cifar, S/16 …) or a config as JSON, for fresh weights; or a checkpoint or run, to fine-tune.
+        Preset, e.g. cifar or S/16, or JSON file of a config, for fresh weights; or weights or a run, to fine-tune
+        (default: cifar, or the resumed run's own).
     config
-        A config as JSON, instead of a model.
+        JSON file of a config, instead of --model (default: none).
     image
-        HEIGHTxWIDTH in pixels, or one number for a square: the resolution to train at, instead of the recipe's.
+        Image size to train at, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
-        HEIGHTxWIDTH in pixels, or one number for a square.
+        Patch size, e.g. 14 or 16x8 (default: the model's own).
     recipe
-        plain, shapes, cifar, fashion-mnist, finetune, or a JSON or TOML file.
+        plain, shapes, cifar, fashion-mnist, fashion-mnist-refine, finetune, or a JSON or TOML file (default: plain,
+        or the resumed run's own).
     teacher
-        A checkpoint or run to distil from, by logits unless the recipe says how.
+        Weights, or a run's folder, to distil from (default: none).
     steps
-        Updates, instead of the recipe's.
+        Number of optimizer steps (default: the recipe's).
     epochs
-        Passes over the data, instead of steps.
+        Passes over the data, instead of --steps (default: none).
     batch
-        Images per update, instead of the recipe's.
+        Images per optimizer step (default: the recipe's).
     lr
-        The highest learning rate, instead of the recipe's.
+        Peak learning rate (default: the recipe's).
     seed
         Seed of weights, order and augmentation (default: the recipe's).
     compile
-        By torch.compile, which needs a C++ compiler: a minute at first, then faster steps.
+        Compile the model with torch.compile, which takes a minute and a C++ compiler; steps are then faster.
     save_every
-        Steps between states; 0 for the first and last only.
+        Steps between saved states; 0 saves only the first and the last.
     evaluate_every
-        Steps between looks at the test split; it is always looked at in the end.
+        Steps between evaluations on the test split; 0 evaluates only at the end.
     out
-        The run's folder.
+        Folder of a new run (default: none; give --out or --resume).
     resume
-        A run's folder, to go on with it.
+        Folder of a run to resume (default: none).
     device
-        cpu, cuda, cuda:1 …; by default cuda where there is a card, otherwise cpu.
+        Device to train on: cpu, cuda, cuda:1 … (default: cuda if there is a card, otherwise cpu).
     shard
-        Under torchrun: whole copies (ddp) or shards of the model (fsdp).
+        Under torchrun: copy the whole model to every process (ddp), or spread it over them (fsdp).
     tensorboard
-        Write events for TensorBoard into the run's folder too.
+        Also write TensorBoard events into the run's folder.
     """
     from vitrail.cli.train_view import View
     from vitrail.train.runs import run
 
-    require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to go on with one")
+    require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     require(model is None or config is None, "--model and --config were both given; choose one")
     if config is not None:

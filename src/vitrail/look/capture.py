@@ -25,11 +25,12 @@ from vitrail.geometry import Size
 from vitrail.look.weights import attention_rows
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.attention import Attention
+from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MapTransformer
 from vitrail.nn.rotary import Rotation
 
-__all__ = ["AttentionMap", "Maps", "Queries", "capture", "layer_index"]
+__all__ = ["AttentionMap", "Maps", "Queries", "capture"]
 
 Queries = Literal["all", "cls", "patches"] | Sequence[int]
 """Which queries: all tokens, the CLS token, the patches, or tokens by their index in the sequence."""
@@ -162,15 +163,6 @@ def capture(
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def layer_index(layer: int, depth: int) -> int:
-    """Return a non-negative layer index; −1 is the last layer."""
-    require(
-        -depth <= layer < depth,
-        f"layer {layer} is out of range for {depth} layers; use 0 to {depth - 1}, or −1 for the last",
-    )
-    return layer % depth
 
 
 def _mix_inputs(

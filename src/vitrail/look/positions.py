@@ -14,9 +14,9 @@ from torch import Tensor
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.look.capture import layer_index
 from vitrail.nn.attention import Attention
 from vitrail.nn.front import VisionFrontEnd
+from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.positions import AddedPosition, AttentionPosition

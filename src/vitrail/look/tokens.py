@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import require
-from vitrail.look.capture import layer_index
 from vitrail.nn.block import Block
+from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.pyramid import PyramidViT

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.look.capture import layer_index
 from vitrail.look.weights import attention_rows
 from vitrail.nn.attention import Attention, Mix
+from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed, cut_patches
 from vitrail.nn.remainder import fit_pixels

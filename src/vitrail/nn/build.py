@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.pyramid import PyramidViT
@@ -10,6 +12,14 @@ from vitrail.nn.vit import ViT
 __all__ = ["build"]
 
 
+@overload
+def build(config: ViTConfig) -> ViT: ...
+@overload
+def build(config: PyramidConfig) -> PyramidViT: ...
+@overload
+def build(config: MobileConfig) -> MobileViT: ...
+@overload
+def build(config: Config) -> ViT | PyramidViT | MobileViT: ...
 def build(config: Config) -> ViT | PyramidViT | MobileViT:
     """Build the model that a config describes, with newly initialised weights."""
     match config:

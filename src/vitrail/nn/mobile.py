@@ -11,17 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import MobileConfig, MobileStage
+from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.attention import Attention, FullMix
 from vitrail.nn.block import Block
 from vitrail.nn.initialise import initialise
+from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
 
 __all__ = ["MobileViT"]
 
 
-class MobileViT(nn.Module):
+class MobileViT(nn.Module, Intermediates):
     """A stem, stages of inverted residuals and transformers, a last 1×1 convolution, mean pooling and a head.
 
     >>> MobileViT(MobileConfig(image="64x128"))(torch.zeros(1, 3, 64, 128)).shape
@@ -50,9 +52,14 @@ class MobileViT(nn.Module):
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""
-        x = self.last(self.levels(image)[-1])
-        grid = Size(*x.shape[2:])
-        return x.flatten(2).mT, Layout(grid=grid, frame=grid)
+        return _as_tokens(self.last(self.levels(image)[-1]))
+
+    def count_layers(self) -> int:
+        return len(self.stages)
+
+    def layer_features(self, image: Tensor, layers: frozenset[int], *, norm: bool) -> dict[int, tuple[Tensor, Layout]]:
+        require(not norm, "norm=True has no final norm to apply in a mobile model; use norm=False")
+        return {index: _as_tokens(x) for index, x in enumerate(self.levels(image)) if index in layers}
 
     def levels(self, image: Tensor) -> list[Tensor]:
         """(B, C, H, W) → the feature map (B, c, h, w) of every stage, finest first."""
@@ -62,6 +69,12 @@ class MobileViT(nn.Module):
             x = stage(x)
             maps.append(x)
         return maps
+
+
+def _as_tokens(x: Tensor) -> tuple[Tensor, Layout]:
+    """(B, c, h, w) → (B, h·w, c) and their layout."""
+    grid = Size(*x.shape[2:])
+    return x.flatten(2).mT, Layout(grid=grid, frame=grid)
 
 
 class Stage(nn.Module):

@@ -17,6 +17,7 @@ from vitrail.config import PyramidConfig
 from vitrail.geometry import Size, fit
 from vitrail.nn.attention import Attention
 from vitrail.nn.block import Block
+from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
 from vitrail.nn.patches import PatchEmbed
@@ -67,7 +68,7 @@ class PyramidEmbed(nn.Module):
         return levels
 
 
-class PyramidViT(nn.Module):
+class PyramidViT(nn.Module, Intermediates):
     """Stages of windowed blocks with merges between them, a norm, mean pooling and a head.
 
     >>> import torch
@@ -98,6 +99,17 @@ class PyramidViT(nn.Module):
         """(B, C, H, W) → the last stage's tokens (B, N, D), normalised, and their layout."""
         tokens, grid = self.levels(image)[-1]
         return self.norm(tokens), Layout(grid=grid, frame=grid)
+
+    def count_layers(self) -> int:
+        return len(self.stages)
+
+    def layer_features(self, image: Tensor, layers: frozenset[int], *, norm: bool) -> dict[int, tuple[Tensor, Layout]]:
+        levels = {index: level for index, level in enumerate(self.levels(image)) if index in layers}
+        last = len(self.stages) - 1
+        return {
+            index: (self.norm(x) if norm and index == last else x, Layout(grid=grid, frame=grid))
+            for index, (x, grid) in levels.items()
+        }
 
     def levels(self, image: Tensor) -> list[tuple[Tensor, Size]]:
         """(B, C, H, W) → tokens (B, N, D) before the final norm, and grid, of every stage, finest first."""

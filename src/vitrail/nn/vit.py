@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from vitrail.config import ViTConfig
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.attention import Attention, build_mix, within
 from vitrail.nn.block import Block
 from vitrail.nn.front import VisionFrontEnd, build_position
+from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import build_mlp, linear
 from vitrail.nn.patches import PatchEmbed
@@ -25,7 +26,7 @@ from vitrail.nn.positions import AttentionPosition
 __all__ = ["ViT"]
 
 
-class ViT(VisionFrontEnd):
+class ViT(VisionFrontEnd, Intermediates):
     """A front end, `depth` blocks, a norm, a pool and a head, as the config describes.
 
     >>> import torch
@@ -60,6 +61,22 @@ class ViT(VisionFrontEnd):
         for block in self.blocks:
             x = block(x, layout, position)
         return self.normed(x), layout
+
+    def count_layers(self) -> int:
+        return len(self.blocks)
+
+    def layer_features(self, image: Tensor, layers: frozenset[int], *, norm: bool) -> dict[int, tuple[Tensor, Layout]]:
+        if norm and self.norm is None:
+            raise VitrailError("norm=True has no final norm to apply in this model; use norm=False")
+        x, layout = self.embed(image)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        position, features = within(self.position, layout, x), {}
+        for index, block in enumerate(self.blocks[: max(layers) + 1]):
+            x = block(x, layout, position)
+            if index in layers:
+                features[index] = (self.norm(x) if norm and self.norm is not None else x, layout)
+        return features
 
     def normed(self, x: Tensor) -> Tensor:
         """Return the last block's tokens as pooling reads them: normalised if `final_norm` is "tokens"."""

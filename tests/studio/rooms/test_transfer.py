@@ -64,7 +64,7 @@ def same_methods(said, printed) -> None:
 def test_a_known_table_s_errors_are_those_of_vitrail_simulate(capsys):
     asked = {"transfer_table": "known", "old_rows": 5, "old_columns": 7, "new_rows": 8, "new_columns": 6, "bands": 3}
     said = ask(**asked)
-    printed = command(capsys, "simulate", "--grid", "5x7", "--to", "8x6", "--bands", "3")
+    printed = command(capsys, "simulate", "--from-grid", "5x7", "--to-grid", "8x6", "--bands", "3")
     same_methods(said, printed)
     assert said["kinds"] == printed["kinds"]
     assert not said["trained"]
@@ -73,11 +73,11 @@ def test_a_known_table_s_errors_are_those_of_vitrail_simulate(capsys):
 def test_trained_weights_errors_are_those_of_vitrail_simulate(loaded, capsys):
     _, asker, path = loaded
     said = ask(asker=asker, weights=OWN, new_rows=4, new_columns=11)
-    printed = command(capsys, "simulate", "--weights", str(path), "--to", "4x11")
+    printed = command(capsys, "simulate", "--weights", str(path), "--to-grid", "4x11")
     same_methods(said, printed)
     assert (said["old"], said["new"], said["trained"]) == ([5, 7], [4, 11], True)
     assert said["kinds"][1:] == printed["kinds"]
-    first = command(capsys, "simulate", "--weights", str(path), "--to", "4x11", "--method", "timm")
+    first = command(capsys, "simulate", "--weights", str(path), "--to-grid", "4x11", "--method", "timm")
     assert said["kinds"][:1] == first["trained"]
 
 
@@ -91,7 +91,7 @@ def test_drift_is_that_of_vitrail_adapt_on_the_same_image(loaded, capsys, tmp_pa
     for method in ("dinov2", "exact"):
         printed = command(
             capsys, "adapt", str(path), str(tmp_path / f"{method}.safetensors"), "--image", "42x48",
-            "--convention", method, "--images", str(tmp_path / "images"),
+            "--method", method, "--images", str(tmp_path / "images"),
         )  # fmt: skip
         assert facts["cosines"][method] == pytest.approx(printed["drift"]["mean"], abs=1e-6)
 

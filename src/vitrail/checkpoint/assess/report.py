@@ -19,8 +19,7 @@ from vitrail.checkpoint.surgery.projection import change_channels, projection_na
 from vitrail.checkpoint.surgery.resample import Method, method_of, resample_relative, resample_table
 from vitrail.codec import to_plain
 from vitrail.errors import require
-from vitrail.geometry import Size
-from vitrail.nn.relative import offsets_of
+from vitrail.geometry import Size, offsets_of
 
 __all__ = ["Report", "TableChange", "assess", "to_json"]
 

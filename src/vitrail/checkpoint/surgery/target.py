@@ -71,25 +71,8 @@ def _read_value(config: Config, name: str, value: Any) -> Any:
     if isinstance(config, ViTConfig) and name == "pool":
         return _read_pool(value, config)
     if isinstance(config, ViTConfig) and name == "prefix":
-        return _read_prefix(value)
+        return Prefix.parse(value)
     return Size.of(value) if name == "patch" else value
-
-
-def _read_prefix(value: Prefix | str) -> Prefix:
-    rule = "write cls, distillation and registers=4, joined by commas, or none"
-    if isinstance(value, Prefix):
-        return value
-    require(isinstance(value, str), f"prefix {value!r} is neither a Prefix nor text; {rule}")
-    fields: dict[str, Any] = {"cls": False}
-    for word in (word.strip() for word in value.split(",")):
-        name, _, count = word.partition("=")
-        if word in ("cls", "distillation"):
-            fields[name] = True
-        elif name == "registers" and count.isdecimal():
-            fields[name] = int(count)
-        else:
-            require(word == "none" == value.strip(), f"prefix {value!r} is not understood at {word!r}; {rule}")
-    return Prefix(**fields)
 
 
 def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:

@@ -30,7 +30,7 @@ class Options(Value):
     """A part of the plan: every worker follows them, and another run with others is refused."""
 
     engine: Literal["torch", "int8"] = "torch"
-    precision: Literal["float32", "float16"] = "float32"
+    dtype: Literal["float32", "float16"] = "float32"
     """Type of the stored numbers."""
     exact: bool = False
     """Decode and resize as Pillow does, to the bit."""

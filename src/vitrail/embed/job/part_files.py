@@ -91,7 +91,7 @@ def write_part(folder: Path, plan: Plan, shard: int, rows: Rows) -> Tally:
     order = range(count)
     sizes = [rows.sizes.get(row) for row in order]
     failed = np.array([row in rows.errors for row in order])
-    stored = rows.vectors.astype(plan.options.precision)
+    stored = rows.vectors.astype(plan.options.dtype)
     vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(stored.reshape(-1)), width, mask=arrow.array(failed))
     table = arrow.table(
         {
@@ -111,10 +111,10 @@ def write_part(folder: Path, plan: Plan, shard: int, rows: Rows) -> Tally:
 
 
 def _write_tokens(path: Path, plan: Plan, rows: Rows) -> None:
-    precision = plan.options.precision
+    dtype = plan.options.dtype
     if plan.options.tokens == "npy":
         shape = next((each.shape for each in rows.tokens.values()), (0, rows.vectors.shape[1]))
-        whole = np.full((len(rows.ids), *shape), np.nan, dtype=precision)
+        whole = np.full((len(rows.ids), *shape), np.nan, dtype=dtype)
         for row, each in rows.tokens.items():
             whole[row] = each
         write_file(path, lambda file: np.save(file, whole))
@@ -123,7 +123,7 @@ def _write_tokens(path: Path, plan: Plan, rows: Rows) -> None:
 
         from vitrail.checkpoint.formats.safetensors import write_safetensors
 
-        named = {str(row): torch.from_numpy(each.astype(precision)) for row, each in sorted(rows.tokens.items())}
+        named = {str(row): torch.from_numpy(each.astype(dtype)) for row, each in sorted(rows.tokens.items())}
         write_file(path, lambda file: write_safetensors(file, named, {"plan": plan.fingerprint}))
 
 

@@ -85,8 +85,8 @@ def _without_name(message: str, item: Input) -> str:
 
 def _refuse_infinite(rows: Rows, plan: Plan) -> None:
     with np.errstate(over="ignore"):
-        finite = np.isfinite(rows.vectors.astype(plan.options.precision)).all(axis=1)
+        finite = np.isfinite(rows.vectors.astype(plan.options.dtype)).all(axis=1)
     rows.vectors[~finite] = 0
     for row in np.flatnonzero(~finite):
-        rows.errors[int(row)] = f"the vector has numbers that {plan.options.precision} cannot hold; try float32"
+        rows.errors[int(row)] = f"the vector has numbers that {plan.options.dtype} cannot hold; try float32"
         rows.tokens.pop(int(row), None)
