@@ -369,7 +369,7 @@ def _check_attention(config: ViTConfig) -> None:
         f"{name} has no score matrix that {position} could be added to; use another position or FullAttention",
     )
     require(
-        config.position.acts_on != "queries and keys" or attention.turns,
+        config.position.acts_on != "queries and keys" or attention.can_rotate,
         f"{position} rotates q and k, which {name} needs positive; use a position that is added to the tokens",
     )
     require(

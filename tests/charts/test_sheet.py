@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from vitrail.charts.lines import named_lines
-from vitrail.charts.plots import apart, legend, plots
+from vitrail.charts.plots import keep_apart, legend, plots
 from vitrail.charts.points import named_points
 from vitrail.charts.sheet import Sheet
 from vitrail.charts.stack import stacked_areas, stacked_bars
@@ -66,7 +66,7 @@ def test_a_long_title_stays_on_the_sheet() -> None:
 
 
 def test_names_keep_a_gap_and_their_order() -> None:
-    assert apart([0.0, 0.1, 0.2, 5.0], 1.0) == [0.5, 1.5, 2.5, 5.0]
+    assert keep_apart([0.0, 0.1, 0.2, 5.0], 1.0) == [0.5, 1.5, 2.5, 5.0]
 
 
 def test_each_points_name_is_the_one_nearest_to_it() -> None:

@@ -85,9 +85,9 @@ def test_a_folder_of_awkward_images_is_advised_on(capsys, tmp_path):
         (("--object", "-3"), "object_pixels -3"),
         (("--data-size", "-3"), "data_size -3"),
         (("--gpu", "x9"), "gpu 'x9' is not a known card"),
-        (("--gpu", "64MiB"), "no model trains"),
+        (("--gpu", "64MiB"), "no model can be trained"),
         (("--boxes", "nowhere.json"), "boxes nowhere.json cannot be read"),
-        (("--image", "7"), "no model trains at 7x7"),
+        (("--image", "7"), "no model can be trained at 7x7"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, arguments, reason):

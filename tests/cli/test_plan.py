@@ -219,7 +219,7 @@ def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
         (("--chart", "nowhere/x.png"), "folder 'nowhere' does not exist"),
         (("--gpu", "24"), "less than 1 MiB"),
         (("--model", "swin-T", "--width", "9"), "not a PyramidConfig"),
-        (("--model", "mobilevit-S", "--patch", "8"), "not a mobile model's to choose"),
+        (("--model", "mobilevit-S", "--patch", "8"), "cannot be set on a mobile model"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, arguments, reason, tmp_path, monkeypatch):

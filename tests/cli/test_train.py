@@ -212,13 +212,13 @@ def test_a_set_from_files_at_hand_is_checked(
     there = tmp_path / "there"
     there.mkdir()
     sums = {}
-    for name in fetch.SETS["fashion-mnist"].files:
+    for name in fetch.DATASETS["fashion-mnist"].files:
         shape = (3, 28, 28) if "images" in name else (3,)
         data = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(int(np.prod(shape)))
         (there / name).write_bytes(gzip.compress(data, mtime=0))
         sums[name] = hashlib.sha256((there / name).read_bytes()).hexdigest()
-    small = fetch.SETS["fashion-mnist"]._replace(files=sums, train=3, test=3)
-    monkeypatch.setitem(fetch.SETS, "fashion-mnist", small)
+    small = fetch.DATASETS["fashion-mnist"]._replace(files=sums, train=3, test=3)
+    monkeypatch.setitem(fetch.DATASETS, "fashion-mnist", small)
     out = tmp_path / "fashion-mnist"
     assert call("data", "fetch", "fashion-mnist", "--from", str(there), "--out", str(out)) == 0
     assert "3 images to train on" in capsys.readouterr().out

@@ -180,14 +180,14 @@ def test_a_damaged_image_is_named_and_the_others_keep_their_places(tmp_path: Pat
 
 
 def test_an_empty_class_folder_one_class_and_no_data_are_one_line_each(tmp_path: Path):
-    assert "holds no images" in refused(write_folder(tmp_path / "a", {"ant": 2, "bee": 0}))
+    assert "has no images" in refused(write_folder(tmp_path / "a", {"ant": 2, "bee": 0}))
     assert "one class folder (ant)" in refused(write_folder(tmp_path / "b", {"ant": 2}))
     (tmp_path / "c").mkdir()
-    assert "not a kind of data" in refused(tmp_path / "c")
+    assert "not a supported kind of data" in refused(tmp_path / "c")
     assert "does not exist" in refused(tmp_path / "nowhere")
     (tmp_path / "d.txt").write_text("x")
-    assert "not a kind of data" in refused(tmp_path / "d.txt")
-    assert "too few to hold some out" in refused(write_folder(tmp_path / "e", {"ant": 2, "bee": 2}), split="test")
+    assert "not a supported kind of data" in refused(tmp_path / "d.txt")
+    assert "too few to hold any out" in refused(write_folder(tmp_path / "e", {"ant": 2, "bee": 2}), split="test")
 
 
 # ── tar and Parquet ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def test_parquet_of_other_columns_or_labels_is_one_line(tmp_path: Path):
     parquet.write_table(arrow.table({"text": ["a"], "label": [0]}), path)
     assert "has columns text, label" in refused(path)
     parquet.write_table(arrow.table({"image": [png(CIFAR[0])] * 2, "label": [0, None]}), path)
-    assert "labels are whole numbers" in refused(path)
+    assert "use whole numbers from 0" in refused(path)
     path.write_bytes(b"PAR1 not")
     assert "not a readable Parquet file" in refused(path)
 

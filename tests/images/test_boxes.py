@@ -19,7 +19,7 @@ def test_the_typical_object_is_the_median_of_the_boxes_mean_sides(tmp_path):
         ("[]", "not COCO JSON"),
         ('{"annotations": [{"box": 1}]}', "not COCO JSON"),
         ('{"annotations": [{"bbox": [1, 2]}]}', "not COCO JSON"),
-        ('{"annotations": []}', "holds no annotations"),
+        ('{"annotations": []}', "has no annotations"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, text, reason):

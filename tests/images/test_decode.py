@@ -79,7 +79,7 @@ def test_wide_values_keep_their_order_when_scaled(tmp_path):
 
 def test_the_cap_is_checked_before_decoding():
     bomb = next(case for case in CORPUS if case.name == "no-data.png")
-    with pytest.raises(ImageError, match="81 pixels, more than the cap of 80"):
+    with pytest.raises(ImageError, match="81 pixels, more than the limit of 80"):
         decode(bomb.data, max_pixels=80)
 
 

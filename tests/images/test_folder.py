@@ -34,7 +34,7 @@ def test_a_limit_spreads_over_the_folder(tmp_path):
 
 
 def test_a_folder_without_images_is_refused(tmp_path):
-    with pytest.raises(VitrailError, match="holds no images"):
+    with pytest.raises(VitrailError, match="has no images"):
         image_files(tmp_path)
     with pytest.raises(VitrailError, match="not a folder"):
         image_files(tmp_path / "nowhere")

@@ -149,7 +149,7 @@ def test_full_attention_is_the_explicit_softmax(kind: str):
     q, k, _ = attention.heads(x)
     position = within(attention.position, layout, q) if attention.position is not None else shared
     if isinstance(position, Rotation):
-        q, k = position.turn(q), position.turn(k)
+        q, k = position.rotate(q), position.rotate(k)
     scores = q @ k.mT / math.sqrt(8)
     if isinstance(position, torch.Tensor):
         scores = scores + position
@@ -466,12 +466,12 @@ def test_a_mistake_says_what_to_do(options: dict, message: str):
 
 def test_who_has_no_cls_is_not_asked():
     model = make(**KINDS["no prefix"])
-    with pytest.raises(VitrailError, match="no CLS token"), capture(model, queries="cls"):
+    with pytest.raises(VitrailError, match="needs a CLS token"), capture(model, queries="cls"):
         pass
 
 
 def test_a_model_without_attention_has_none_to_show():
-    with pytest.raises(VitrailError, match="no attention"), capture(torch.nn.Linear(3, 5)):
+    with pytest.raises(VitrailError, match="no vitrail attention"), capture(torch.nn.Linear(3, 5)):
         pass
 
 

@@ -131,7 +131,7 @@ def test_a_regular_model_shows_what_detail_alone_would_choose():
 
 def test_a_view_of_one_head_names_where_the_row_went():
     sheet = views.view_attention(subject(), layer=0, head=1)
-    (line,) = [text.get_text() for text in sheet.figure.texts if text.get_text().startswith("of the row")]
+    (line,) = [text.get_text() for text in sheet.figure.texts if text.get_text().startswith("share of the row")]
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
     assert re.findall(r"CLS|register \d|patches", line) == ["CLS", "register 0", "register 1", "patches"]
     assert sum(shares) == pytest.approx(100, abs=0.21)  # four numbers rounded to 0.1

@@ -120,7 +120,7 @@ def test_padding_keeps_to_itself_in_a_rollout():
 
 def test_rollout_says_what_it_needs():
     one = random_map()
-    with pytest.raises(VitrailError, match="rows of 1 of 35 tokens"):
+    with pytest.raises(VitrailError, match="rows for 1 of 35 tokens"):
         rollout(
             {
                 0: AttentionMap(
@@ -130,7 +130,7 @@ def test_rollout_says_what_it_needs():
         )
     with pytest.raises(VitrailError, match="layer 1 has 36 tokens and layer 0 35"):
         rollout({0: one, 1: random_map(prefix=1, layer=1)})
-    with pytest.raises(VitrailError, match="0 layers"):
+    with pytest.raises(VitrailError, match="maps is empty"):
         rollout({})
 
 

@@ -100,7 +100,7 @@ def test_the_walk_leaves_no_hook_behind():
 
 
 def test_a_model_without_one_projection_is_refused_in_a_line():
-    with pytest.raises(VitrailError, match="take a ViT with plain patches"):
+    with pytest.raises(VitrailError, match="use a ViT with plain patches"):
         walk_through(build(MobileConfig(image=Size(64, 64))), torch.zeros(1, 3, 64, 64))
     stem = build(PLAIN.but(image=Size(16, 32), embedding=parts.Stem(patch=Size(4, 4), widths=(4, 8))))
     with pytest.raises(VitrailError, match="ConvStem"):

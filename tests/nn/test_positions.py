@@ -206,7 +206,7 @@ def test_axial_rotation_makes_scores_depend_on_the_offset_alone(spec):
     torch.manual_seed(0)
     q, k = torch.randn(2, 8, dtype=torch.float64)
     rotation = AxialRotation(8, spec).within(layout(), q)
-    scores = rotation.turn(q.expand(35, 8)) @ rotation.turn(k.expand(35, 8)).T
+    scores = rotation.rotate(q.expand(35, 8)) @ rotation.rotate(k.expand(35, 8)).T
     by_offset: dict[tuple[int, int], float] = {}
     for query in range(35):
         for key in range(35):
@@ -220,7 +220,7 @@ def test_axial_rotation_makes_scores_depend_on_the_offset_alone(spec):
 @pytest.mark.parametrize("module", [AxialRotation(8, parts.Rotary()), MixedRotation(3, 8, 10.0)])
 def test_a_rotation_keeps_lengths_and_leaves_the_prefix(module):
     x = torch.randn(2, 3, 2 + 35, 8)
-    turned = module.within(layout(prefix=2), x).turn(x)
+    turned = module.within(layout(prefix=2), x).rotate(x)
     assert torch.equal(turned[:, :, :2], x[:, :, :2])
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-5, atol=1e-6)
     assert (turned[:, :, 3:] != x[:, :, 3:]).any()
@@ -232,7 +232,7 @@ def test_index_rotation_is_timms():
     x = torch.randn(2, 3, 35, 16)
     theirs = RotaryEmbeddingCat(16, in_pixels=False, temperature=100.0, feat_shape=[5, 7]).get_embed()
     ours = AxialRotation(16, parts.Rotary(temperature=100.0)).within(layout(), x)
-    torch.testing.assert_close(ours.turn(x), apply_rot_embed_cat(x, theirs), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.rotate(x), apply_rot_embed_cat(x, theirs), rtol=0, atol=1e-5)
 
 
 def test_normalised_rotation_is_dinov3s():
@@ -242,7 +242,7 @@ def test_normalised_rotation_is_dinov3s():
     q = torch.randn(2, 3, 1 + 35, 16)
     theirs, _ = module.apply_rotary_pos_emb(q, q, cos, sin)
     ours = AxialRotation(16, parts.Rotary(coordinates="normalised")).within(layout(prefix=1), q)
-    torch.testing.assert_close(ours.turn(q), theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.rotate(q), theirs, rtol=0, atol=1e-5)
 
 
 def test_mixed_rotation_is_timms():
@@ -254,7 +254,7 @@ def test_mixed_rotation_is_timms():
     ours.frequencies.data = torch.stack([rows, columns])
     x = torch.randn(2, 3, 35, 16)
     reference = apply_rot_embed_cat(x, theirs.get_embed()[0])
-    torch.testing.assert_close(ours.within(layout(), x).turn(x), reference, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.within(layout(), x).rotate(x), reference, rtol=0, atol=1e-5)
 
 
 def test_mixed_rotation_starts_with_orthogonal_pairs_of_the_right_lengths():

@@ -199,7 +199,7 @@ def test_advice_is_a_config_that_can_be_built_again():
         (lambda: Question(object_pixels=-4), "object_pixels -4"),
         (lambda: Question(data_size=0), "data_size 0"),
         (lambda: Question(images_per_second=0), "images_per_second 0"),
-        (lambda: rank(Question(card=card("100MiB"))), "no model trains at 224x224"),
+        (lambda: rank(Question(card=card("100MiB"))), "no model can be trained at 224x224"),
     ],
 )
 def test_bad_questions_are_refused(build, reason):

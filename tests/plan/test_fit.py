@@ -134,7 +134,7 @@ def test_a_report_without_a_card_says_nothing_of_one():
 def test_a_report_plans_the_kernel_that_the_card_runs():
     found = report(SMALL, replace(TRAIN, precision="amp-fp16"), card("t4"))
     assert found.workload.attention == "efficient"
-    assert "flash attention does not run here" in found.notes[0]
+    assert "flash attention does not run on this card" in found.notes[0]
     assert found.memory == memory(SMALL, replace(TRAIN, precision="amp-fp16", attention="efficient"))
 
 

@@ -153,7 +153,7 @@ def test_heads_that_no_kernel_takes_are_labelled() -> None:
     ("config", "word"),
     [
         (SMALL.but(width=12, num_heads=1), "flash pads"),
-        (SMALL.but(width=3), "heads of one value"),
+        (SMALL.but(width=3), "heads of width 1"),
         (SMALL.but(attention=SparseAttention(), num_heads=1), "one head or one row"),
         (SMALL.but(attention=SparseAttention(), image=Size(16, 112)), "one head or one row"),
         (SMALL.but(attention=WindowedAttention(window=Size(2, 7))), "windows of whole rows"),
@@ -173,4 +173,4 @@ def test_a_step_that_pytorch_refuses_is_not_called_exact() -> None:
     assert memory(stem, Workload(batch=2, train=True)).exact
     refused = memory(stem, Workload(batch=1, train=True))
     assert not refused.exact
-    assert "PyTorch refuses to train; use a batch of 2" in refused.note
+    assert "PyTorch cannot train; use a batch of 2" in refused.note

@@ -1,1 +1,1 @@
-"""Numbers and labels → pictures: one sheet, one palette, one file per kind of chart."""
+"""Charts: one page layout, one palette, one file per kind of chart."""

@@ -1,4 +1,4 @@
-"""Grouped bars as a standalone SVG, which a page of HTML takes in as it is; no library draws it."""
+"""A grouped bar chart as standalone SVG, for embedding in HTML, without a plotting library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bars(
     width: int = 940,
     height: int = 280,
 ) -> str:
-    """Grouped bars of shares as a standalone SVG: one group per label, one colour per series, drawn to the largest."""
+    """Draw shares as grouped bars in standalone SVG: a group per label, a colour per series, scaled to the largest."""
     top, left, bottom = 44, 44, 46
     inner, ground = width - left - 12, height - bottom
     peak = _round_up(max((value for _, values in series for value in values), default=0.0))
@@ -61,7 +61,7 @@ def bars(
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 8 times a power of ten."""
+    """Round up to 1, 2, 4, 5 or 8 times a power of ten."""
     if value <= 0:
         return 0.01
     power = 10.0 ** floor(log10(value))

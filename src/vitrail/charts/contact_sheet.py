@@ -1,6 +1,6 @@
-"""A contact sheet: the query, and beside it what was found, each with its score; what cannot be shown says why.
+"""A contact sheet: the query image beside its matches with their scores, or the reason why one cannot be shown.
 
-Pillow draws it, since it is all photographs and matplotlib is an extra.
+It is drawn by Pillow, since it contains only photographs and text, and matplotlib is an optional dependency.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A picture or the reason why there is none, and what is written below it."""
+    """A picture, or the reason why there is none, with the text below it."""
 
     name: str
     detail: str = ""
@@ -50,7 +50,7 @@ def contact_sheet(title: str, subtitle: str, query: Tile, matches: Sequence[Tile
 
 
 def _draw_tile(sheet: Image.Image, tile: Tile, left: int, top: int, side: int) -> None:
-    """A square with the picture in its middle, the name and its details below, and a bar as long as the score."""
+    """Draw a square with the picture centred, name and details below it, and a bar for the score."""
     pen = ImageDraw.Draw(sheet)
     pen.rounded_rectangle((left, top, left + side, top + side), 10, FAINT)
     if tile.picture is not None:
@@ -76,7 +76,7 @@ def _draw_tile(sheet: Image.Image, tile: Tile, left: int, top: int, side: int) -
 
 
 def fitted(text: str, size: int, room: int) -> str:
-    """The text, with its middle left out if it is too long: names differ at their ends."""
+    """Shorten a text that is too long by its middle, because names often differ at their ends."""
     text = "".join(letter if letter.isprintable() else "·" for letter in text)
     if font(size).getlength(text) <= room:
         return text

@@ -1,4 +1,4 @@
-"""Lines on logarithmic axes, each named at its right end."""
+"""Line charts with logarithmic axes; each line is labelled at its right end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from vitrail.charts.plots import apart, limit, note, plain_log, shades
+from vitrail.charts.plots import keep_apart, limit, note, plain_log, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ __all__ = ["named_lines"]
 def named_lines(
     axes: Axes, lines: Mapping[str, Sequence[tuple[int, float]]], ceiling: tuple[str, float] | None = None
 ) -> None:
-    """Points (x, y) of every line, ordered by x, and a line that none should cross."""
+    """Plot named lines of points (x, y), ordered by x, and an optional named upper limit."""
     for points, colour in zip(lines.values(), shades(len(lines)), strict=True):
         axes.plot(*zip(*points, strict=True), "o-", color=colour, linewidth=2, markersize=5)
     axes.set_xscale("log")
@@ -32,7 +32,7 @@ def named_lines(
     axes.set_ylim(low, high)
     plain_log(axes)
     at_edge = sorted((points[-1][1], name) for name, points in lines.items() if points[-1][0] == marks[-1])
-    moved = apart([log(y / low) for y, _ in at_edge], log(high / low) * 0.045)
+    moved = keep_apart([log(y / low) for y, _ in at_edge], log(high / low) * 0.045)
     places = {name: low * exp(place) for (_, name), place in zip(at_edge, moved, strict=True)}
     for (name, points), colour in zip(lines.items(), shades(len(lines)), strict=True):
         at = (points[-1][0], places.get(name, points[-1][1]))

@@ -1,7 +1,7 @@
-"""The colours of every picture.
+"""The colours of all charts.
 
-Series have Okabe and Ito's colours, which people with any colour vision can tell apart; ordered values go from dark to
-light along viridis, which keeps its order in grey.
+Series use Okabe and Ito's colours, which are distinguishable with any colour vision; ordered values use viridis from
+dark to light, which keeps its order in greyscale.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = [
 
 INK, GREY, RULE, FAINT, PAPER = "#1d2733", "#66727f", "#aab3bb", "#e9ecef", "#ffffff"
 RED, MARK = "#b3001b", "#19e3ff"
-"""A limit, and a mark on a photograph."""
+"""For a limit, and for a mark on a photograph."""
 
 BLUE, ORANGE, GREEN, PINK, SKY = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"
 VERMILLION, SILVER, VIOLET, YELLOW = "#d55e00", "#999999", "#7b4fa3", "#f0e442"
 SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, SILVER, VIOLET, YELLOW)
 
 HEAT = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
-"""Five evenly spaced stops of viridis, for what is drawn without matplotlib."""
+"""Five evenly spaced stops of viridis, for drawing without matplotlib."""

@@ -1,4 +1,4 @@
-"""A row of plots on a sheet, and what plots share: shades, ticks, legends, and names that keep apart."""
+"""A row of plots on a sheet, and what plots share: colours, ticks, legends, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["apart", "legend", "limit", "note", "plain_log", "plots", "shades"]
+__all__ = ["keep_apart", "legend", "limit", "note", "plain_log", "plots", "shades"]
 
 
 def plots(
@@ -23,7 +23,7 @@ def plots(
     width: float = 4.4,
     names: Sequence[str] = (),
 ) -> tuple[Sheet, list[Axes]]:
-    """A plot for each panel (its title, and what x and y are), with room for names at the right of the last one."""
+    """Make a row of plots, one per panel (title, x label, y label), with room for `names` to the right of the last."""
     right = max((0.5 + 0.075 * len(name) for name in names), default=0.2)
     left, top, gap = MARGIN + 0.6, HEADER + (0.3 if any(name for name, _, _ in panels) else 0.08), 0.85
     whole = left + len(panels) * (width + gap) - gap + right + MARGIN
@@ -35,14 +35,14 @@ def plots(
 
 
 def shades(count: int) -> list[Any]:
-    """Dark to light along viridis; its pale end is left out."""
+    """Return colours from dark to light along viridis, without its pale end."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.85 * index / max(1, count - 1)) for index in range(count)]
 
 
 def plain_log(axes: Axes, both: bool = False) -> None:
-    """Ticks of 1, 2 and 5, written as people write them."""
+    """Set logarithmic ticks at 1, 2 and 5 times powers of ten, written as plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
@@ -54,7 +54,7 @@ def plain_log(axes: Axes, both: bool = False) -> None:
 def note(
     axes: Axes, words: str, at: tuple[Any, float], *, right: float = 0, up: float = 0, colour: Any = INK, **style: Any
 ) -> None:
-    """Words beside a point, so many points right of it and up, with a white edge that keeps them legible over lines."""
+    """Write text at an offset from a point, in typographic points, with a white edge that keeps it legible."""
     from matplotlib.patheffects import withStroke
 
     place = {"xytext": (right, up), "textcoords": "offset points", "annotation_clip": False}
@@ -63,20 +63,20 @@ def note(
 
 
 def legend(axes: Axes, *, reverse: bool = False) -> None:
-    """The names of what was drawn, at the right of a plot."""
+    """Draw the legend to the right of a plot."""
     if axes.get_legend_handles_labels()[0]:
         place = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.02), "reverse": reverse}
         axes.legend(**place, frameon=False, fontsize=8.5, labelcolor=INK)
 
 
 def limit(axes: Axes, left: float, value: float, name: str) -> None:
-    """A red line across, and what it is."""
+    """Draw a named red horizontal line."""
     axes.axhline(value, color=RED, linewidth=1.2)
     note(axes, name, (left, value), right=4, up=3, colour=RED)
 
 
-def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, pushed up until neighbours are a gap apart."""
+def keep_apart(places: Sequence[float], gap: float) -> list[float]:
+    """Move ascending positions up until neighbours are at least `gap` apart."""
     moved: list[float] = []
     for place in places:
         moved.append(max(place, moved[-1] + gap) if moved else max(place, gap / 2))

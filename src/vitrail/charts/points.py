@@ -1,4 +1,4 @@
-"""Points on logarithmic axes, each with its name where there is room for it."""
+"""Scatter plots with logarithmic axes; each point is labelled where there is room."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["named_points"]
 
 
 def named_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """(x, y, name) of every point; the shade goes with x."""
+    """Plot points (x, y, name), coloured in order of x."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     points = sorted(points)
@@ -25,12 +25,12 @@ def named_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
     plain_log(axes, both=True)
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()  # the points' places are known once the scales are
+    figure.draw_without_rendering()  # sets the scales, which the labels' positions depend on
     _names(axes, points, figure.dpi)
 
 
 def _names(axes: Axes, points: Sequence[tuple[float, float, str]], dpi: float) -> None:
-    """A name beside each point, above it if nothing is there yet, else below, right or left of it."""
+    """Label each point above, below, to the right or to the left, wherever the label overlaps the least."""
     height = 11 * dpi / 72
     where = [(axes.transData.transform((x, y)), name) for x, y, name in points]
     taken = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for (x, y), _ in where]

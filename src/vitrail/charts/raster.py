@@ -1,4 +1,4 @@
-"""Arrays → pictures by Pillow alone: reports show them without matplotlib, which is an extra."""
+"""Convert arrays to pictures with Pillow alone, since matplotlib is an optional dependency."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["data_uri", "encode_png", "filter_picture", "font", "heat", "mosaic",
 
 @cache
 def font(size: int) -> Any:
-    """Pillow's own font."""
+    """Return Pillow's default font."""
     return ImageFont.load_default(size)
 
 
 def heat(values: NDArray, low: float, high: float) -> NDArray[np.uint8]:
-    """(h, w) → uint8 (h, w, 3), from dark at `low` to bright at `high`."""
+    """(h, w) → uint8 (h, w, 3): a heat map from dark at `low` to bright at `high`."""
     share = ((values.astype(np.float64) - low) / max(high - low, 1e-12)).clip(0, 1)
     channels = zip(*map(ImageColor.getrgb, HEAT), strict=True)
     channels = [np.interp(share, np.linspace(0, 1, len(HEAT)), stops) for stops in channels]
@@ -32,7 +32,7 @@ def heat(values: NDArray, low: float, high: float) -> NDArray[np.uint8]:
 
 
 def filter_picture(values: NDArray) -> NDArray[np.uint8]:
-    """(C, P, Q) → uint8 (P, Q, 3): grey is zero; one and three channels as they are, others by their mean."""
+    """(C, P, Q) → uint8 (P, Q, 3), with zero as grey; other than 1 or 3 channels are averaged."""
     values = values.astype(np.float64)
     if values.shape[0] != 3:
         values = values.mean(axis=0, keepdims=True).repeat(3, axis=0)
@@ -41,11 +41,11 @@ def filter_picture(values: NDArray) -> NDArray[np.uint8]:
 
 
 def mosaic(tiles: NDArray, gap: int, *, fill: float) -> NDArray:
-    """(rows, columns, height, width, …) → one picture, its tiles `gap` apart."""
+    """(rows, columns, height, width, …) → one picture of tiles, `gap` pixels apart."""
     rows, columns, height, width, *rest = tiles.shape
-    apart = np.full((rows, columns, height + gap, width + gap, *rest), fill, tiles.dtype)
-    apart[:, :, :height, :width] = tiles
-    whole = apart.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)
+    spaced = np.full((rows, columns, height + gap, width + gap, *rest), fill, tiles.dtype)
+    spaced[:, :, :height, :width] = tiles
+    whole = spaced.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)
     return whole[:-gap, :-gap]
 
 
@@ -56,7 +56,7 @@ def tile(
     column_labels: Sequence[str],
     cell: int = 180,
 ) -> Image.Image:
-    """Pictures in labelled rows, each enlarged to fit a square cell without blurring."""
+    """Arrange pictures in labelled rows, each scaled to a square cell without smoothing."""
     gap, margin, head = 12, 110, 34
     size = (margin + len(column_labels) * (cell + gap), head + len(rows) * (cell + gap))
     ground = Image.new("RGB", size, PAPER)

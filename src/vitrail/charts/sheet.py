@@ -1,6 +1,6 @@
-"""A page that pictures are laid out on, in inches from its top left corner, and how it becomes a file.
+"""A page for charts and pictures, laid out in inches from the top left corner, and saved as PNG, SVG or PDF.
 
-matplotlib is an extra and is imported on use.
+matplotlib is an optional dependency and is imported on use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DPI = 160
 
 
 class Sheet:
-    """A white page with a title and a line below it; what is drawn goes under `HEADER` inches."""
+    """A white page with a title and a subtitle in the top `HEADER` inches."""
 
     def __init__(self, height: float, width: float, title: str, subtitle: str) -> None:
         check_drawing()
@@ -51,7 +51,7 @@ class Sheet:
         weight: str = "normal",
         align: str = "left",
     ) -> None:
-        """One line; `top` is its baseline."""
+        """Write one line; `top` is its baseline."""
         place = (left / self.width, 1 - top / self.height)
         self.figure.text(*place, text, fontsize=size, color=colour, fontweight=weight, ha=align, va="baseline")
 
@@ -61,7 +61,7 @@ class Sheet:
         )
 
     def picture(self, top: float, left: float, height: float, width: float, *, title: str = "") -> Axes:
-        """Axes without ticks or frame, their title above."""
+        """Add axes without ticks or frame, with a title above."""
         axes = self.axes(top, left, height, width)
         self.text(top - 0.1, left, title, weight="bold", size=9.5)
         axes.set(xticks=[], yticks=[])
@@ -71,7 +71,7 @@ class Sheet:
     def plot(
         self, top: float, left: float, height: float, width: float, *, title: str = "", x: str = "", y: str = ""
     ) -> Axes:
-        """Axes for a chart: its title above, a grid behind, and the names of what x and y are."""
+        """Add axes for a chart, with a title above, grid lines and axis labels."""
         axes = self.axes(top, left, height, width)
         self.text(top - 0.1, left, title, weight="bold", size=9.5)
         axes.set_xlabel(x, fontsize=8.5, color=INK)
@@ -94,18 +94,18 @@ class Sheet:
         width: float = 0.1,
         **options: Any,
     ) -> None:
-        """A thin bar, upright or lying, with a few numbers and its label along it."""
+        """Add a thin colour bar, vertical or horizontal, with a few ticks and its label."""
         from matplotlib.ticker import MaxNLocator
 
-        lies = "horizontal" if width > height else "vertical"
-        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, width), orientation=lies, **options)
+        orientation = "horizontal" if width > height else "vertical"
+        bar = self.figure.colorbar(image, cax=self.axes(top, left, height, width), orientation=orientation, **options)
         bar.outline.set_visible(False)  # type: ignore[operator]
         bar.ax.tick_params(labelsize=8, colors=INK, length=2.5, width=0.6)
         bar.long_axis.set_major_locator(MaxNLocator(4))
         bar.set_label(label, fontsize=8.5, color=INK)
 
     def render(self, suffix: str) -> bytes:
-        """The file's bytes; the same page gives the same bytes."""
+        """Return the file's bytes; the same page always gives the same bytes."""
         from matplotlib import rc_context
 
         file = io.BytesIO()
@@ -116,14 +116,14 @@ class Sheet:
         return _with_attributes(file.getvalue()) if kind == "svg" else file.getvalue()
 
     def save(self, path: Path) -> None:
-        """PNG, SVG or PDF by the name's ending; written whole or not at all."""
+        """Save as PNG, SVG or PDF, by the suffix of `path`, atomically."""
         check_path(path)
         data = self.render(path.suffix)
         write_file(path, lambda file: file.write(data))
 
 
 def check_drawing(path: Path | None = None) -> None:
-    """Refuse early, before minutes of work: without matplotlib, or a name that no picture can have."""
+    """Raise an error if matplotlib is missing or the path cannot be a picture, before minutes of work."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -135,12 +135,12 @@ def check_drawing(path: Path | None = None) -> None:
 def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
     named = f"name a file like picture{formats[0]}"
     require(path.suffix.lower() in formats, f"picture {str(path)!r} does not end in {', '.join(formats)}; {named}")
-    require(path.parent.is_dir(), f"folder {str(path.parent)!r} does not exist; make it first")
+    require(path.parent.is_dir(), f"folder {str(path.parent)!r} does not exist; create it first")
     require(not path.is_dir(), f"picture {str(path)!r} is a folder; {named}")
 
 
 def _with_attributes(svg: bytes) -> bytes:
-    """Colours and strokes as attributes: styles are lost where a page forbids them or a converter ignores them."""
+    """Turn inline styles into attributes, since a content policy may forbid styles and converters may ignore them."""
     text = svg.decode()
     text = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = text.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)

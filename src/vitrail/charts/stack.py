@@ -1,4 +1,4 @@
-"""Parts stacked along an axis: areas, each named beside its band, or bars with their totals."""
+"""Stacked areas with a label per band, and stacked bars with their totals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vitrail.charts.palette import INK
-from vitrail.charts.plots import apart, legend, note, shades
+from vitrail.charts.plots import keep_apart, legend, note, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ __all__ = ["stacked_areas", "stacked_bars"]
 def stacked_areas(
     axes: Axes, x: Sequence[float], parts: Mapping[str, Sequence[float]], colours: Mapping[str, str], top: float
 ) -> None:
-    """The parts of a total up to `top`, ground up."""
+    """Plot the parts of a total as stacked areas, from the bottom up; the y axis ends at `top`."""
     axes.stackplot(x, *parts.values(), colors=[colours[part] for part in parts], linewidth=0, alpha=0.92)
     axes.plot(x, [sum(values) for values in zip(*parts.values(), strict=True)], color=INK, linewidth=1.4)
     axes.set_xlim(x[0], x[-1])
@@ -27,7 +27,7 @@ def stacked_areas(
     for values in parts.values():
         centres.append(level + values[-1] / 2)
         level += values[-1]
-    for part, centre, place in zip(parts, centres, apart(centres, top * 0.045), strict=True):
+    for part, centre, place in zip(parts, centres, keep_apart(centres, top * 0.045), strict=True):
         line = {"arrowstyle": "-", "color": colours[part], "linewidth": 1.8, "shrinkA": 2, "shrinkB": 0}
         axes.annotate(
             part.replace("_", " "),
@@ -43,7 +43,7 @@ def stacked_areas(
 
 
 def stacked_bars(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[float]], unit: str) -> None:
-    """A bar for each name, its total above it."""
+    """Plot a stacked bar per name, with its total above it."""
     base = [0.0] * len(names)
     for (part, values), colour in zip(parts.items(), shades(len(parts)), strict=True):
         axes.bar(range(len(names)), values, 0.55, bottom=base, color=colour, label=part)

@@ -11,7 +11,7 @@ from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.hardware import GIB
-from vitrail.plan.published import DOUBTS, FOLKLORE, best
+from vitrail.plan.published import DOUBTS, MISQUOTE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 
 __all__ = ["compare"]
@@ -56,7 +56,7 @@ def compare(
     if chart is not None:
         _draw(found, chart, f"training, batch {batch}, {precision}")
     if json:
-        write_json({"models": found, "folklore": plain(FOLKLORE)})
+        write_json({"models": found, "folklore": plain(MISQUOTE)})
     else:
         _show(found, workload)
 
@@ -111,5 +111,5 @@ def _show(found: list[Compared], workload: Workload) -> None:
             caption=f"GFLOP: forward, an image; memory: live tensors, batch {workload.batch}, {workload.precision}",
         ),
         f" [dim]top-1 on ImageNet-1k, as published ({'; '.join(sources) or 'nothing is recorded'}){doubts}[/]",
-        f" [dim]often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}.[/]",
+        f" [dim]often said: {MISQUOTE.about}, {MISQUOTE.said}. True: {MISQUOTE.true}; {MISQUOTE.why}.[/]",
     )

@@ -1,1 +1,1 @@
-"""Labelled images: datasets in their own formats, and how they are fetched."""
+"""Labelled images: readers for dataset formats, and fetching."""

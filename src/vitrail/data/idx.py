@@ -1,4 +1,4 @@
-"""IDX files, as MNIST and Fashion-MNIST come: four bytes of type and rank, the sides, then bytes; plain or gzipped."""
+"""Read IDX files, the format of MNIST and Fashion-MNIST: type and rank, the shape, then bytes; plain or gzipped."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ def has_idx(folder: Path) -> bool:
 
 
 def open_idx(folder: Path, split: Split) -> ArraySource:
-    """The four files of MNIST's layout; the classes are named if the folder's name says which set it is."""
+    """Open the four files of MNIST's layout; classes are Fashion-MNIST's if "fashion" is in the folder's name."""
     images, labels = (
         read_idx(_needed(folder, f"{STEMS[split]}-{kind}-ubyte")) for kind in ("images-idx3", "labels-idx1")
     )
     require(
-        images.ndim == 3 and labels.ndim == 1, f"{folder} has IDX files of other ranks than MNIST's; fetch it again"
+        images.ndim == 3 and labels.ndim == 1,
+        f"{folder} has IDX files of rank {images.ndim} and {labels.ndim}, not 3 and 1 as MNIST; fetch it again",
     )
     names = FASHION if "fashion" in folder.resolve().name.lower() else DIGITS
     return ArraySource(images[..., None], labels, names, name=str(folder))
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """uint8 of the shape that the header gives."""
+    """Read a uint8 array, in the shape that the header gives."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -47,8 +48,8 @@ def read_idx(path: Path) -> np.ndarray:
     rank = data[3]
     require(len(data) >= 4 + 4 * rank, f"{path} ends in its header; fetch it again")
     shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
-    held, told = len(data) - 4 - 4 * rank, int(np.prod(shape, dtype=object))
-    require(held == told, f"{path} holds {held:,} bytes and its header tells of {told:,}; fetch it again")
+    size, expected = len(data) - 4 - 4 * rank, int(np.prod(shape, dtype=object))
+    require(size == expected, f"{path} has {size:,} bytes of data and its header says {expected:,}; fetch it again")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
@@ -59,5 +60,5 @@ def _file(folder: Path, name: str) -> Path | None:
 def _needed(folder: Path, name: str) -> Path:
     path = _file(folder, name)
     if path is None:
-        raise VitrailError(f"{folder} has no {name} (nor .gz), one of the four files of the set; add it")
+        raise VitrailError(f"{folder} has no {name} (nor .gz), one of the four files of the dataset; add it")
     return path

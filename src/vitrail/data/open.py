@@ -1,4 +1,4 @@
-"""Whatever a person points at → a source of labelled images."""
+"""Open any supported data as a source of labelled images."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["open_source"]
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 HELD_OUT = 10
-"""Every tenth image is held out of data that has no test split of its own."""
-KINDS = "shapes, a folder with a folder per class, CIFAR, MNIST's IDX files, Parquet tables or tar shards"
+"""Every tenth image is held out if the data has no test split."""
+KINDS = "shapes, a folder with a subfolder per class, CIFAR, MNIST's IDX files, Parquet tables or tar shards"
 
 
 def open_source(
     data: str | Path | Sequence[str | Path], split: Split = "train", *, image: Size | None = None
 ) -> Source:
-    """Recognise and open: "shapes", a folder, or one or more Parquet or tar files.
+    """Open "shapes", a folder, or one or more Parquet or tar files, recognised by their content and names.
 
-    `image` is the size that shapes are drawn at; other sources have their own.
+    `image` is the size that shapes are drawn at; other data have their own sizes.
     """
     given = [data] if isinstance(data, str | Path) else list(data)
     require(len(given) > 0, f"no data was given; give {KINDS}")
@@ -46,7 +46,7 @@ def open_source(
         return _open_files(paths, split, ParquetTables)
     if endings == {".tar"}:
         return _open_files(paths, split, TarShards)
-    raise VitrailError(f"{', '.join(map(str, paths[:3]))}: not a kind of data that vitrail knows; give {KINDS}")
+    raise VitrailError(f"{', '.join(map(str, paths[:3]))}: not a supported kind of data; give {KINDS}")
 
 
 def _open_folder(folder: Path, split: Split) -> Source:
@@ -69,15 +69,15 @@ def _open_folder(folder: Path, split: Split) -> Source:
             f"({', '.join(sorted(set(train.classes) ^ set(test.classes))[:4])}); give both the same",
         )
         return train if split == "train" else test
-    require(len(names) > 0, f"{folder} is not a kind of data that vitrail knows; give {KINDS}")
+    require(len(names) > 0, f"{folder} is not a supported kind of data; give {KINDS}")
     return _held_out(ClassFolder(folder), split, folder)
 
 
 def _open_files(paths: list[Path], split: Split, kind: type[ParquetTables] | type[TarShards]) -> Source:
-    """Files whose names say train and test are those splits; otherwise all are one set."""
-    found = {each: [p for p in paths if any(name in p.stem.lower() for name in SPLITS[each])] for each in SPLITS}
-    if found["train"] and found["test"]:
-        return kind(found[split])
+    """Open files as train and test splits if their names say so; otherwise hold some images out."""
+    by_split = {each: [p for p in paths if any(name in p.stem.lower() for name in SPLITS[each])] for each in SPLITS}
+    if by_split["train"] and by_split["test"]:
+        return kind(by_split[split])
     return _held_out(kind(paths), split, paths[0])
 
 
@@ -86,6 +86,6 @@ def _held_out(source: Source, split: Split, name: Path) -> Source:
     indices = np.flatnonzero(last if split == "test" else ~last)
     require(
         len(indices) > 0,
-        f"{name} has {len(source)} images, too few to hold some out for a test; give a test split",
+        f"{name} has {len(source)} images, too few to hold any out as a test split; give a test split",
     )
     return Part(source, indices)

@@ -1,6 +1,6 @@
-"""Parquet tables with an image and a label a row, as on the Hub: image bytes, or {bytes, path}, beside an integer.
+"""Parquet tables with an image and a label per row, as on the Hub: image bytes or {bytes, path}, and an integer.
 
-Row groups are the unit that can be read at random; the latest ones are kept, so a set that fits is read once.
+Row groups can be read in any order; recent ones are cached, so a dataset that fits in the cache is read once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABELS = ("label", "fine_label", "labels", "class", "cls", "target")
 
 
 class ParquetTables:
-    """Rows in the order of the files and of the rows in each."""
+    """The rows of all files, in order."""
 
     channels: int = 3
 
@@ -41,7 +41,7 @@ class ParquetTables:
         for number, file in enumerate(self.files):
             require(
                 {self.image, label} <= set(file.schema_arrow.names),
-                f"{paths[number]} has no columns {self.image} and {label}, as {paths[0]} has; give tables of one kind",
+                f"{paths[number]} lacks the columns {self.image} and {label} of {paths[0]}; give tables of one schema",
             )
             for group in range(file.num_row_groups):
                 self.groups.append((number, group))
@@ -72,8 +72,8 @@ class ParquetTables:
             if group in self.kept:
                 self.kept.move_to_end(group)
                 return self.kept[group]
-            number, place = self.groups[group]
-            column = self.files[number].read_row_group(place, columns=[self.image]).column(0)
+            number, row_group = self.groups[group]
+            column = self.files[number].read_row_group(row_group, columns=[self.image]).column(0)
             self.kept[group] = column
             self.kept_bytes += column.nbytes
             while self.kept_bytes > KEPT_BYTES and len(self.kept) > 1:
@@ -86,7 +86,7 @@ def open_table(path: Path) -> Any:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
-        raise VitrailError(f"{path} is Parquet, which needs pyarrow; pip install 'vitrail[parquet]'") from None
+        raise VitrailError(f"{path} is Parquet, which needs pyarrow; run pip install 'vitrail[parquet]'") from None
     try:
         return parquet.ParquetFile(path, memory_map=True)
     except (arrow.ArrowException, OSError) as error:
@@ -95,7 +95,7 @@ def open_table(path: Path) -> Any:
 
 def _columns(file: Any, path: Path) -> tuple[str, str]:
     names = file.schema_arrow.names
-    image, label = (next((name for name in known if name in names), None) for known in (IMAGES, LABELS))
+    image, label = (next((name for name in usual if name in names), None) for usual in (IMAGES, LABELS))
     if image is None or label is None:
         raise VitrailError(
             f"{path} has columns {', '.join(names)}; it needs one of {', '.join(IMAGES)} and one of {', '.join(LABELS)}"
@@ -108,15 +108,15 @@ def _labels(file: Any, label: str, path: Path) -> np.ndarray:
     values = column.to_numpy()
     require(
         np.issubdtype(values.dtype, np.integer),
-        f"{path}: {label} is {column.type}{' with gaps' if column.null_count else ''}; labels are whole numbers from 0",
+        f"{path}: {label} is {column.type}{' with nulls' if column.null_count else ''}; use whole numbers from 0",
     )
     return values.astype(np.int64)
 
 
 def _class_names(file: Any, label: str) -> tuple[str, ...]:
-    """The names that the Hub keeps in the schema's metadata."""
+    """Return the class names that the Hub stores in the schema's metadata, or none."""
     try:
-        held = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
-        return tuple(map(str, held["info"]["features"][label]["names"]))
+        metadata = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
+        return tuple(map(str, metadata["info"]["features"][label]["names"]))
     except (KeyError, TypeError, ValueError):
         return ()

@@ -1,4 +1,4 @@
-"""Four drawn classes: circle, square, triangle, star. An image is a function of (seed, split, index), at any size."""
+"""A generated dataset of circles, squares, triangles and stars; an image is a function of (seed, split, index)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS = {"train": 8192, "test": 1024}
 
 
 class Shapes:
-    """The classes by turns, so that every four images hold one of each."""
+    """Drawn shapes at any size. Classes alternate, so every four consecutive images have one of each."""
 
     classes = SHAPES
     channels: int = 3
@@ -33,21 +33,21 @@ class Shapes:
 
 
 def draw_shape(label: int, image: Size, random: np.random.Generator) -> Pixels:
-    """uint8 (height, width, 3): one shape, anti-aliased, of random size, place and colours, under noise."""
+    """Draw one anti-aliased shape of random size, position and colours, with noise: uint8 (height, width, 3)."""
     shorter = min(image)
     radius = shorter * random.uniform(0.24, 0.42)
     centre = np.array([random.uniform(radius, side - radius) for side in image])
     ink, paper = random.uniform(0, 1, (2, 3))
-    ink = np.where(np.abs(ink - paper).max() < 0.4, 1 - np.round(paper), ink)  # a shape that can be seen
+    ink = np.where(np.abs(ink - paper).max() < 0.4, 1 - np.round(paper), ink)  # ensure enough contrast
     rows, columns = np.ogrid[: image.height, : image.width]
     inside = _distance(SHAPES[label], rows + 0.5 - centre[0], columns + 0.5 - centre[1], radius)
-    cover = np.clip(inside + 0.5, 0, 1)[..., None]  # the pixel's part within, for an edge about a pixel wide
+    cover = np.clip(inside + 0.5, 0, 1)[..., None]  # the covered share of each pixel, for an edge about a pixel wide
     noise = random.uniform(0, 0.08) * random.standard_normal((*image, 3))
     return np.rint(255 * np.clip(paper + cover * (ink - paper) + noise, 0, 1)).astype(np.uint8)
 
 
 def _distance(shape: str, rows: np.ndarray, columns: np.ndarray, radius: float) -> np.ndarray:
-    """Pixels to the shape's edge, positive inside."""
+    """Return the distance to the shape's edge in pixels, positive inside."""
     if shape == "circle":
         return radius - np.hypot(rows, columns)
     if shape == "square":
@@ -60,13 +60,13 @@ def _distance(shape: str, rows: np.ndarray, columns: np.ndarray, radius: float) 
 
 
 def _polygon_distance(points: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """To the nearest edge, positive inside: by even-odd crossings. Edges are the first axis."""
+    """Return the distance to the nearest edge, positive inside by the even-odd rule. The first axis is the edges."""
     (row, column), (row2, column2) = (each.T[:, :, None, None] for each in (points, np.roll(points, -1, axis=0)))
     across, along = row2 - row, column2 - column
     down, right = rows - row, columns - column
     part = ((down * across + right * along) / (across**2 + along**2)).clip(0, 1)
     nearest = np.sqrt(((down - part * across) ** 2 + (right - part * along) ** 2).min(axis=0))
     crossed = (row > rows) != (row2 > rows)
-    level = np.where(across == 0, 1, across)  # a level edge is never crossed
+    level = np.where(across == 0, 1, across)  # a horizontal edge is never crossed
     inside = (crossed & (right < along * down / level)).sum(axis=0) % 2
     return np.where(inside, nearest, -nearest)

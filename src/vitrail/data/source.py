@@ -1,4 +1,4 @@
-"""What a source of labelled images is: random access, labels known before a pixel is read, damage named."""
+"""Sources of labelled images: random access by index, with labels validated before any image is decoded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError, Pixels, decode
 
 __all__ = ["ArraySource", "Part", "Source", "Split", "check_labels", "decode_named"]
@@ -16,7 +16,7 @@ Split = Literal["train", "test"]
 
 
 class Source(Protocol):
-    """Labelled images by index, in an order of their own that never changes."""
+    """Labelled images by index, in a fixed order."""
 
     @property
     def classes(self) -> tuple[str, ...]: ...
@@ -27,12 +27,12 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        """uint8 (height, width, channel) and the label; an `ImageError` names an image that gives no picture."""
+        """Return uint8 (height, width, channel) and the label; raise `ImageError` if the image cannot be decoded."""
         ...
 
 
 class ArraySource:
-    """Images of one size, all in memory: (N, height, width, channel)."""
+    """Images of one size, in memory: (N, height, width, channel)."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, classes: Sequence[str], *, name: str) -> None:
         require(
@@ -51,7 +51,7 @@ class ArraySource:
 
 
 class Part:
-    """Some of another source's images."""
+    """A subset of another source, by index."""
 
     def __init__(self, source: Source, indices: np.ndarray) -> None:
         self.source, self.indices = source, indices
@@ -65,20 +65,19 @@ class Part:
 
 
 def check_labels(labels: np.ndarray, classes: int, name: str) -> None:
-    """Refuse a single class and a label that names none."""
+    """Raise an error if a label is out of range or there is only one class."""
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(outside):
         first = int(outside[0])
-        require(
-            False,
+        raise VitrailError(
             f"{name}: image {first} has label {int(labels[first])}, out of range for {classes} classes "
-            f"(0–{classes - 1}); {len(outside)} such: mend the labels",
+            f"(0–{classes - 1}), as have {len(outside)} images in all; correct the labels"
         )
-    require(classes > 1, f"{name} has one class, so there is nothing to tell apart; give two or more")
+    require(classes > 1, f"{name} has one class, and classification needs two; give two or more")
 
 
 def decode_named(data: bytes, name: str) -> Pixels:
-    """Decode bytes that came out of a larger file, with their own name in the error."""
+    """Decode bytes from inside a larger file, with `name` in the error."""
     try:
         return decode(data)
     except ImageError as error:

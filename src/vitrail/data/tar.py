@@ -1,6 +1,6 @@
-"""Tar shards in WebDataset's layout: files of one key are one sample, `key.jpg` beside `key.cls`.
+"""Tar shards in WebDataset's layout: files with the same key, `key.jpg` and `key.cls`, are one sample.
 
-The shards' headers are read once into an index of offsets; an image is then one seek away.
+The headers of the shards are read once into an index of offsets, so reading an image needs one seek.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class TarShards:
-    """Samples in the order of the shards and of the members in each."""
+    """The samples of all shards, in order."""
 
     channels: int = 3
 
@@ -41,7 +41,7 @@ class TarShards:
                 self.places.append(place)
                 labels.append(label)
         name = str(shards[0]) if len(shards) == 1 else f"{shards[0].parent} ({len(shards)} shards)"
-        require(len(labels) > 0, f"{name} holds no key.jpg with a key.cls beside it; use WebDataset's layout")
+        require(len(labels) > 0, f"{name} has no key.jpg with a key.cls; use WebDataset's layout")
         self.labels = np.asarray(labels)
         self.classes = tuple(str(label) for label in range(max(labels) + 1))
         check_labels(self.labels, len(self.classes), name)
@@ -73,18 +73,18 @@ def _index(shard: Path) -> list[tuple[Place, int]]:
                     require(key not in images, f"{shard}: {key} has two images; give each sample its own key")
                     images[key] = place
                 elif ending in ("cls", "json") and member.size < 1 << 20:
-                    here = file.tell()
+                    header = file.tell()
                     file.seek(place.offset)
                     label = _label(file.read(place.size), ending, f"{shard}:{member.name}")
-                    file.seek(here)
+                    file.seek(header)
                     if label is not None:
                         labels[key] = label
     except tarfile.TarError as error:
         raise VitrailError(f"{shard} is not a readable tar ({error}); if it is compressed, uncompress it") from None
     except OSError as error:
         raise VitrailError(f"{shard} cannot be read ({error.strerror or error}); check the path") from None
-    bare = next((key for key in images if key not in labels), None)
-    require(bare is None, f"{shard}: {bare} has an image and no label; put {bare}.cls beside it")
+    unlabelled = next((key for key in images if key not in labels), None)
+    require(unlabelled is None, f"{shard}: {unlabelled} has an image and no label; add {unlabelled}.cls")
     return [(place, labels[key]) for key, place in images.items()]
 
 
@@ -92,12 +92,12 @@ def _label(data: bytes, ending: str, name: str) -> int | None:
     try:
         value = json.loads(data)
     except ValueError:
-        raise VitrailError(f"{name} holds {data[:20]!r}, not a label; write a whole number") from None
+        raise VitrailError(f"{name} contains {data[:20]!r}, which is not a label; write a whole number") from None
     if ending == "json":
         value = (
             next((value[key] for key in ("label", "cls") if key in value), None) if isinstance(value, dict) else None
         )
         if value is None:
             return None
-    require(type(value) is int and value >= 0, f"{name} holds label {value!r}, out of range; write 0 or more")
+    require(type(value) is int and value >= 0, f"{name} has label {value!r}, out of range; write 0 or more")
     return value

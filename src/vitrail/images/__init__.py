@@ -1,1 +1,1 @@
-"""Bytes → pixels: the guarded decoder, folders of images, what they are like, and drawn pictures."""
+"""Images: a guarded decoder, folders of images, measurements, and generated pictures."""

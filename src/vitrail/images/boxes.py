@@ -1,4 +1,4 @@
-"""Boxes around objects, for the one thing asked of them here: how large objects are."""
+"""Bounding boxes of objects, used to find out how large objects are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["typical_object"]
 
 
 def typical_object(path: str | Path) -> int:
-    """The median of √(width · height) over the boxes of a COCO file, in pixels of the stored images."""
+    """Return the median of √(width · height) over the boxes of a COCO file, in pixels of the stored images."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         sides = [sqrt(width * height) for _, _, width, height in (entry["bbox"] for entry in data["annotations"])]
@@ -21,7 +21,7 @@ def typical_object(path: str | Path) -> int:
         raise VitrailError(f"boxes {path} cannot be read ({error.strerror}); give a COCO JSON file") from None
     except (ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise VitrailError(f"boxes {path} is not COCO JSON ({reason}); it needs annotations[].bbox") from None
+        raise VitrailError(f"boxes {path} is not COCO JSON ({reason}); give a file with annotations[].bbox") from None
     if not sides:
-        raise VitrailError(f"boxes {path} holds no annotations; give a file that has some, or --object")
+        raise VitrailError(f"boxes {path} has no annotations; give a file that has some, or --object")
     return max(1, round(median(sides)))

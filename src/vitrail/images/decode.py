@@ -1,13 +1,13 @@
-"""Bytes → pixels, whatever the bytes: uint8, height × width × channel, upright, or an `ImageError` in one line.
+"""Decode any bytes to upright uint8 pixels (height, width, channel), or raise an `ImageError` in one line.
 
-What is decided here, once, for every face of vitrail:
+The rules for every part of vitrail:
 
     formats      JPEG, PNG, WebP, GIF, BMP, TIFF, PNM; recognised by content, not by name
-    size         at most `max_pixels`, known from the header before anything is decoded
+    size         at most `max_pixels`, checked in the header before decoding
     orientation  EXIF 1–8 is applied
     depth        16-bit and float images are scaled to 8 bits, not clipped (see `_to_bytes`)
-    alpha        composited on `background`, white unless said
-    animation    the first frame; of a file with pages, the first
+    alpha        composited on `background` (default: white)
+    animation    the first frame or page
     colour       CMYK, Lab and palettes become RGB; embedded profiles are not applied
 """
 
@@ -35,7 +35,7 @@ __all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "decode_at
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 2**26
-"""8192 × 8192: below the point where Pillow starts to warn of decompression bombs."""
+"""8192 × 8192, below Pillow's own limit for decompression bombs."""
 
 WHITE = (255, 255, 255)
 ORIENTATION = 0x0112
@@ -43,7 +43,7 @@ ORIENTATION = 0x0112
 Pixels = NDArray[np.uint8]
 """(height, width, channel)"""
 
-# What Pillow's decoders raise on damaged input: they parse untrusted bytes, and each plugin has its own way to fail.
+# exceptions that Pillow's decoders raise on damaged input; each plugin fails in its own way
 _DAMAGE = (
     OSError,
     SyntaxError,
@@ -62,7 +62,7 @@ _QUIET = threading.Lock()
 
 
 class ImageError(VitrailError):
-    """A file that gives no picture: the message names it, says why, and what to do."""
+    """Raised for a file that cannot be decoded; the message gives its name, the reason and a remedy."""
 
 
 def decode(
@@ -72,7 +72,7 @@ def decode(
     background: tuple[int, int, int] = WHITE,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """The picture in a file or in bytes, as uint8 of (height, width, channels)."""
+    """Decode a file or bytes to uint8 pixels (height, width, channels)."""
     return decode_at_least(source, None, channels=channels, background=background, max_pixels=max_pixels)[0]
 
 
@@ -84,22 +84,24 @@ def decode_at_least(
     background: tuple[int, int, int] = WHITE,
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[Pixels, Size]:
-    """The picture, and its upright size. A JPEG larger than `least` may come smaller, by 2, 4 or 8, but not below
-    `least` on either side: its decoder then leaves out the finest frequencies. None: whole, as any other format.
+    """Decode to pixels; return them and the full upright size.
+
+    A JPEG larger than `least` may be decoded at 1/2, 1/4 or 1/8 of its size, but not below `least` on either side,
+    which skips the finest frequencies. With None, and in other formats, the image has its full size.
     """
-    require(channels in (1, 3), f"channels {channels} is not 1 or 3; decode to 3 and choose")
+    require(channels in (1, 3), f"channels {channels} is not 1 or 3; use one of them")
     with _opened(source, max_pixels) as (image, name):
         try:
             height, width = image.height, image.width
             if least is not None and image.format == "JPEG":
-                turned = _orientation(image) >= 5
-                image.draft(None, (least.height, least.width) if turned else (least.width, least.height))
-            # TIFF alone warns of its tags while it loads; the others decode side by side in threads
+                rotated = _orientation(image) >= 5
+                image.draft(None, (least.height, least.width) if rotated else (least.width, least.height))
+            # only TIFF warns while it loads, and suppressing warnings would serialise threads for the others
             with _without_warnings() if image.format == "TIFF" else nullcontext():
                 image.load()
             pixels = _to_bytes(image, background, channels)
             orientation = _orientation(image)
-            if image.format == "TIFF":  # Pillow itself turns it while it loads
+            if image.format == "TIFF":  # Pillow applies its orientation while it loads
                 height, width = image.height, image.width
         except _DAMAGE as error:
             raise ImageError(f"{name}: damaged {image.format} ({_reason(error)}); replace or remove it") from error
@@ -112,11 +114,11 @@ def pixels_of(image: Image.Image, *, channels: Literal[1, 3] = 3, background: tu
 
 
 def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:
-    """The upright size, from the header alone."""
+    """Return the upright size, from the header alone."""
     with _opened(source, max_pixels) as (image, _):
-        # Pillow itself turns a TIFF, and gives its size as it will be
-        turned = image.format != "TIFF" and _orientation(image) >= 5
-        return Size(*image.size) if turned else Size(image.height, image.width)
+        # Pillow applies a TIFF's orientation itself, and its size is already the upright one
+        rotated = image.format != "TIFF" and _orientation(image) >= 5
+        return Size(*image.size) if rotated else Size(image.height, image.width)
 
 
 @contextmanager
@@ -128,7 +130,7 @@ def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image
     except UnidentifiedImageError:
         raise ImageError(f"{name}: not a readable image; use one of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{name}: more than {max_pixels:,} pixels; tile it, or shrink it first") from None
+        raise ImageError(f"{name}: more than {max_pixels:,} pixels; tile it or shrink it first") from None
     except _DAMAGE as error:
         raise ImageError(f"{name}: unreadable header ({_reason(error)}); replace or remove it") from error
     with image:
@@ -137,7 +139,7 @@ def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image
         if image.width * image.height > max_pixels:
             raise ImageError(
                 f"{name}: {image.height}x{image.width} is {image.width * image.height:,} pixels, "
-                f"more than the cap of {max_pixels:,}; tile it, shrink it, or raise max_pixels"
+                f"more than the limit of {max_pixels:,}; tile it, shrink it, or raise max_pixels"
             )
         yield image, name
 
@@ -148,7 +150,7 @@ def _read(source: str | Path | bytes) -> tuple[str, bytes]:
     else:
         name = str(source)
         try:
-            if not stat.S_ISREG(Path(source).stat().st_mode):  # a pipe or a device would never end
+            if not stat.S_ISREG(Path(source).stat().st_mode):  # reading a pipe or a device might never end
                 raise ImageError(f"{name}: not a file; give an image")
             data = Path(source).read_bytes()
         except OSError as error:
@@ -160,7 +162,7 @@ def _read(source: str | Path | bytes) -> tuple[str, bytes]:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Pillow warns of what we check ourselves. The filters are global, so one thread at a time."""
+    """Suppress Pillow's warnings about what is checked here. Warning filters are global, so one thread at a time."""
     with _QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -175,10 +177,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF's orientation, 1 to 8; 1 where there is none or it cannot be read."""
+    """Return the EXIF orientation, 1 to 8; 1 if it is missing or unreadable."""
     try:
         with _without_warnings():
-            # the base class's: PNG's own would decode the whole image to look for a late chunk
+            # the base class's method: PNG's would decode the whole image to look for a late chunk
             value = Image.Image.getexif(image).get(ORIENTATION, 1)
     except _DAMAGE:
         return 1
@@ -199,10 +201,10 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _to_bytes(image: Image.Image, background: tuple[int, int, int], channels: int) -> Pixels:
-    """Eight bits a channel. Wide integers and floats are scaled by the range that they are in:
+    """Convert to 8 bits per channel. Wide integers and floats are scaled from the smallest range that contains them.
 
-    16-bit: 0 … 65535. Float: 0 … 1, else 0 … 255, else 0 … 65535, else its own lowest … highest; NaN is black.
-    32-bit integers as floats, but never as 0 … 1.
+    16-bit: 0 … 65535. Float: 0 … 1, 0 … 255, 0 … 65535, or else the image's minimum … maximum; NaN becomes black.
+    32-bit integers are scaled like floats, but never from 0 … 1.
     """
     if image.mode.startswith("I;16"):
         return _spread(_scaled(np.asarray(image), 65535.0), channels)
@@ -221,7 +223,7 @@ def _by_range(image: Image.Image) -> NDArray[np.uint8]:
     finite = values[np.isfinite(values)]
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     values = np.nan_to_num(values, nan=min(lowest, 0.0), posinf=highest, neginf=lowest)
-    if image.format == "PPM":  # Pillow has scaled it to 16 bits
+    if image.format == "PPM":  # Pillow scales it to 16 bits
         return _scaled(values, 65535.0)
     if lowest >= 0:
         for top in (1.0, 255.0, 65535.0)[image.mode == "I" :]:

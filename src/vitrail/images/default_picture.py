@@ -1,7 +1,7 @@
 """The studio's first picture: a stained-glass window with a ship under sail, drawn by code.
 
-Every pixel gets the number of its pane; a pane has one colour of glass, and lead lies where numbers change. Places are
-in units of the height: `x` from the middle to the right, `y` from the top down.
+Every pixel gets the number of its pane; a pane has one colour of glass, and lead is drawn where numbers change.
+Coordinates are in units of the height: `x` from the middle to the right, `y` from the top down.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vitrail.geometry import Size
 __all__ = ["draw_window"]
 
 FINER = 2
-"""Drawn this much larger and averaged, so that lead has smooth edges."""
+"""Supersampling factor, for smooth edges of the lead."""
 SUN, HORIZON = (0.22, 0.30), 0.70
 SKY = (
     (1.00, 0.80, 0.30),
@@ -31,7 +31,7 @@ WINDOW = Size(600, 800)
 
 
 def draw_window(size: Size | int = WINDOW, seed: int = 1) -> np.ndarray:
-    """uint8 (height, width, 3): the same seed and size draw the same window, on any machine."""
+    """Draw the window as uint8 (height, width, 3); the same seed and size give the same picture on any machine."""
     size = Size.of(size)
     random = np.random.Generator(np.random.PCG64(seed))
     height, width = size.height * FINER, size.width * FINER
@@ -40,7 +40,7 @@ def draw_window(size: Size | int = WINDOW, seed: int = 1) -> np.ndarray:
     pane, colour = _picture(x, y)
     pane, colour = _border(pane, colour, x, y, width / height / 2)
 
-    shade = (0.84 + 0.32 * random.random(4096)).astype(np.float32)  # no two panes come from one sheet
+    shade = (0.84 + 0.32 * random.random(4096)).astype(np.float32)  # panes of one colour differ slightly
     tint = (0.06 * random.standard_normal((4096, 3))).astype(np.float32)
     from_sun = np.hypot(x - SUN[0], y - SUN[1])
     light = (
@@ -54,7 +54,7 @@ def draw_window(size: Size | int = WINDOW, seed: int = 1) -> np.ndarray:
 
 
 def _picture(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sky, sea and ship, each over the ones before: panes' numbers, and colours of (height, width, 3)."""
+    """Draw sky, sea and ship over each other; return pane numbers and colours (height, width, 3)."""
     radius, angle = np.hypot(x - SUN[0], y - SUN[1]), np.arctan2(y - SUN[1], x - SUN[0])
     ring = np.digitize(radius, (0.095, 0.17, 0.27, 0.39, 0.54, 0.72)).astype(int)
     rays = np.array([1, 16, 16, 32, 32, 32, 32])[ring]
@@ -80,7 +80,7 @@ def _picture(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ship(x: np.ndarray, y: np.ndarray):
-    """Shapes from back to front, with their glass and how they are cut into panes."""
+    """Yield shapes from back to front, with their colour and how they are cut into panes."""
     x = x + 0.14
     rows = np.floor((y - 0.10) / 0.085).astype(int)
 
@@ -120,7 +120,7 @@ def _border(
 
 
 def _edges(pane: np.ndarray, reach: int) -> np.ndarray:
-    """Where a pane's number differs from one within reach, right or below."""
+    """Return where the pane number differs from one within `reach` pixels to the left or above."""
     edge = np.zeros(pane.shape, bool)
     for step in range(1, reach + 1):
         edge[:, step:] |= pane[:, step:] != pane[:, :-step]

@@ -1,4 +1,4 @@
-"""A folder of images: which files, in which order."""
+"""The image files of a folder, in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SUFFIXES = frozenset(
 
 
 def image_files(folder: str | Path, *, limit: int | None = None) -> list[Path]:
-    """Every image file below a folder, sorted by path: the same folder gives the same list on every machine.
+    """Return every image file below a folder, sorted by path: the same list on every machine.
 
-    Names choose here and contents decide when decoding. Links to files count; links to folders are not followed, so
-    a loop cannot hang it; hidden files and folders are left out.
+    Files are chosen by suffix; their content is checked when they are decoded. Links to files are included; links to
+    folders are not followed, which avoids loops; hidden files and folders are left out.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise VitrailError(f"{folder} is not a folder; give one that holds images")
-    found = sorted(_walk(root), key=lambda path: path.relative_to(root).parts)
-    if not found:
-        raise VitrailError(f"{folder} holds no images; use files ending in {', '.join(sorted(SUFFIXES))}")
-    return found if limit is None else _evenly(found, limit)
+        raise VitrailError(f"{folder} is not a folder; give a folder of images")
+    paths = sorted(_walk(root), key=lambda path: path.relative_to(root).parts)
+    if not paths:
+        raise VitrailError(f"{folder} has no images; use files ending in {', '.join(sorted(SUFFIXES))}")
+    return paths if limit is None else _evenly(paths, limit)
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -40,9 +40,9 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _evenly(paths: list[Path], limit: int) -> list[Path]:
-    """At most `limit`, spread over the whole list, so that no subfolder is left out by its name."""
+    """Return at most `limit` paths, evenly spaced over the list, so that every large subfolder is represented."""
     if limit < 1:
-        raise VitrailError(f"limit {limit} leaves no image; give 1 or more")
+        raise VitrailError(f"limit {limit} is below 1; give 1 or more")
     if len(paths) <= limit:
         return paths
     return [paths[index * len(paths) // limit] for index in range(limit)]

@@ -1,11 +1,11 @@
-"""What a set of images is like, where it matters to patches: sizes, shapes, and detail at each patch's scale.
+"""Measure what matters for patches in a set of images: sizes, aspect ratios, and detail at each patch size.
 
-Two shares say how much of a picture lies below a patch's size, each between 0 and 1:
+Two shares, each between 0 and 1, say how much of an image is finer than a patch:
 
-    within         of the pixels' variance, what remains inside patches once their means are taken away
-    above Nyquist  of the spectrum's power, what no grid of one value per patch could represent
+    within         the share of the pixels' variance inside patches, around each patch's mean
+    above Nyquist  the share of the spectrum's power that a grid of one value per patch cannot represent
 
-A token is more than a mean, so neither is lost: it is what a token's content, rather than the grid, must carry.
+This detail is not lost, since a token is more than a mean: tokens must represent it, because the grid cannot.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 
 PATCHES = tuple(Size(side, side) for side in (4, 8, 14, 16, 32))
 SIDES = (224, 384, 512, 768, 1024)
-"""Sides of square model inputs that are considered."""
+"""Sides of the square model inputs to consider."""
 
 ADAPTIVE = Adaptive(patches=(Size(8, 8), Size(16, 16), Size(32, 32)), threshold=0.5)
-"""Cells half as varied as the whole image split."""
+"""Splits cells with at least half the standard deviation of the whole image."""
 
 Gray = NDArray[np.float64]
 """(height, width), 0 … 255"""
@@ -50,7 +50,7 @@ Gray = NDArray[np.float64]
 
 
 def fill(pixels: Pixels, target: Size) -> Pixels:
-    """The largest centred part with the target's shape, resized to it: cropped first, so thin images stay cheap."""
+    """Resize the largest centred part that has the target's aspect ratio; cropping first keeps long images cheap."""
     height, width = pixels.shape[:2]
     scale = min(height / target.height, width / target.width)
     crop_height, crop_width = target.height * scale, target.width * scale
@@ -67,10 +67,11 @@ def luma(pixels: Pixels) -> Gray:
 
 
 def within_patch_share(gray: Gray, patch: Size) -> float:
-    """The share of the pixels' variance that lies inside patches, over all whole patches; 0 for a uniform image."""
+    """Return the share of the pixels' variance inside patches, over all whole patches; 0 for a uniform image."""
     rows, columns = gray.shape[0] // patch.height, gray.shape[1] // patch.width
     require(
-        rows > 0 and columns > 0, f"image {gray.shape[0]}x{gray.shape[1]} holds no patch {patch}; use a smaller one"
+        rows > 0 and columns > 0,
+        f"image {gray.shape[0]}x{gray.shape[1]} is smaller than patch {patch}; use a smaller one",
     )
     cells = gray[: rows * patch.height, : columns * patch.width].reshape(rows, patch.height, columns, patch.width)
     total = cells.var()
@@ -78,7 +79,7 @@ def within_patch_share(gray: Gray, patch: Size) -> float:
 
 
 def above_nyquist_share(gray: Gray, patch: Size) -> float:
-    """The share of the spectrum's power, its mean aside, above half a cycle per patch in either direction."""
+    """Return the share of the spectrum's power, without the mean, above half a cycle per patch in any direction."""
     window = np.outer(np.hanning(gray.shape[0] + 2)[1:-1], np.hanning(gray.shape[1] + 2)[1:-1])
     mean = (gray * window).sum() / window.sum()
     power = np.abs(np.fft.fft2((gray - mean) * window)) ** 2
@@ -89,7 +90,7 @@ def above_nyquist_share(gray: Gray, patch: Size) -> float:
 
 
 def lost_by_resizing(pixels: Pixels, target: Size) -> float:
-    """The share of the variance of what `fill` keeps that is lost when it is made smaller; 0 when it isn't."""
+    """Return the share of the variance that `fill` loses by shrinking; 0 if it does not shrink the image."""
     height, width = pixels.shape[:2]
     scale = min(height / target.height, width / target.width)
     before = luma(fill(pixels, Size(round(target.height * scale), round(target.width * scale)))).var()
@@ -99,15 +100,15 @@ def lost_by_resizing(pixels: Pixels, target: Size) -> float:
 
 
 def adaptive_token_count(pixels: Pixels, spec: Adaptive) -> int:
-    """Tokens that adaptive patches with the "detail" selector would make of an image that its cells divide.
+    """Return the tokens of adaptive patches with the "detail" selector, for an image of whole cells.
 
-    The same tree as `vitrail.nn.adaptive` grows: a cell splits when the RMS deviation of its pixels, all channels
-    together, reaches the threshold in units of the whole image's.
+    The tree is that of `vitrail.nn.adaptive`: a cell splits if the standard deviation of its pixels, relative to that
+    of the whole image and over all channels, reaches the threshold.
     """
     coarse = spec.patches[-1]
     require(
         pixels.shape[0] % coarse.height == 0 and pixels.shape[1] % coarse.width == 0,
-        f"image {pixels.shape[0]}x{pixels.shape[1]} is not divisible by {coarse}; fill a size that is",
+        f"image {pixels.shape[0]}x{pixels.shape[1]} is not divisible by {coarse}; fill a size that is divisible",
     )
     values = pixels.astype(np.float64)
     whole = values.var(axis=(0, 1)).sum()
@@ -129,7 +130,7 @@ def adaptive_token_count(pixels: Pixels, spec: Adaptive) -> int:
 def survey(
     paths: Iterable[Path | bytes], *, image: Size, adaptive: Adaptive = ADAPTIVE, max_pixels: int = MAX_PIXELS
 ) -> Survey:
-    """Decode and measure every image; files that give none are listed, and the rest goes on."""
+    """Decode and measure every image; files that cannot be decoded are skipped and listed."""
     patches = [patch for patch in PATCHES if patch.height <= image.height and patch.width <= image.width]
     divides = all(side % cell == 0 for side, cell in zip(image, adaptive.patches[-1], strict=True))
     sizes: list[Size] = []

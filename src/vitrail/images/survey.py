@@ -1,4 +1,4 @@
-"""What `vitrail.images.measure` finds in a set of images; apart, so that advice without images needs no NumPy."""
+"""The results of `vitrail.images.measure`; in their own file, so that advice without images needs no NumPy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Detail:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """A set of images in numbers."""
+    """Statistics of a set of images."""
 
     images: int
     failed: tuple[tuple[str, str], ...]
-    """Path and reason of every file that gave no picture."""
+    """Path and reason of every file that could not be decoded."""
     smallest: Size
     median: Size
     largest: Size
@@ -37,6 +37,6 @@ class Survey:
     """The model input at which detail was measured."""
     details: tuple[Detail, ...]
     lost_by_resizing: dict[int, float]
-    """Median share of variance lost on the way to a square input of each side."""
+    """The median share of variance lost by resizing to a square input, by its side."""
     adaptive_tokens: int | None
-    """Mean tokens of adaptive patches at that input; None where its cells don't divide it."""
+    """Mean tokens of adaptive patches at that input; None if it is not divisible into their cells."""

@@ -1,4 +1,4 @@
-"""A picture from a seed: a stained-glass window, with flat panes, sharp leads and soft light in it."""
+"""Generate a picture from a seed: a stained-glass window with flat panes, sharp leads and soft light."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAD_WIDTH = 0.009  # of the image's longer side
 
 
 def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
-    """uint8 (height, width, 3): the same seed and size draw the same image, on any machine.
+    """Generate uint8 (height, width, 3); the same seed and size give the same image on any machine.
 
     >>> synthesize_image(7).shape, synthesize_image(7, Size(96, 160)).dtype
     ((224, 224, 3), dtype('uint8'))
@@ -35,11 +35,11 @@ def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
     distance = np.linalg.norm(place[:, :, None] - centres, axis=-1)  # (H, W, panes)
     first, second = np.argpartition(distance, 1, axis=-1)[..., :2].transpose(2, 0, 1)
     near, far = (np.take_along_axis(distance, pane[..., None], axis=-1) for pane in (first, second))
-    apart = np.linalg.norm(centres[first] - centres[second], axis=-1, keepdims=True)
-    to_lead = (far**2 - near**2) / (2 * apart)  # (H, W, 1): distance to the line between the two nearest panes
+    separation = np.linalg.norm(centres[first] - centres[second], axis=-1, keepdims=True)
+    to_lead = (far**2 - near**2) / (2 * separation)  # (H, W, 1): distance to the line between the two nearest panes
     colour = panes[first]
 
-    light = random.random(2) * extent  # where the sun stands behind the window
+    light = random.random(2) * extent  # the position of the sun behind the window
     glow = 0.55 + 0.6 * np.exp(-3 * np.linalg.norm(place - light, axis=-1, keepdims=True) ** 2)
     clear = np.clip(2 * to_lead / LEAD_WIDTH - 0.5, 0, 1)
     grain = 0.012 * random.standard_normal((*size, 1))

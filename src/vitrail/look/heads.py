@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.look.capture import AttentionMap
 from vitrail.look.cells import Spacing
 
-__all__ = ["attention_distance", "evenly", "head_entropy"]
+__all__ = ["attention_distance", "head_entropy", "uniform_attention"]
 
 
 def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tensor:
@@ -24,14 +24,14 @@ def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tenso
     left out as queries and as keys; so is padding.
     """
     layout = attention.layout
-    asks = attention.queries >= layout.prefix
-    queries = attention.queries[asks] - layout.prefix
-    weights = F.normalize(attention.patches[:, :, asks], p=1, dim=-1)  # (B, h, q, N)
+    is_patch = attention.queries >= layout.prefix
+    queries = attention.queries[is_patch] - layout.prefix
+    weights = F.normalize(attention.patches[:, :, is_patch], p=1, dim=-1)  # (B, h, q, N)
     centres = layout.centres(weights.device).to(weights.dtype) * weights.new_tensor(tuple(step))
     if centres.ndim == 2:
         centres = centres[None]
-    away = torch.cdist(centres[:, queries], centres, compute_mode="donot_use_mm_for_euclid_dist")  # (B or 1, q, N)
-    return _mean((weights * away[:, None]).sum(dim=-1), replace(attention, queries=attention.queries[asks]))
+    distances = torch.cdist(centres[:, queries], centres, compute_mode="donot_use_mm_for_euclid_dist")  # (B or 1, q, N)
+    return _mean((weights * distances[:, None]).sum(dim=-1), replace(attention, queries=attention.queries[is_patch]))
 
 
 def head_entropy(attention: AttentionMap) -> Tensor:
@@ -40,7 +40,7 @@ def head_entropy(attention: AttentionMap) -> Tensor:
     return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), attention)
 
 
-def evenly(attention: AttentionMap) -> AttentionMap:
+def uniform_attention(attention: AttentionMap) -> AttentionMap:
     """Return the map of one uniform head: all keys that a query attends to get equal weight."""
     reach = (attention.weights[:, :1] > 0).to(attention.weights)
     return replace(attention, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))

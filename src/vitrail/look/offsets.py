@@ -52,9 +52,9 @@ def by_offset(similarity: PositionSimilarity) -> ByOffset:
     pairs = torch.bincount(index, minlength=offsets.area)
     means = torch.bincount(index, values, offsets.area) / pairs
     variances = (torch.bincount(index, values.square(), offsets.area) / pairs - means.square()).clamp(min=0)
-    apart = _apart(pairs)
-    whole = _spread(pairs, means, variances, apart)
-    rest = (pairs * variances)[apart].sum().item()
+    mask = _different_patches(pairs)
+    whole = _spread(pairs, means, variances, mask)
+    rest = (pairs * variances)[mask].sum().item()
     return ByOffset(
         means=means.view(*offsets),
         variances=variances.view(*offsets),
@@ -74,23 +74,23 @@ def by_distance(offsets: ByOffset) -> ByDistance:
     mean = torch.bincount(index, pairs * means) / count
     spread = torch.bincount(index, pairs * (variances + (means - mean[index]).square())).div(count).sqrt()
     distances = [index for index, pair in enumerate(count.tolist()) if index and pair]
-    apart = _apart(pairs)
-    far, alike = _spread(pairs, distance, torch.zeros_like(distance), apart), _spread(pairs, means, variances, apart)
-    both = (pairs * (distance - _mean(pairs, distance, apart)) * (means - _mean(pairs, means, apart)))[apart].sum()
+    mask = _different_patches(pairs)
+    squares = _spread(pairs, distance, torch.zeros_like(distance), mask) * _spread(pairs, means, variances, mask)
+    products = pairs * (distance - _mean(pairs, distance, mask)) * (means - _mean(pairs, means, mask))
     return ByDistance(
         distances=tuple(distances),
         means=tuple(mean[distances].tolist()),
         spreads=tuple(spread[distances].tolist()),
         pairs=tuple(int(pair) for pair in count[distances].tolist()),
-        correlation=both.item() / (far * alike) ** 0.5 if far and alike else 0.0,
+        correlation=products[mask].sum().item() / squares**0.5 if squares else 0.0,
     )
 
 
-def _apart(pairs: Tensor) -> Tensor:
+def _different_patches(pairs: Tensor) -> Tensor:
     """True for all offsets but that of a patch with itself, which is the middle one."""
-    apart = torch.ones_like(pairs, dtype=torch.bool)
-    apart[len(pairs) // 2] = False
-    return apart
+    mask = torch.ones_like(pairs, dtype=torch.bool)
+    mask[len(pairs) // 2] = False
+    return mask
 
 
 def _mean(pairs: Tensor, means: Tensor, chosen: Tensor) -> Tensor:

@@ -79,8 +79,8 @@ def position_similarity(
             equal = torch.ones(1, 1, prefix + where.area, width, dtype=torch.float64)
             rotation = position.within(layout, equal)
             assert isinstance(rotation, Rotation)
-            turned = rotation.turn(equal)[0, :, prefix:]  # (1 or h, N, d)
-            values, measure = turned @ turned.mT / width, "q·k of equal tokens, over |q||k|"
+            rotated = rotation.rotate(equal)[0, :, prefix:]  # (1 or h, N, d)
+            values, measure = rotated @ rotated.mT / width, "q·k of equal tokens, over |q||k|"
         case _:
             raise VitrailError("this model has no positions, so there is no similarity to show; use one that has some")
     own = model.config.position if isinstance(model.config, ViTConfig) else RelativeBias()

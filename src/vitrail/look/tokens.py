@@ -31,17 +31,17 @@ def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int 
         f"layer {layer} of a mobile model has no tokens on one grid; leave layer out to use its last feature map",
     )
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    seen: list[tuple[Tensor, Layout]] = []
+    outputs: list[tuple[Tensor, Layout]] = []
 
     def observe(_: nn.Module, arguments: tuple, output: Tensor) -> None:
-        seen.append((output, arguments[1]))
+        outputs.append((output, arguments[1]))
 
     hook = blocks[layer_index(layer, len(blocks))].register_forward_hook(observe)
     try:
         model.features(image)
     finally:
         hook.remove()
-    return seen[0]
+    return outputs[0]
 
 
 def token_norms(tokens: Tensor, layout: Layout) -> Tensor:
@@ -56,7 +56,7 @@ def token_norms(tokens: Tensor, layout: Layout) -> Tensor:
 
 def norm_outliers(norms: Tensor, layout: Layout, deviations: float = OUTLIER_DEVIATIONS) -> Tensor:
     """Return (B, N), true for norms above the image's median by more than `deviations` robust std (1.4826 MAD)."""
-    seen = norms if layout.patch_mask is None else norms.masked_fill(~layout.patch_mask, torch.nan)
-    centre = seen.nanmedian(dim=1, keepdim=True).values
-    spread = 1.4826 * (seen - centre).abs().nanmedian(dim=1, keepdim=True).values
-    return seen > centre + deviations * spread
+    real = norms if layout.patch_mask is None else norms.masked_fill(~layout.patch_mask, torch.nan)
+    centre = real.nanmedian(dim=1, keepdim=True).values
+    spread = 1.4826 * (real - centre).abs().nanmedian(dim=1, keepdim=True).values
+    return real > centre + deviations * spread

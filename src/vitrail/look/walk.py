@@ -159,14 +159,14 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
     chosen: Any = model.blocks[at]
     attention: Attention = chosen.attention
     inside = [chosen.norm1, attention, chosen.norm2, chosen.mlp.fc2]
-    with _recorded([model.embedding, model.prefix, *model.blocks, *inside]) as seen:
+    with _recording([model.embedding, model.prefix, *model.blocks, *inside]) as recorded:
         logits = model(image)
-    entering, layout, shared = seen[model.blocks[0]][0]
+    entering, layout, shared = recorded[model.blocks[0]][0]
     pixels = fit_pixels(image, model.config.fit(Size(*image.shape[2:])))
     patch, weight = model.embedding.patch, model.embedding.weight.detach()
-    stops = [entering, *(seen[each][1] for each in model.blocks)]
-    q, k, v, bias = _meeting(attention, seen[attention][0][0], layout, shared)
-    between = seen[chosen.norm2][0][0]
+    stages = [entering, *(recorded[each][1] for each in model.blocks)]
+    q, k, v, bias = _mix_inputs(attention, recorded[attention][0][0], layout, shared)
+    between = recorded[chosen.norm2][0][0]
     pooled = model.vector(image)
     return Walk(
         pixels=pixels[0],
@@ -175,22 +175,22 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
         projection_bias=weight.new_zeros(len(weight))
         if model.embedding.bias is None
         else model.embedding.bias.detach(),
-        projected=seen[model.embedding][1][0][0],
-        prefixed=seen[model.prefix][1][0][0],
-        positions=(model.embed(image)[0] - seen[model.prefix][1][0])[0],
-        tokens=[stop[0] for stop in stops],
+        projected=recorded[model.embedding][1][0][0],
+        prefixed=recorded[model.prefix][1][0][0],
+        positions=(model.embed(image)[0] - recorded[model.prefix][1][0])[0],
+        tokens=[stage[0] for stage in stages],
         block=BlockWalk(
-            entering=stops[at][0],
-            normed=seen[chosen.norm1][1][0],
+            entering=stages[at][0],
+            normed=recorded[chosen.norm1][1][0],
             q=q[0],
             k=k[0],
             v=v[0],
-            added=(between - stops[at])[0],
+            added=(between - stages[at])[0],
             between=between[0],
-            normed_again=seen[chosen.norm2][1][0],
-            hidden=seen[chosen.mlp.fc2][0][0][0],
-            fed=(stops[at + 1] - between)[0],
-            leaving=stops[at + 1][0],
+            normed_again=recorded[chosen.norm2][1][0],
+            hidden=recorded[chosen.mlp.fc2][0][0][0],
+            fed=(stages[at + 1] - between)[0],
+            leaving=stages[at + 1][0],
             mix=attention.mix,
             bias=bias,
             padding=attention.padding(layout),
@@ -200,31 +200,31 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
         head=None if model.head is None else model.head.weight.detach(),
         head_bias=None if model.head is None or model.head.bias is None else model.head.bias.detach(),
         logits=logits[0],
-        lens=torch.cat([model.classify(model.pooled(model.normed(stop), layout)) for stop in stops]),
+        lens=torch.cat([model.classify(model.pooled(model.normed(stage), layout)) for stage in stages]),
         layout=layout,
     )
 
 
-Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
+Recorded = dict[nn.Module, tuple[tuple[Any, ...], Any]]
 
 
 @contextmanager
-def _recorded(modules: list[nn.Module]) -> Iterator[Seen]:
+def _recording(modules: list[nn.Module]) -> Iterator[Recorded]:
     """Record the arguments and output of each module while the `with` block runs the model."""
-    seen: Seen = {}
+    recorded: Recorded = {}
 
     def keep(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        seen[module] = (arguments, output)
+        recorded[module] = (arguments, output)
 
     hooks = [module.register_forward_hook(keep) for module in modules]
     try:
-        yield seen
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _meeting(attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None):
+def _mix_inputs(attention: Attention, x: Tensor, layout: Layout, shared: Rotation | Tensor | None):
     """Return q, k, v and bias as the mix gets them."""
     q, k, v = attention.heads(x)
     q, k, bias = attention.placed(q, k, layout, shared)

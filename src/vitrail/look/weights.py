@@ -123,23 +123,23 @@ def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tenso
     numbers = torch.arange(1, layout.grid.area + 1, device=device)
     members = windows.split(numbers[None, None, :, None])[0, :, 0, :, 0]  # (W, m): patch + 1, or 0 for padding
     window, slot = (place[members.flatten().argsort()[-layout.grid.area :]] for place in _places(members))  # (N,) each
-    meets = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
+    may_attend = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
 
     def padding_of(queries: Tensor, patch: Tensor) -> Tensor:
         """Return (h or 1, Q, m): the bias of the padding in each query's window."""
-        met = (members == 0)[window[patch]] & (queries >= layout.prefix)[:, None]
-        if meets is not None:
-            met &= meets[0, window[patch], 0, slot[patch]]
-        added = torch.zeros(1, *met.shape, device=met.device) if bias is None else bias[:, slot[patch]]
-        return added.masked_fill(~met, -math.inf)
+        is_padding = (members == 0)[window[patch]] & (queries >= layout.prefix)[:, None]
+        if may_attend is not None:
+            is_padding &= may_attend[0, window[patch], 0, slot[patch]]
+        added = torch.zeros(1, *is_padding.shape, device=is_padding.device) if bias is None else bias[:, slot[patch]]
+        return added.masked_fill(~is_padding, -math.inf)
 
     def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         patch = (queries - layout.prefix).clamp_min(0)
         of_padding = padding_of(queries, patch) if windows.zeros else None
         same = window[patch][:, None] == window
         allowed = same[None, None]  # (1, 1, Q, N)
-        if meets is not None:
-            allowed = allowed & meets[:, window[patch], 0, slot[patch]][..., slot].unsqueeze(1)
+        if may_attend is not None:
+            allowed = allowed & may_attend[:, window[patch], 0, slot[patch]][..., slot].unsqueeze(1)
         # prefix tokens attend to every token but padding, and patches attend to the prefix
         everything = torch.ones(1, dtype=torch.bool, device=queries.device) if keys is None else keys
         allowed = torch.where(

@@ -111,7 +111,7 @@ class Attention(nn.Module):
         """Return rotated queries and keys, and a bias for their scores; `q` may be only the first few queries."""
         position = shared if self.position is None else self.position.within(layout, k)
         if isinstance(position, Rotation):
-            return position.first(q.shape[2]).turn(q), position.turn(k), None
+            return position.first(q.shape[2]).rotate(q), position.rotate(k), None
         return q, k, position
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:

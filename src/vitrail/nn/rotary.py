@@ -32,7 +32,7 @@ class Rotation:
         """Return the rotation of the first `tokens` tokens."""
         return Rotation(self.cos[..., :tokens, :], self.sin[..., :tokens, :], self.halves)
 
-    def turn(self, x: Tensor) -> Tensor:
+    def rotate(self, x: Tensor) -> Tensor:
         """(B, h, T, d) → the same shape, with every pair rotated."""
         if self.halves:
             first, second = x.chunk(2, dim=-1)

@@ -118,9 +118,9 @@ class CutGrid(Windows):
             for side, shift in zip(self.padded, self.shift, strict=True)
         )
         region = self._plain_split((2 * rows.long()[:, None] + columns.long())[None])  # (1, W, m)
-        met = region[..., :, None] == region[..., None, :]
+        same_region = region[..., :, None] == region[..., None, :]
         if self.zeros:
-            return met.unsqueeze(2)
+            return same_region.unsqueeze(2)
         real = torch.ones(1, *self.grid, dtype=torch.bool, device=device)
         if patch_mask is not None:
             real = patch_mask.unflatten(1, tuple(self.grid))
@@ -129,8 +129,8 @@ class CutGrid(Windows):
             real = real.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
         real = self._plain_split(real)  # (B or 1, W, m)
         # padding still attends to itself: a row without keys would be NaN
-        itself = torch.eye(region.shape[-1], dtype=torch.bool, device=device)
-        return (met & real[..., None, :] | itself).unsqueeze(2)
+        diagonal = torch.eye(region.shape[-1], dtype=torch.bool, device=device)
+        return (same_region & real[..., None, :] | diagonal).unsqueeze(2)
 
     def _roll(self, x: Tensor, *, back: bool = False) -> Tensor:
         """Shift (B, n, h, w, d) up and to the left, or back."""

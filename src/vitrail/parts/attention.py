@@ -19,7 +19,7 @@ class _Attention(Value):
 
     scores: ClassVar[bool] = True
     """Whether there is a score matrix, to which a bias can be added and dropout applied."""
-    turns: ClassVar[bool] = True
+    can_rotate: ClassVar[bool] = True
     """Whether queries and keys may be rotated, which can make their products negative."""
     on_regular_grids_only: ClassVar[bool] = False
 
@@ -71,7 +71,7 @@ class LinearAttention(_Attention):
     """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in the number of tokens (arXiv 2006.16236)."""
 
     scores = False
-    turns = False
+    can_rotate = False
 
 
 AttentionKind = FullAttention | WindowedAttention | SparseAttention | LinearAttention

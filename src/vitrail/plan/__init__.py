@@ -1,4 +1,4 @@
-"""Config → numbers, before anything runs: no torch here, about a millisecond a question."""
+"""Plan parameters, FLOPs and memory of a config without running it: no torch, about a millisecond per query."""
 
 from vitrail.plan.ledger import Ledger, Row, ledger
 from vitrail.plan.memory import memory

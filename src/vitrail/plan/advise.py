@@ -1,4 +1,4 @@
-"""Which patch, embedding, positions, model and batch, why, and what would change the answer."""
+"""Recommend a patch, embedding, positions, model and batch, with reasons and what would change the answer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from vitrail.plan.rank import Candidate, input_size, largest_model, rank, tokens
 __all__ = ["Advice", "Decision", "advise"]
 
 ADAPTIVE = Adaptive(patches=(Size(8, 8), Size(16, 16), Size(32, 32)), threshold=0.5)
-"""What `vitrail.images.measure` counts tokens for: cells half as varied as the whole image split."""
-
+"""The adaptive patches whose tokens `vitrail.images.measure` counts."""
 WORTHWHILE = 0.7
-"""Adaptive patches are worth their trouble below this share of the regular grid's tokens."""
+"""Adaptive patches are recommended up to this share of the regular grid's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One thing decided, and the reason."""
+    """One decision and its reason."""
 
     about: str
     choice: str
@@ -35,18 +34,18 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """The answer, what it rests on, and what would change it."""
+    """The recommendation, its reasons, and what would change it."""
 
     question: Question
     ranking: tuple[Candidate, ...]
     """Best first."""
     config: ViTConfig
-    """The best, with the embedding and positions that were decided."""
+    """The best candidate, with the recommended embedding and positions."""
     precision: str
     batch: int | None
     accumulate: int | None
     max_batch: int | None
-    """On the card, likely; None without one."""
+    """The largest batch that likely fits the card; None without a card."""
     decisions: tuple[Decision, ...]
     misfits: tuple[Misfit, ...]
     would_change: tuple[str, ...]
@@ -73,7 +72,7 @@ class Advice:
 
 
 def advise(question: Question) -> Advice:
-    """Rank what could be built, decide the rest, and try what would change the answer."""
+    """Rank models and patch sizes, decide the rest, and find out what would change the answer."""
     ranking = rank(question)
     best = ranking[0]
     embedding, about_embedding = _embedding(question, best)
@@ -127,7 +126,7 @@ def _embedding(question: Question, best: Candidate) -> tuple[Embedding, Decision
     if kind == "adaptive" and min(best.image) >= 2 * max(ADAPTIVE.patches[-1]):
         return ADAPTIVE, Decision(about="embedding", choice=kind, why=why)
     if kind != "patches":
-        why = f"patch {side} leaves no room for {kind} ones"
+        why = f"{kind} patches are not possible with patch {side} at this image size"
     return Patches(patch=best.patch), Decision(about="embedding", choice="patches", why=why)
 
 
@@ -135,23 +134,23 @@ def _position(question: Question) -> tuple[Position, Decision]:
     survey = question.survey
     if survey is not None and survey.aspect_high / survey.aspect_low > 1.3:
         low, high = f"{survey.aspect_low:.2f}", f"{survey.aspect_high:.2f}"
-        why = f"measured: shapes range from {low} to {high} (width over height), and rotary needs no resampling"
+        why = f"measured: aspect ratios range from {low} to {high}, and rotary positions need no resampling"
         return Rotary(), Decision(about="positions", choice="rotary", why=why)
     if question.application == "detection":
-        why = "detectors meet every image size, and rotary needs no resampling"
+        why = "detectors run at many image sizes, and rotary positions need no resampling"
         return Rotary(), Decision(about="positions", choice="rotary", why=why)
-    why = "one image size: a learned table is what pretrained weights bring, and it is resampled when the size changes"
+    why = "one image size: pretrained weights usually have a learned table, which is resampled if the size changes"
     return Learned(), Decision(about="positions", choice="learned", why=why)
 
 
 def _settle(config: ViTConfig, embedding: Embedding, position: Position) -> ViTConfig:
-    """The config with its embedding and positions, at the nearest image that they divide."""
+    """Set the embedding and positions, and the nearest image size that the embedding divides."""
     image = embedding.fit(config.image, "resize").fitted
     return config.but(embedding=embedding, position=position, image=image)
 
 
 def _adaptive_tokens(question: Question, config: ViTConfig) -> int | None:
-    """As measured, or the most there can be; None for a regular grid."""
+    """Return the measured tokens of adaptive patches, or the maximum; None for a regular grid."""
     if not isinstance(config.embedding, Adaptive):
         return None
     survey = question.survey
@@ -163,13 +162,13 @@ def _why_image(question: Question, best: Candidate) -> str:
     if question.image is not None:
         return "given"
     if question.survey is None:
-        return f"usual for {question.application}; give --image or --images for your own"
+        return f"usual for {question.application}; give --image, or --images to measure your own"
     lost = question.survey.lost_by_resizing
     if min(lost.values()) > 0.05:
-        return f"measured: even {max(lost)} loses {lost[max(lost)]:.1%} of the variance; tiles would keep it"
+        return f"measured: even {max(lost)} px loses {lost[max(lost)]:.1%} of the images' variance; consider tiles"
     if best.image.area > input_size(question).area * 1.2:
         return "measured: a smaller input keeps the images' variance, but objects need more tokens"
-    return "measured: the smallest of the usual sizes that keeps 95 % of the images' variance"
+    return "measured: the smallest usual size that keeps 95 % of the images' variance"
 
 
 def _why_patch(question: Question, best: Candidate) -> str:
@@ -180,55 +179,55 @@ def _why_patch(question: Question, best: Candidate) -> str:
     if "detail" in best.factors:
         reasons.append(f"measured: the grid represents {best.factors['detail']:.0%} of the images' spectrum")
     if best.factors["use"] == 1:
-        reasons.append(f"the usual start for {question.application}")
+        reasons.append(f"the usual choice for {question.application}")
     return "; ".join(reasons) or "the best balance of detail and cost"
 
 
 def _why_model(question: Question, best: Candidate) -> str:
     largest = largest_model(question)
     if best.model != largest:
-        return f"up to {largest} is worth considering, but its cost or memory outweighs what it brings here"
+        return f"models up to {largest} were considered, but their cost or memory outweighs the benefit here"
     if question.data_size is None:
-        return "the largest worth starting with; give --data-size to be precise"
-    return f"the largest that {question.data_size:,} images and {question.application} call for"
+        return "the largest model to start with; give --data-size for a better answer"
+    return f"the largest model that {question.data_size:,} images and {question.application} justify"
 
 
 def _misfits(question: Question, best: Candidate) -> tuple[Misfit, ...]:
-    found = [misfit for misfit in MISFITS if misfit.holds(question)]
+    misfits = [misfit for misfit in MISFITS if misfit.applies(question)]
     if question.card is not None and question.images_per_second is not None:
         work = replace(training(question.card), train=False)
         bound = roofline(question.card, work, flops=best.flops_forward, traffic_bytes=0)
         if bound is not None and bound.seconds * question.images_per_second > 0.5:
-            speed = f"{1 / bound.seconds:,.0f} images a second is the card's bound"
-            found.append(
+            speed = f"{1 / bound.seconds:,.0f} images per second is the card's upper bound"
+            misfits.append(
                 Misfit(
                     name="too slow",
-                    holds=lambda _: True,
-                    why=f"{speed} for {best.name} at {best.image}; real runs reach half of it at best",
+                    applies=lambda _: True,
+                    why=f"{speed} for {best.name} at {best.image}; real runs reach at most half of it",
                     instead="a smaller model, a larger patch, or a convolutional network",
                 )
             )
-    return tuple(found)
+    return tuple(misfits)
 
 
 # ── what would change the answer ────────────────────────────────────────────────────────────────────────────────
 
 
 def _would_change(question: Question, best: Candidate, embedding: str) -> tuple[str, ...]:
-    """Ask again with each known thing halved or doubled, and tell where the answer differs."""
-    found = []
+    """Rank again with each input halved or doubled, and list where the answer differs."""
+    differences = []
     for label, varied in _variations(question):
         try:
             other = rank(varied)[0]
         except VitrailError:
-            found.append(f"{label}: nothing would fit")
+            differences.append(f"{label}: no model would fit")
             continue
         kind = _embedding(varied, other)[1].choice
         if (other.model, other.patch) != (best.model, best.patch):
-            found.append(f"{label}: {other.name} at {other.image}")
+            differences.append(f"{label}: {other.name} at {other.image}")
         elif kind != embedding:
-            found.append(f"{label}: {kind} embedding")
-    return tuple(found)
+            differences.append(f"{label}: {kind} embedding")
+    return tuple(differences)
 
 
 def _variations(question: Question) -> list[tuple[str, Question]]:

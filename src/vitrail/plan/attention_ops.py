@@ -1,4 +1,4 @@
-"""Attention's operations on tensors without content: heads, softmax in the open, and PyTorch's fused kernels."""
+"""Attention on size-only tensors: heads, explicit softmax attention, and PyTorch's fused kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Problem", "fused_mix", "product", "sdpa", "softmax", "unbind_heads"]
 
 @dataclass(frozen=True)
 class Problem:
-    """How much attention there is: for every image and head, a score matrix of queries × keys."""
+    """The sizes of an attention call: a score matrix of queries × keys for every image and head."""
 
     batch: int
     heads: int
@@ -22,23 +22,23 @@ class Problem:
 
     @property
     def count(self) -> int:
-        """Score matrices."""
+        """The number of score matrices."""
         return self.batch * self.heads
 
     @property
     def single(self) -> bool:
-        """One image or one head: the heads are a batch of matrices as they lie, and a product copies nothing."""
+        """Whether there is one image or one head: heads are then contiguous matrices, and a product copies nothing."""
         return self.batch == 1 or self.heads == 1
 
     @property
     def merges(self) -> bool:
-        """One head or one query: a result that is stored heads first is the merged one too, without a copy."""
+        """Whether there is one head or one query: merging the heads of a result then needs no copy."""
         return self.heads == 1 or self.queries == 1
 
 
 def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
-    """(B, T, parts·D) → views (B, h, T, d); backward stacks their gradients and, but for a single token, copies them
-    into x's order."""
+    """(B, T, parts·D) → views (B, h, T, d); backward stacks their gradients and, unless there is a single token, copies
+    them into x's order."""
     count, size, alone = x.count, x.size, x.count == parts * width
 
     def backward(grads: dict[int, Tensor]):
@@ -53,12 +53,12 @@ def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
 
 
 def is_plain(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
-    """Neither kernel takes it: the memory-efficient one wants rows of 16 bytes."""
+    """Return whether no fused kernel supports the call: the memory-efficient one needs rows of 16 bytes."""
     return not is_flash(t, p, mask) and p.head_width % (16 // t.compute) != 0
 
 
 def is_flash(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
-    """Flash takes half precision, heads of up to 256 and no mask; the rest goes to the memory-efficient kernel."""
+    """Return whether flash runs, which supports half precision, heads of up to 256 and no mask."""
     return t.kernel != "efficient" and t.compute == 2 and p.head_width <= 256 and mask is None
 
 
@@ -73,8 +73,8 @@ def sdpa(
     *,
     shared: bool = False,
 ) -> Tensor:
-    """PyTorch's scaled_dot_product_attention; a mask has a row for every query of some heads, and may be `shared` by
-    the images."""
+    """PyTorch's scaled_dot_product_attention; a mask has a row per query of one or all heads, and may be `shared` by
+    all images."""
     flash = is_flash(t, p, mask)
     if flash and p.head_width % 8:
         return _padded_flash(t, path, q, k, v, p)
@@ -96,7 +96,7 @@ def sdpa(
     kept = (q, k, v, out, statistics, seed, offset)
     saved = t.save(path, *kept) if m is None else t.save(path, *kept, m)
     counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
-    if m is not None and m.node is not None:  # rows padded to 16, but for the last
+    if m is not None and m.node is not None:  # all rows but the last are padded to 16
         counts.append((p.count * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
 
     def backward(grad: Tensor):
@@ -116,16 +116,16 @@ def fused_mix(
     bias: Tensor | None = None,
     in_order: bool = False,
 ) -> tuple[Tensor, bool]:
-    """PyTorch's kernel: flash stores its result like the queries, or cuts it from a wider one."""
+    """PyTorch's fused kernel; also return whether merging the heads copies its result."""
     cut = is_flash(t, p, bias) and p.head_width % 8 != 0
     heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
     return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
 
 
 def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
-    """Flash wants head widths in eights: queries, keys and values are padded, and the result cut."""
+    """Flash needs head widths in multiples of 8: queries, keys and values are padded, and the result is narrowed."""
     if p.heads == 1:
-        t.approximate(f"one head of width {p.head_width}, which flash pads: how its result is merged is not proven")
+        t.approximate(f"one head of width {p.head_width}, which flash pads: the merge of its result is not verified")
     whole = replace(p, head_width=-(-p.head_width // 8) * 8)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)  # live until the kernel returns
     wide_q, wide_k, wide_v = (
@@ -135,10 +135,10 @@ def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Proble
 
 
 def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None) -> Tensor:
-    """Heads whose width no fused kernel takes: PyTorch computes plain attention, scaling queries and keys alike."""
+    """PyTorch's unfused attention, for head widths that no fused kernel supports; it scales queries and keys."""
     t.approximate(
-        f"heads of width {p.head_width} fit no fused kernel (multiples of {16 // t.compute} do): PyTorch's plain "
-        "attention is modelled, not proven"
+        f"no fused kernel supports heads of width {p.head_width}, only multiples of {16 // t.compute}: PyTorch's "
+        "unfused attention is modelled, not verified"
     )
     mask = mask if mask is None or mask.size == 1 else t.cast(mask, t.compute, "attention_maps")
     whole = [t.cast(t.cast(x, t.compute), 4) for x in (q, k, v)]  # it computes in float32
@@ -169,7 +169,7 @@ def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask
 
 
 def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
-    """A mask as the kernel takes it: in the products' type, its rows padded to 8, spread over images and heads."""
+    """Convert a mask for the kernel: to the products' type, rows padded to 8, expanded over images and heads."""
     m = mask if mask.size != 1 else t.new(mask.count, t.compute, "attention_maps")  # booleans become 0 and −∞
     if p.keys % 8:
         m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
@@ -190,7 +190,7 @@ def product(
     copies: tuple[bool, bool] = (True, True),
     size: int | None = None,
 ) -> Tensor:
-    """`batch` products of m×k and k×n matrices; `copies` says which operands do not lie as such a batch."""
+    """`batch` products of m×k and k×n matrices; `copies` says which operands must be copied first."""
     size = size or t.compute
     cast_b, cast_a = t.cast(b, size), t.cast(a, size)
     left = copy(t, cast_a) if copies[0] else cast_a
@@ -209,10 +209,7 @@ def product(
 
 
 def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
-    """In float32 under autocast, or if asked to be `precise`.
-
-    From float16, but not from bfloat16, the kernel itself casts, there and back.
-    """
+    """Softmax, in float32 under autocast or if `precise`; the kernel itself casts from and to float16, not bfloat16."""
     full = t.amp or precise
     a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
     count, size = a.count, a.size

@@ -1,4 +1,4 @@
-"""Memory against image size: the same step on smaller and larger images of the same shape."""
+"""Memory against image size: the same step on smaller and larger images of the same aspect ratio."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["Sample", "memory_by_image"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One image size and what a step on it takes."""
+    """One image size and the memory of a step on it."""
 
     image: Size
     memory: Memory
     needed_bytes: int
-    """What a card would likely take."""
+    """Bytes that the step would likely take on a card."""
 
 
 def memory_by_image(
     config: Config, workload: Workload, target: Card | None = None, *, points: int = 32, widest: int = 2
 ) -> list[Sample]:
-    """Plan about `points` images of the config's shape, from the smallest to twice its side.
+    """Plan about `points` image sizes of the config's aspect ratio, from the smallest to twice its side.
 
-    With a card, go on until it is full, up to `widest` times the side.
+    With a card, continue until it is full, up to `widest` times the side.
 
     >>> from vitrail.config import ViTConfig
     >>> samples = memory_by_image(ViTConfig(), Workload(), points=4)
@@ -40,22 +40,22 @@ def memory_by_image(
     work = workload if target is None else on_card(workload, target)
     unit = config.unit
     rows, columns = (max(1, side // step) for side, step in zip(_whole(config), unit, strict=True))
-    here = gcd(rows, columns)
-    smallest = Size(unit.height * rows // here, unit.width * columns // here)
+    current = gcd(rows, columns)
+    smallest = Size(unit.height * rows // current, unit.width * columns // current)
 
     def sample(step: int) -> Sample:
         scaled = config.but(image=Size(smallest.height * step, smallest.width * step))
-        found = memory(scaled, work)
-        needed = needed_bytes(found, LIKELY, flash_scratch_bytes(scaled, work))
-        return Sample(image=scaled.image, memory=found, needed_bytes=needed)
+        planned = memory(scaled, work)
+        needed = needed_bytes(planned, LIKELY, flash_scratch_bytes(scaled, work))
+        return Sample(image=scaled.image, memory=planned, needed_bytes=needed)
 
-    last = max(2 * here, 4)
-    while target is not None and last < widest * here and sample(last).needed_bytes < target.visible_bytes:
-        last += max(1, here // 2)
-    steps = sorted({max(1, round(last * part / points)) for part in range(1, points + 1)} | {here})
+    last = max(2 * current, 4)
+    while target is not None and last < widest * current and sample(last).needed_bytes < target.visible_bytes:
+        last += max(1, current // 2)
+    steps = sorted({max(1, round(last * part / points)) for part in range(1, points + 1)} | {current})
     return [sample(step) for step in steps]
 
 
 def _whole(config: Config) -> Size:
-    """The image as the model cuts it, without a remainder."""
+    """Return the image size that the model cuts into patches, without a remainder."""
     return config.image if isinstance(config, PyramidConfig | MobileConfig) else config.fit(config.image).fitted

@@ -1,4 +1,4 @@
-"""A model's numbers as they stand in a comparison: planned, and published where something was."""
+"""A model's numbers for a comparison of models: planned figures and published accuracies."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Compared:
 
 
 def compared(name: str, image: Size | None, workload: Workload, target: Card | None = None) -> Compared:
-    """A preset by name, in any case, at its own image unless given."""
+    """Plan a preset by name (case-insensitive), at `image` (default: its own)."""
     config = preset(name) if image is None else preset(name, image=image)
     if name not in PRESETS:  # spelt in another case
-        name = next(known for known in PRESETS if known.lower() == name.strip().lower())
+        name = next(other for other in PRESETS if other.lower() == name.strip().lower())
     books = ledger(config, replace(workload, batch=1))
     return Compared(
         model=name,

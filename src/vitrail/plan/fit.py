@@ -1,4 +1,4 @@
-"""Does it fit, with what batch, and what to change first: every answer computed, none guessed."""
+"""Whether a step fits a card, the largest batch that does, and what to change first; every answer is computed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LIKELY = ALLOWANCES[1]
 
 
 def on_card(workload: Workload, target: Card) -> Workload:
-    """The workload with the attention kernel that the card would really run."""
+    """Return the workload with the attention kernel that would run on the card."""
     return replace(workload, attention=kernel_on(target, workload))
 
 
 def need_bytes(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
-    """Bytes of the card that a step would take, by one allowance."""
+    """Return the bytes that a step would take on the card, by one allowance."""
     real = on_card(workload, target)
     return needed_bytes(memory(config, real), allowance, flash_scratch_bytes(config, real))
 
@@ -33,20 +33,17 @@ def need_bytes(config: Config, workload: Workload, target: Card, allowance: Allo
 
 
 def largest_batch(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
-    """The most images a device takes in one forward pass; 0 if not even one."""
+    """Return the largest batch per device that fits; 0 if not even one image does."""
     return _search(lambda batch: need_bytes(config, replace(workload, batch=batch), target, allowance), target)
 
 
 def largest_batches(config: Config, workload: Workload, target: Card) -> dict[str, int]:
-    """The largest batch of each verdict, by its name."""
+    """Return the largest batch for each verdict, by name."""
     return {allowance.name: largest_batch(config, workload, target, allowance) for allowance in ALLOWANCES}
 
 
 def _search(need: Callable[[int], int], target: Card) -> int:
-    """The largest batch that fits. Bytes grow with the batch, in pieces of straight line: follow the line, then bisect.
-
-    A plan takes about a millisecond, so a handful of calls is the whole cost.
-    """
+    """Find the largest batch that fits. Bytes are piecewise linear in the batch, so extrapolate, then bisect."""
     fits, fails = 0, None
     points: list[tuple[int, int]] = []
     guess = 1
@@ -62,7 +59,7 @@ def _search(need: Callable[[int], int], target: Card) -> int:
 
 def _next(points: list[tuple[int, int]], fits: int, fails: int | None, limit: int) -> int:
     lowest, highest = fits + 1, max(fits + 1, 64 * fits) if fails is None else fails - 1
-    if len(points) < 2 or (len(points) > 6 and len(points) % 2):  # a bend in the line: halve instead
+    if len(points) < 2 or (len(points) > 6 and len(points) % 2):  # not linear here: bisect
         return min(64, highest) if fails is None else (lowest + highest) // 2
     (first, before), (second, after) = points[-2:]
     slope = (after - before) // (second - first)
@@ -75,19 +72,19 @@ def _next(points: list[tuple[int, int]], fits: int, fails: int | None, limit: in
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing to change, with what it does on its own and on top of the changes before it."""
+    """One change, with its effect alone and on top of the changes before it."""
 
     name: str
     what: str
     price: str
-    """What it costs in time or quality."""
+    """The cost in time or quality."""
     config: Config
     workload: Workload
-    """The question with this change alone."""
+    """The workload with this change alone."""
     alone_bytes: int
     alone_fits: bool
     together_bytes: int | None
-    """With the changes before it; None once those are enough."""
+    """Bytes together with the changes before it; None if those already suffice."""
     together_fits: bool
 
 
@@ -100,26 +97,26 @@ class _Trial:
 
 
 def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, ...]:
-    """What to change so that it likely fits, the cheapest first and patch size last; empty when it fits as it is.
+    """Return changes that make the step likely fit, cheapest first and patch size last; none if it already fits.
 
-    A change that saves nothing here, or that makes a combination which doesn't exist, is left out.
+    Changes that save nothing, or that lead to an invalid combination, are left out.
     """
 
     limit = target.visible_bytes
     start = together = need_bytes(config, workload, target)
     so_far = (config, workload)
-    found: list[Change] = []
+    useful: list[Change] = []
     for name, propose in _PROPOSALS.items() if start > limit else ():
         enough = together <= limit
         alone, trial = propose(config, workload, target), None if enough else propose(*so_far, target)
-        if name == "shard" and alone and trial:  # as many cards on its own as together, for one line says both
+        if name == "shard" and alone and trial:  # one row shows both, so use the same number of cards
             alone = replace(alone, what=trial.what, workload=replace(workload, shard=trial.workload.shard))
         alone_bytes, bytes_now = _need(alone, target), _need(trial, target)
         if alone is None or (alone_bytes >= start and bytes_now >= together):
             continue
         if trial is not None and bytes_now < together:
             together, so_far = bytes_now, (trial.config, trial.workload)
-        found.append(
+        useful.append(
             Change(
                 name=name,
                 what=alone.what,
@@ -132,11 +129,11 @@ def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, .
                 together_fits=together <= limit,
             )
         )
-    return tuple(found)
+    return tuple(useful)
 
 
 def _need(trial: _Trial | None, target: Card) -> int:
-    """Bytes that a trial needs; more than any card has for a combination that does not exist."""
+    """Return the bytes that a trial needs; more than any card has if the combination is invalid."""
     try:
         return 2**63 if trial is None else need_bytes(trial.config, trial.workload, target)
     except VitrailError:
@@ -154,7 +151,7 @@ def _batch(config: Config, workload: Workload, target: Card) -> _Trial | None:
     smaller = replace(workload, batch=batch, accumulate=effective // batch)
     return _Trial(
         f"batch {batch}, accumulate {smaller.accumulate}",
-        f"none in quality: the effective batch stays {effective}",
+        f"none: the effective batch stays {effective}",
         config,
         smaller,
     )
@@ -184,10 +181,10 @@ def _checkpointing(config: Config, workload: Workload, target: Card) -> _Trial |
 def _precision(config: Config, workload: Workload, target: Card) -> _Trial | None:
     half = "bf16" if "bf16" in target.tflops or not target.tflops else "fp16"
     lower = {
-        ("fp32", True): (f"amp-{half}", "none to speak of"),
-        ("fp32", False): ("bf16", "three digits of precision"),
+        ("fp32", True): (f"amp-{half}", "practically none"),
+        ("fp32", False): ("bf16", "about three significant digits"),
         ("amp-bf16", True): ("bf16", "small updates are rounded away"),
-        ("amp-bf16", False): ("bf16", "three digits of precision"),
+        ("amp-bf16", False): ("bf16", "about three significant digits"),
     }.get((workload.precision, workload.train))
     if lower is None or (lower[0] == "bf16" and half != "bf16"):
         return None
@@ -211,9 +208,9 @@ def _patch(config: Config, workload: Workload, target: Card) -> _Trial | None:
     coarser = Size(*(2 * side for side in config.patch))
     try:
         config = config.with_patch(coarser)
-    except VitrailError:  # it doesn't divide the image
+    except VitrailError:  # the image is not divisible by it
         return None
-    return _Trial(f"patch {coarser}", "a quarter of the tokens: fine detail goes first", config, workload)
+    return _Trial(f"patch {coarser}", "fine detail: a quarter of the tokens", config, workload)
 
 
 _PROPOSALS: dict[str, Callable[[Config, Workload, Card], _Trial | None]] = {

@@ -1,4 +1,4 @@
-"""What is known before any measuring: starting points by application, and when a ViT is the wrong tool. Data."""
+"""Rules of thumb as data: starting points by application, and when a ViT is the wrong tool."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ EmbeddingKind = Literal["patches", "overlapping", "hierarchical", "adaptive"]
 
 @dataclass(frozen=True, kw_only=True)
 class Application:
-    """Where to start for one kind of work, and why."""
+    """A starting point for one application, and the reason."""
 
     name: str
     patches: tuple[int, ...]
-    """Preferred first."""
+    """Patch sizes, preferred first."""
     embedding: EmbeddingKind
     image: int
-    """Side of a square input, where nothing else says."""
+    """The default side of a square input."""
     largest: str
-    """The largest model that is worth considering."""
+    """The largest model worth considering."""
     why: str
 
 
@@ -42,7 +42,7 @@ APPLICATIONS = {
             embedding="patches",
             image=224,
             largest="H",
-            why="one object fills most of the frame, and pretrained weights come at 16 and, for huge models, 14",
+            why="one object fills most of the frame, and most pretrained weights have patch 16, or 14 for huge models",
         ),
         Application(
             name="medical",
@@ -50,7 +50,7 @@ APPLICATIONS = {
             embedding="hierarchical",
             image=512,
             largest="L",
-            why="findings are a few pixels wide and lie anywhere, at several scales",
+            why="findings are a few pixels wide, can be anywhere and have several scales",
         ),
         Application(
             name="satellite",
@@ -58,7 +58,7 @@ APPLICATIONS = {
             embedding="adaptive",
             image=512,
             largest="L",
-            why="scenes are large and mostly uniform: spend tokens where something is",
+            why="scenes are large and mostly uniform, so tokens should go where there is detail",
         ),
         Application(
             name="face",
@@ -66,7 +66,7 @@ APPLICATIONS = {
             embedding="overlapping",
             image=224,
             largest="B",
-            why="features straddle patch borders, and their exact place matters",
+            why="features straddle patch borders, and their exact position matters",
         ),
         Application(
             name="detection",
@@ -74,7 +74,7 @@ APPLICATIONS = {
             embedding="hierarchical",
             image=640,
             largest="L",
-            why="objects of very different size call for grids of several scales",
+            why="objects of very different sizes need grids of several scales",
         ),
         Application(
             name="mobile",
@@ -82,37 +82,37 @@ APPLICATIONS = {
             embedding="patches",
             image=224,
             largest="S",
-            why="tokens are what costs: few of them, a distilled model, int8 weights",
+            why="tokens dominate the cost: use few of them, a distilled model and int8 weights",
         ),
     )
 }
 
 CAPACITY = ((10_000, "S"), (100_000, "B"), (1_000_000, "L"), (None, "H"))
-"""Training images, and the largest model that they can fine-tune without mostly memorising; None is no limit."""
+"""(training images below, largest model that they can fine-tune without mostly memorising); None means no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question(Value):
-    """What is known of the work."""
+    """What is known about the task."""
 
     application: str = "classification"
     image: Size | None = None
     object_pixels: PositiveInt | None = None
-    """A typical object's side in the images as they are stored."""
+    """A typical object's side, in pixels of the stored images."""
     card: Card | None = None
     data_size: PositiveInt | None = None
     images_per_second: Annotated[float, Range("(0, inf)", "give images per second")] | None = None
-    """Needed at inference, one image at a time."""
+    """The required inference speed, with one image at a time."""
     survey: Survey | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ", ".join(APPLICATIONS)
-        require(self.application in APPLICATIONS, f"application {self.application!r} is unknown; use one of {known}")
+        names = ", ".join(APPLICATIONS)
+        require(self.application in APPLICATIONS, f"application {self.application!r} is unknown; use one of {names}")
 
     @property
     def native(self) -> Size | None:
-        """The images as they are stored."""
+        """The size of the stored images."""
         return self.survey.median if self.survey is not None else self.image
 
 
@@ -121,7 +121,7 @@ class Misfit:
     """A case where a ViT is the wrong tool, or the wrong way to use one."""
 
     name: str
-    holds: Callable[[Question], bool]
+    applies: Callable[[Question], bool]
     why: str
     instead: str
 
@@ -134,38 +134,38 @@ def _side(question: Question) -> int:
 MISFITS = (
     Misfit(
         name="very little data",
-        holds=lambda q: q.data_size is not None and q.data_size < 1_000,
-        why="fewer than 1,000 images cannot teach a transformer what a convolution knows by construction",
+        applies=lambda q: q.data_size is not None and q.data_size < 1_000,
+        why="with fewer than 1,000 images a transformer cannot learn the locality that convolutions have built in",
         instead="a linear probe on frozen pretrained features, or a small pretrained convolutional network",
     ),
     Misfit(
         name="little data",
-        holds=lambda q: q.data_size is not None and 1_000 <= q.data_size < 10_000,
+        applies=lambda q: q.data_size is not None and 1_000 <= q.data_size < 10_000,
         why="fewer than 10,000 images are too few to train a ViT from scratch",
         instead="fine-tuning pretrained weights, or a linear probe on frozen features",
     ),
     Misfit(
         name="edge device",
-        holds=lambda q: q.application == "mobile" or (q.card is not None and q.card.visible_bytes < 4 * GIB),
-        why="attention over many tokens is slow and memory-hungry on small devices",
-        instead="a mobile hybrid (mobilevit-XS) or an int8 convolutional network; distil from a ViT",
+        applies=lambda q: q.application == "mobile" or (q.card is not None and q.card.visible_bytes < 4 * GIB),
+        why="attention over many tokens is slow and needs much memory on small devices",
+        instead="a mobile hybrid (mobilevit-XS) or an int8 convolutional network, distilled from a ViT",
     ),
     Misfit(
         name="real time",
-        holds=lambda q: q.images_per_second is not None and q.images_per_second >= 60,
-        why="at 60 images a second or more every token has to be paid in microseconds",
+        applies=lambda q: q.images_per_second is not None and q.images_per_second >= 60,
+        why="at 60 images per second or more, every token must take microseconds",
         instead="a convolutional network, a mobile hybrid, or a larger patch with token merging",
     ),
     Misfit(
         name="simple task",
-        holds=lambda q: q.survey is not None and max(q.survey.median) <= 64,
-        why="images of 64 pixels or less hold little that global attention could relate",
-        instead="a small convolutional network; a ViT of patch 4 only if the data are many",
+        applies=lambda q: q.survey is not None and max(q.survey.median) <= 64,
+        why="images of at most 64 pixels gain little from global attention",
+        instead="a small convolutional network, or a ViT of patch 4 if there is much data",
     ),
     Misfit(
         name="very large images",
-        holds=lambda q: _side(q) > 1024,
-        why="above 1,024 pixels attention outgrows everything else: tokens go with the area, attention with its square",
+        applies=lambda q: _side(q) > 1024,
+        why="above 1,024 pixels attention dominates: tokens grow with the area, attention with its square",
         instead="tiles, a pyramid with windows (swin-T), or adaptive patches",
     ),
 )

@@ -1,11 +1,11 @@
-"""Cards as data, with sources, and what a card adds to a plan's bytes: modelled, not measured.
+"""GPUs as data, with sources, and the memory that a GPU needs beyond the planned tensors: modelled, not measured.
 
-A plan counts live tensors. On a card the CUDA context, cuBLAS, the attention kernel's scratch and PyTorch's caching
-allocator come on top. How much varies with driver, version and luck, so there are three verdicts:
+A plan counts live tensors. On a card the CUDA context, cuBLAS, the attention kernel's workspace and PyTorch's caching
+allocator need more. The amount varies with driver and version, so there are three verdicts:
 
-    optimistic  nothing is lost between blocks; the smallest context seen
-    likely      what usually happens
-    safe        room for fragmentation and a second cuBLAS handle; the largest context seen
+    optimistic  no fragmentation; the smallest context observed
+    likely      typical values
+    safe        room for fragmentation and a second cuBLAS handle; the largest context observed
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 
 @dataclass(frozen=True, kw_only=True)
 class Card(Value):
-    """A GPU: the bytes a process can see, which is less than the nameplate, and its dense peak rates."""
+    """A GPU: the bytes visible to a process, which are fewer than advertised, and its dense peak rates."""
 
     key: str
     name: str
     visible_bytes: PositiveInt
     tflops: dict[Literal["fp32", "bf16", "fp16"], PositiveFloat]
-    """Dense, tensor cores with fp32 accumulation for the 16-bit formats; a format it lacks is missing."""
+    """Dense rates, for 16-bit formats with tensor cores and fp32 accumulation; unsupported formats are missing."""
     gigabytes_per_second: NonNegativeFloat = 0.0
     flash: bool = True
     """Whether PyTorch's flash attention runs on it (Ampere and later)."""
@@ -125,7 +125,7 @@ _UNITS = {"": 1, "b": 1, "gib": GIB, "mib": MIB, "gb": 10**9, "mb": 10**6, "g": 
 
 
 def card(text: str) -> Card:
-    """Find a card by name, or make one of so many bytes.
+    """Find a card by name, or make one from an amount of memory.
 
     >>> card("RTX 4090").key, card("24GiB").visible_bytes
     ('rtx-4090', 25769803776)
@@ -137,10 +137,10 @@ def card(text: str) -> Card:
             raise VitrailError(f"gpu {text!r} is {size} bytes, less than 1 MiB; write 24GiB or 25769803776")
         return Card(key=text.strip(), name=f"a card of {size / GIB:.2f} GiB", visible_bytes=size, tflops={})
     wanted = _bare(text)
-    for found in CARDS:
-        if wanted in (_bare(found.key), _bare(found.name)):
-            return found
-    starts = [found.key for found in CARDS if wanted and _bare(found.key).startswith(wanted)]
+    for each in CARDS:
+        if wanted in (_bare(each.key), _bare(each.name)):
+            return each
+    starts = [each.key for each in CARDS if wanted and _bare(each.key).startswith(wanted)]
     if len(starts) == 1:
         return card(starts[0])
     nearest = starts or _nearest(wanted)
@@ -154,12 +154,12 @@ def _bare(name: str) -> str:
 def _nearest(wanted: str) -> list[str]:
     from difflib import get_close_matches  # only on the way to an error
 
-    close = get_close_matches(wanted, [_bare(found.key) for found in CARDS], n=3, cutoff=0.4)
-    return [found.key for bare in close for found in CARDS if _bare(found.key) == bare] or [c.key for c in CARDS]
+    close = get_close_matches(wanted, [_bare(each.key) for each in CARDS], n=3, cutoff=0.4)
+    return [each.key for bare in close for each in CARDS if _bare(each.key) == bare] or [each.key for each in CARDS]
 
 
 def kernel_on(target: Card, workload: Workload) -> AttentionKernel:
-    """The attention kernel that would really run: no flash on old cards nor in fp32, where PyTorch takes efficient."""
+    """Return the kernel that would run: on old cards and in fp32, PyTorch uses "efficient" instead of "flash"."""
     if workload.attention == "flash" and (not target.flash or workload.precision == "fp32"):
         return "efficient"
     return workload.attention
@@ -172,16 +172,16 @@ VerdictName = Literal["optimistic", "likely", "safe"]
 
 @dataclass(frozen=True, kw_only=True)
 class Allowance:
-    """What a verdict adds to the live bytes."""
+    """The memory that a verdict adds to the live bytes."""
 
     name: VerdictName
     context_bytes: int
     cublas_handles: int
     open_segments: int
-    """Segments of the allocator that are taken but not full: a 2 MiB one for small blocks and a 20 MiB one for
-    medium ones, this many of each."""
+    """Allocator segments that are reserved but not full: this many of 2 MiB for small blocks and of 20 MiB for medium
+    ones."""
     fragmentation: Fraction
-    """Share of the live bytes lost between blocks: rounding to 512 bytes, to 2 MiB above 10 MiB, and holes."""
+    """The share of the live bytes lost by rounding to 512 bytes, or to 2 MiB above 10 MiB, and by gaps."""
 
 
 ALLOWANCES = (
@@ -196,12 +196,12 @@ ALLOWANCES = (
 
 
 def flash_scratch_bytes(config: Config, workload: Workload) -> int:
-    """What flash attention's backward holds beside the tensors: dq accumulated in fp32, and a row sum."""
+    """Return the workspace of flash attention's backward: dq accumulated in fp32, and a row sum."""
     flash = workload.train and workload.attention == "flash" and workload.precision != "fp32"
     if not (flash and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)):
         return 0
     if config.position.acts_on == "scores" or not config.attention.fused or config.head_width > 256:
-        return 0  # flash takes neither a bias on the scores nor wider heads
+        return 0  # flash supports neither a bias on the scores nor wider heads
     patches = config.grid.area if workload.adaptive_tokens is None else workload.adaptive_tokens
     tokens = _ceil(config.prefix.count + patches, 128)
     return 4 * workload.batch * config.num_heads * tokens * (_ceil(config.head_width, 32) + 1)
@@ -212,7 +212,7 @@ def _ceil(value: int, step: int) -> int:
 
 
 def needed_bytes(memory: Memory, allowance: Allowance, scratch_bytes: int = 0) -> int:
-    """Bytes that a process would take on a card, by one allowance."""
+    """Return the bytes that a process would take on a card, by one allowance."""
     peaks = dict(memory.phase_peaks)
     if "backward" in peaks:
         peaks["backward"] += scratch_bytes
@@ -224,12 +224,12 @@ def needed_bytes(memory: Memory, allowance: Allowance, scratch_bytes: int = 0) -
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether it fits, by one allowance."""
+    """Whether a step fits a card, by one allowance."""
 
     name: VerdictName
     needed_bytes: int
     free_bytes: int
-    """What is left of the card; below 0, what is missing."""
+    """Free bytes of the card; negative if some are missing."""
 
     @property
     def fits(self) -> bool:
@@ -237,14 +237,11 @@ class Verdict:
 
 
 def verdicts(memory: Memory, target: Card, scratch_bytes: int = 0) -> tuple[Verdict, ...]:
-    """Optimistic, likely and safe: modelled, not measured."""
-    found = []
-    for allowance in ALLOWANCES:
-        needed = needed_bytes(memory, allowance, scratch_bytes)
-        found.append(
-            Verdict(name=allowance.name, needed_bytes=needed, free_bytes=target.visible_bytes - needed),
-        )
-    return tuple(found)
+    """Return the optimistic, likely and safe verdicts: modelled, not measured."""
+    needed = {allowance.name: needed_bytes(memory, allowance, scratch_bytes) for allowance in ALLOWANCES}
+    return tuple(
+        Verdict(name=name, needed_bytes=size, free_bytes=target.visible_bytes - size) for name, size in needed.items()
+    )
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +249,7 @@ def verdicts(memory: Memory, target: Card, scratch_bytes: int = 0) -> tuple[Verd
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """No step can be faster than this on this card: a bound, not a forecast."""
+    """A lower bound of a step's time on a card, not a prediction."""
 
     seconds: float
     compute_seconds: float
@@ -262,9 +259,9 @@ class Bound:
 
 
 def roofline(target: Card, workload: Workload, *, flops: int, traffic_bytes: int) -> Bound | None:
-    """A lower bound of a step's time: the larger of arithmetic at peak rate and bytes at full bandwidth.
+    """Return a lower bound of a step's time: FLOPs at the peak rate or bytes at full bandwidth, whichever is larger.
 
-    None for a card given by its bytes alone: nothing is known of its speed.
+    None for a card that was given only by its memory.
     """
     wanted = {"fp32": "fp32", "amp-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16"}[workload.precision]
     if not target.tflops:

@@ -1,6 +1,6 @@
-"""How tokens, attention and detail scale with image and patch: closed forms, exact, and the folklore they correct.
+"""Scaling laws: how tokens, attention and detail depend on image and patch, in closed form, and common errors.
 
-Counts are whole numbers and ratios are fractions; rounding is for whoever prints them. Sides need not be equal.
+Counts are integers and ratios are exact fractions. Images and patches need not be square.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 TEXT_VOCABULARY = 50_000
-"""Rows of a typical text model's lookup table, the thing that a patch projection stands in for."""
+"""Rows of a typical text model's embedding table, which corresponds to the patch projection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Impact:
-    """What one patch size makes of one image."""
+    """Tokens and attention of one image with one patch size."""
 
     image: Size
     patch: Size
@@ -50,12 +50,12 @@ class Impact:
     tokens: int
     """Patches and prefix."""
     attention_elements: int
-    """Elements of one head's matrix over the patches alone: the laws' T²; see `attention_elements_with_prefix`."""
+    """Elements of one head's attention matrix over the patches alone, without prefix tokens."""
     attention_elements_with_prefix: int
 
 
 def impact(image: Size, patch: Size, prefix: int = 1) -> Impact:
-    """Tokens and attention of an image cut by a patch.
+    """Return tokens and attention of an image with a patch size.
 
     >>> impact(Size(512, 512), Size(8, 8)).attention_elements
     16777216
@@ -74,16 +74,16 @@ def impact(image: Size, patch: Size, prefix: int = 1) -> Impact:
 
 
 def neighbouring_patches(image: Size, patch: Size) -> tuple[Size, ...]:
-    """The patch, its halves and its doubles, as far as they divide the image: from a quarter to four times its side."""
-    found = []
+    """Return the patch and those of a quarter, half, two and four times its side that divide the image."""
+    patches = []
     for numerator, denominator in ((1, 4), (1, 2), (1, 1), (2, 1), (4, 1)):
         sides = [side * numerator for side in patch]
         if any(side % denominator for side in sides):
             continue
         candidate = Size(*(side // denominator for side in sides))
         if all(whole % side == 0 for whole, side in zip(image, candidate, strict=True)):
-            found.append(candidate)
-    return tuple(found)
+            patches.append(candidate)
+    return tuple(patches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Scaling:
 
 
 def scaling(before: tuple[Size, Size], after: tuple[Size, Size]) -> Scaling:
-    """How tokens and attention grow from one (image, patch) to another.
+    """Return how tokens and attention grow from one (image, patch) to another.
 
     >>> scaling((Size(512, 512), Size(32, 32)), (Size(512, 512), Size(8, 8))).attention
     Fraction(256, 1)
@@ -106,19 +106,19 @@ def scaling(before: tuple[Size, Size], after: tuple[Size, Size]) -> Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Density:
-    """How much image one token carries."""
+    """How much of the image one token represents."""
 
     pixels_per_token: int
     effective_resolution: float
-    """√(H·W)/P: the side, in tokens, of a square image with as many."""
+    """√(H·W)/P: the side, in tokens, of a square image with the same number of tokens."""
     summarised_share: Fraction
-    """1 − 1/P²: of the fine detail, the share that one token must summarise."""
+    """1 − 1/P²: the share of the pixels' detail that a token must summarise."""
     attention_per_pixel: Fraction
     """N²·D/(H·W) = H·W·D/P⁴."""
 
 
 def density(image: Size, patch: Size, width: int) -> Density:
-    """Information density of an image's tokens."""
+    """Return the information density of an image's tokens."""
     positive("width", width)
     patches = fit(image, patch).grid.area
     return Density(
@@ -131,7 +131,7 @@ def density(image: Size, patch: Size, width: int) -> Density:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelTokens:
-    """The image as a sequence of pixels, or of channel values, against patches."""
+    """Pixels, or channel values, as tokens instead of patches."""
 
     pixels: int
     values: int
@@ -140,7 +140,7 @@ class PixelTokens:
 
 
 def pixels_as_tokens(image: Size, patch: Size, channels: int = 3) -> PixelTokens:
-    """What patches save over pixels as tokens.
+    """Return what patches save compared with pixels as tokens.
 
     >>> pixels_as_tokens(Size(224, 224), Size(16, 16)).attention_cut_from_pixels
     Fraction(65536, 1)
@@ -165,19 +165,19 @@ class Projection:
     params: int
     """D·(P²·C + 1)."""
     compression: Fraction
-    """Inputs per output: above 1 the token is smaller than its patch, and something must go."""
+    """Inputs per output: above 1, a token has fewer values than its patch, and information is lost."""
     rank_bound: int
-    """At most this many independent directions of a patch reach the token."""
+    """The highest possible rank of the projection."""
     lost_directions: int
-    """Directions of a patch that no weights can keep."""
+    """Dimensions of a patch that no projection of this width can keep."""
     lookup_params: int
-    """A text model's lookup table of the same width: TEXT_VOCABULARY · D."""
+    """A text model's embedding table of the same width: TEXT_VOCABULARY · D."""
     lookup_ratio: Fraction
-    """Lookup parameters per projection parameter."""
+    """Embedding table parameters per projection parameter."""
 
 
 def projection(patch: Size, width: int, channels: int = 3) -> Projection:
-    """What the patch projection can keep, and what it costs.
+    """Return what the patch projection can keep, and its parameters.
 
     >>> projection(Size(16, 16), 768).params
     590592
@@ -200,7 +200,7 @@ def projection(patch: Size, width: int, channels: int = 3) -> Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class Crossover:
-    """Tokens at which attention's FLOPs (4·N²·D a block) equal those of other parts of the block."""
+    """Tokens at which attention's FLOPs (4·N²·D per block) equal those of other parts of the block."""
 
     mlp_tokens: int
     """4·N²·D = 4·N·D·m, so N = m."""
@@ -209,7 +209,7 @@ class Crossover:
 
 
 def crossover(width: int, mlp_width: int | None = None) -> Crossover:
-    """Where attention stops being the cheap part.
+    """Return the number of tokens from which attention costs more than the other parts.
 
     >>> crossover(768)
     Crossover(mlp_tokens=3072, linear_tokens=4608)
@@ -222,7 +222,7 @@ def crossover(width: int, mlp_width: int | None = None) -> Crossover:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockFlops:
-    """Forward FLOPs of one block on one image, by what they are spent on."""
+    """Forward FLOPs of one block on one image, by part."""
 
     attention: int
     """QKᵀ and the weighted sum of V: 4·N²·D."""
@@ -233,7 +233,7 @@ class BlockFlops:
 
 
 def block_flops(tokens: int, width: int, mlp_width: int | None = None) -> BlockFlops:
-    """Where one block's FLOPs go.
+    """Return the forward FLOPs of one block on one image, by part.
 
     >>> block_flops(197, 768).attention
     119221248
@@ -250,7 +250,7 @@ def block_flops(tokens: int, width: int, mlp_width: int | None = None) -> BlockF
 
 @dataclass(frozen=True, kw_only=True)
 class Folklore:
-    """A figure that is often repeated and wrong, and the true one."""
+    """A wrong figure that is often repeated, and the correct one."""
 
     about: str
     said: str
@@ -269,7 +269,7 @@ FOLKLORE = (
         about="image side doubled, attention",
         said="4×",
         true="16×",
-        why="4× the tokens, and attention goes with their square",
+        why="4× the tokens, and attention grows with their square",
     ),
     Folklore(
         about="attention cost per pixel",
@@ -282,7 +282,7 @@ FOLKLORE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Laws:
-    """All of it for one image and one patch, with the neighbouring patch sizes beside it."""
+    """All laws for one image and patch, and the impact of neighbouring patch sizes."""
 
     impact: Impact
     neighbours: tuple[Impact, ...]
@@ -291,24 +291,24 @@ class Laws:
     projection: Projection
     crossover: Crossover
     attention_share: Fraction
-    """The share of a block's FLOPs that is attention, at this many tokens (prefix included)."""
+    """The share of attention in a block's FLOPs, with prefix tokens."""
     twice_as_fine: Scaling
-    """Every side of the patch halved, or every side of the image doubled: the same thing to a token count."""
+    """The effect of halving the patch's sides or doubling the image's, which is the same."""
     folklore: tuple[Folklore, ...] = FOLKLORE
 
 
 def laws(
     image: Size, patch: Size, *, width: int = 768, mlp_width: int | None = None, channels: int = 3, prefix: int = 1
 ) -> Laws:
-    """Every law for one image and patch."""
-    here, cross = impact(image, patch, prefix), crossover(width, mlp_width)
+    """Compute all laws for one image and patch."""
+    current, cross = impact(image, patch, prefix), crossover(width, mlp_width)
     return Laws(
-        impact=here,
+        impact=current,
         neighbours=tuple(impact(image, other, prefix) for other in neighbouring_patches(image, patch)),
         density=density(image, patch, width),
         pixels=pixels_as_tokens(image, patch, channels),
         projection=projection(patch, width, channels),
         crossover=cross,
-        attention_share=Fraction(here.tokens, here.tokens + cross.linear_tokens),
+        attention_share=Fraction(current.tokens, current.tokens + cross.linear_tokens),
         twice_as_fine=scaling((image, patch), (Size(*(2 * side for side in image)), patch)),
     )

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and saved bytes, row by row: a row's path is its module's prefix in the state dict."""
+"""Parameters, FLOPs and saved bytes per module; a row's path is the module's prefix in the state dict."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Ledger", "Row", "ledger"]
 
 @dataclass(frozen=True)
 class Row:
-    """What one module has and does by itself, its submodules apart.
+    """The costs of one module, without its submodules.
 
-    FLOPs are two per multiply-add, for one image: of matrix products, convolutions and attention.
+    FLOPs are per image, two per multiply-add, of matrix products, convolutions and attention.
     """
 
     path: str
     params: int
     flops: int
     train_flops: int
-    """Forward, backward and what checkpointing computes again."""
+    """Forward, backward and recomputation by checkpointing."""
     saved_bytes: int
-    """What it keeps for the backward of a training step, for the whole batch."""
+    """Bytes saved for backward in a training step, for the whole batch."""
 
     @property
     def macs(self) -> int:
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The rows in the order of the model, and their totals."""
+    """Rows in the order of the model, and their totals."""
 
     rows: tuple[Row, ...]
 
@@ -63,21 +63,21 @@ class Ledger:
 
 
 def ledger(config: Config, workload: Workload | None = None) -> Ledger:
-    """A model's books; what a workload changes are the attention kernel, checkpointing and the saved bytes.
+    """Return a model's ledger; the workload affects the attention kernel, checkpointing and saved bytes.
 
     >>> from vitrail.config import ViTConfig
     >>> books = ledger(ViTConfig())
     >>> books.params, books.flops_forward
     (86567656, 35127656448)
     """
-    asked = replace(workload or Workload(), train=True, accumulate=1)
-    one = run_step(config, replace(asked, batch=1)).tape
-    batch = one if asked.batch == 1 else run_step(config, asked).tape
+    training = replace(workload or Workload(), train=True, accumulate=1)
+    one = run_step(config, replace(training, batch=1)).tape
+    batch = one if training.batch == 1 else run_step(config, training).tape
     return Ledger(tuple(_rows(one, batch)))
 
 
 def _rows(one: Tape, batch: Tape) -> list[Row]:
-    """Rows of a step with one image, with the saved bytes of a whole batch; skipped blocks get rows too."""
+    """Return the rows of a one-image step, with the saved bytes of the whole batch and rows for skipped blocks."""
     places: dict[str, int] = {}
     rows: dict[str, Row] = {}
     for path in one.paths:

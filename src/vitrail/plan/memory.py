@@ -1,4 +1,4 @@
-"""Bytes of live tensors over one step, by component and phase."""
+"""The peak memory of live tensors in one step, by component and phase."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ COMPONENTS = (
 
 
 def memory(config: Config, workload: Workload) -> Memory:
-    """The highest point of a step: of training in its steady state, or of one inference.
+    """Return the peak memory of one training step in steady state, or of one inference.
 
-    A step's tensors die when its backward ends; images and labels are the caller's and live on.
+    A step's tensors are freed when backward ends; images and labels belong to the caller and are not.
 
     >>> from vitrail.config import ViTConfig
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
     2011288200
     """
     step = run_step(config, workload)
-    held, temporary = _held_bytes(workload, step.tape)
+    persistent, temporary = _persistent_bytes(workload, step.tape)
     notes = _estimate_notes(workload, step.tape)
-    by_phase = {phase: _sum(held, found) for phase, found in step.phase_bytes.items()}
+    by_phase = {phase: _sum(persistent, components) for phase, components in step.phase_bytes.items()}
     if workload.train:
-        by_phase["optimizer"] = _sum(held, step.after, {"temporary": temporary})
+        by_phase["optimizer"] = _sum(persistent, step.after, {"temporary": temporary})
     if workload.shard is not None:
-        by_phase = {phase: _sharded(workload, found, step) for phase, found in by_phase.items()}
-    phase_peaks = {phase: sum(found.values()) for phase, found in by_phase.items()}
+        by_phase = {phase: _sharded(workload, components, step) for phase, components in by_phase.items()}
+    phase_peaks = {phase: sum(components.values()) for phase, components in by_phase.items()}
     highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
     return Memory(
         peak_bytes=phase_peaks[highest],
@@ -50,12 +50,12 @@ def memory(config: Config, workload: Workload) -> Memory:
 
 
 def _estimate_notes(workload: Workload, tape: Tape) -> list[str]:
-    """What of a plan is an estimate, and of what quality; empty where all is proven."""
+    """Return what is only estimated in a plan, and how; empty if everything is verified."""
     notes = list(tape.notes)
     if workload.train and workload.optimizer in _ESTIMATES:
         notes.append(_ESTIMATES[workload.optimizer])
     if workload.shard is not None:
-        notes.append(f"{workload.shard.kind}: a model of what each device holds, not tracked on devices")
+        notes.append(f"{workload.shard.kind}: the memory of each device is modelled, not tracked on devices")
     return notes
 
 
@@ -63,27 +63,27 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def _held_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
-    """By component, what a device holds throughout a step; and the temporary bytes of the optimizer's own step."""
+def _persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
+    """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
     size = workload.parameter_bytes
     params = tape.total(tape.params)
-    held = {"weights": params * size + tape.total(tape.buffer_bytes)}
+    persistent = {"weights": params * size + tape.total(tape.buffer_bytes)}
     if not workload.train:
-        return held, 0
+        return persistent, 0
     if workload.accumulate > 1:
-        held["gradients"] = tape.total(tape.grad_bytes)
-    held["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
-    return held, temporary
+        persistent["gradients"] = tape.total(tape.grad_bytes)
+    persistent["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
+    return persistent, temporary
 
 
 _ESTIMATES = {
-    "adamw-8bit": "adamw-8bit: two bytes a parameter and two float32 scales per 256, for every tensor",
-    "adafactor": "adafactor: its state taken as 1 % of the weights, its update as one copy of them",
+    "adamw-8bit": "adamw-8bit: estimated as two bytes per parameter and two float32 scales per 256, for every tensor",
+    "adafactor": "adafactor: its state is estimated as 1 % of the weights, its update as one copy of them",
 }
 
 
 def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -> tuple[int, int]:
-    """(state, temporary); `adamw` is PyTorch's default, foreach, which takes every square root at once."""
+    """Return (state, temporary); `adamw` is PyTorch's default, foreach, which computes all square roots at once."""
     match optimizer:
         case "sgd":
             return 0, 0
@@ -99,26 +99,26 @@ def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -
             return params * 4 // 100, params * size
 
 
-def _sharded(workload: Workload, found: dict[str, int], step: Step) -> dict[str, int]:
-    """What one device holds. DDP's buckets are one more copy of the gradients."""
+def _sharded(workload: Workload, components: dict[str, int], step: Step) -> dict[str, int]:
+    """Return the bytes of one device. DDP's buckets are one more copy of the gradients."""
     shard, size = workload.shard, workload.parameter_bytes
     assert shard is not None
     count, bucket = shard.devices, step.tape.total(step.tape.params) * size
-    found = dict(found)
+    components = dict(components)
 
     def divide(*names: str) -> None:
         for name in names:
-            found[name] = -(-found[name] // count)
+            components[name] = -(-components[name] // count)
 
     if shard.kind == "ddp":
-        found["gradients"] += bucket
+        components["gradients"] += bucket
     elif shard.kind == "zero1":
-        found["gradients"] += bucket
+        components["gradients"] += bucket
         divide("optimizer")
     elif shard.kind == "zero2":
         divide("optimizer", "gradients")
-        found["temporary"] += step.largest_unit * size
+        components["temporary"] += step.largest_unit * size
     else:
         divide("weights", "optimizer", "gradients")
-        found["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next on its way
-    return found
+        components["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next prefetched
+    return components

@@ -1,4 +1,4 @@
-"""Live bytes: storages add themselves when they are made and take themselves away when nothing refers to them."""
+"""Count live bytes: a storage adds itself when it is created and subtracts itself when nothing refers to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Meter", "Storage"]
 
 
 class Meter:
-    """Live bytes by component, and what they were at the highest point since the last `restart`."""
+    """Live bytes by component, now and at the peak since the last `restart`."""
 
     def __init__(self) -> None:
         self.live: int = 0
@@ -26,7 +26,7 @@ class Meter:
             self.peak, self.at_peak = self.live, self.components.copy()
 
     def move(self, storage: Storage, component: str) -> None:
-        """Call a storage's bytes by another name."""
+        """Move a storage's bytes to another component."""
         self.components[storage.component] -= storage.size
         self.components[component] += storage.size
         storage.component = component
@@ -35,7 +35,7 @@ class Meter:
         return self.components.copy()
 
     def extrapolate(self, before: dict[str, int], times: int) -> None:
-        """Make the change since `before` so many times more."""
+        """Apply the change since `before` another `times` times."""
         for component, size in self.components.items():
             change = (size - before.get(component, 0)) * times
             self.components[component] = size + change

@@ -1,7 +1,7 @@
-"""Operations on tensors without content: what each allocates and saves, forward and backward, and its FLOPs.
+"""Operations on size-only tensors: what each allocates and saves, forward and backward, and its FLOPs.
 
-They follow PyTorch's CUDA operators, autocast and autograd formulas, as a tracker of its storages sees them. One FLOP
-convention holds throughout: two per multiply-add, counted for matrix products, convolutions and attention.
+They follow PyTorch's CUDA operators, autocast and autograd formulas, and are tested against a tracker of PyTorch's
+storages. FLOPs are two per multiply-add, of matrix products, convolutions and attention.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = [
 
 
 def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True) -> Tensor:
-    """x @ Wᵀ + b over the last `width` values; the bias may be a tensor that was made on the way."""
+    """x @ Wᵀ + b over the last `width` values; the bias may be a computed tensor."""
     rows = x.count // width
     b = t.weight(path, out, "bias") if bias is True else t.cast(bias, t.compute) if bias else None
     w = t.weight(path, width * out)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
-    flops, size, wanted, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
+    flops, size, needs_grad, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + wanted))
-        weights = None if biased else t.new(width * out, size)  # without a bias they come first
-        before = t.new(rows * width, size) if wanted else None
+        t.tally(path, flops * (1 + needs_grad))
+        weights = None if biased else t.new(width * out, size)  # without a bias, their gradient is computed first
+        before = t.new(rows * width, size) if needs_grad else None
         weights = weights or t.new(width * out, size)
         t.forget_recomputed()
         return before, weights, t.new(out, size) if biased else None
@@ -59,7 +59,7 @@ def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Ten
 
 
 def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: int, flops: int) -> Tensor:
-    """A linear layer over gathered rows, which need no gradient; its FLOPs are given."""
+    """A linear layer over gathered rows, which need no gradient, with the given FLOPs."""
     b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
     a = t.cast(x, t.compute)
     saved, size = t.save(path, a), t.compute
@@ -73,41 +73,41 @@ def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: i
 
 
 def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias: bool = True) -> Tensor:
-    """A convolution with so many weights to `width` channels at `out` places (over the whole batch)."""
+    """A convolution with `weights` weights, to `width` channels at `out` positions of the whole batch."""
     b = t.weight(path, width, "bias") if bias else None
     w = t.weight(path, weights)
     a = t.cast(x, t.compute)
     saved = t.save(path, a, w)
-    flops, size, count, wanted = 2 * weights * out, t.compute, x.count, a.node is not None
+    flops, size, count, needs_grad = 2 * weights * out, t.compute, x.count, a.node is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + wanted))
-        before = t.new(count, size) if wanted else None
+        t.tally(path, flops * (1 + needs_grad))
+        before = t.new(count, size) if needs_grad else None
         return before, t.new(weights, size), t.new(width, size) if bias else None
 
     return t.record(t.new(width * out, size), (a, w, b), saved, backward)
 
 
 def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
-    """Always in float32 under autocast; mean and deviation of every row are kept."""
+    """Layer norm, in float32 under autocast; it saves the mean and rstd of every row."""
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     a = t.cast(x, 4) if t.amp else x
-    size, wanted = a.size, a.node is not None
+    size, needs_grad = a.size, a.node is not None
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
     saved = t.save(path, a, mean, rstd)
 
     def backward(grad: Tensor):
-        return t.new(count, size) if wanted else None, t.new(width, t.size), t.new(width, t.size)
+        return t.new(count, size) if needs_grad else None, t.new(width, t.size), t.new(width, t.size)
 
     return t.record(y, (a, w, b), saved, backward)
 
 
 def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
-    """Half-precision maps stay so under autocast, with statistics in float32."""
+    """Batch norm; half-precision inputs stay in half precision under autocast, with statistics in float32."""
     if t.train and x.count == width:
-        t.approximate(f"{path} gets one value per channel, which PyTorch refuses to train; use a batch of 2 or more")
+        t.approximate(f"{path} has one value per channel, which PyTorch cannot train; use a batch of 2 or more")
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     t.buffer(path, 2 * width, t.size)
     t.buffer(path, 1, 8)
@@ -126,26 +126,26 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
 
 
 def fresh(t: Tape, x: Tensor, saved: Any = None) -> Tensor:
-    """A new tensor of x's size, forward and backward."""
+    """An elementwise operation that allocates a tensor of x's size, forward and backward."""
     count, size = x.count, x.size
     return t.record(t.new(count, size), (x,), saved, lambda grad: (t.new(count, size),))
 
 
 def activate(t: Tape, path: str, x: Tensor) -> Tensor:
-    """An activation that is one operator and saves its input, like GELU and SiLU."""
+    """An activation that saves its input, like GELU and SiLU."""
     saved = t.save(path, x)
     return fresh(t, x, saved)
 
 
 def saving_output(t: Tape, path: str, x: Tensor) -> Tensor:
-    """One that saves its result, like the sigmoid and ReLU."""
+    """An activation that saves its output, like sigmoid and ReLU."""
     count, size = x.count, x.size
     y = t.new(count, size)
     return t.record(y, (x,), t.save(path, y), lambda grad: (t.new(count, size),))
 
 
 def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) -> Tensor:
-    """x · y, where y has x's shape or is spread over it; each is saved if the other needs a gradient."""
+    """x · y, where y has x's shape or is broadcast (`spread`); each is saved if the other needs a gradient."""
     needs = x.node is not None, y.node is not None
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
     saved = t.save(path, *[other for other, need in ((y, needs[0]), (x, needs[1])) if need]) if any(needs) else None
@@ -162,7 +162,7 @@ def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) 
 def _reduced(
     t: Tape, whole: list[Tensor | None], count: int, size: int, old: int, old_size: int, *, spread: bool
 ) -> Tensor | None:
-    """The next gradient, summed over what its tensor was spread over (even if over one image), in its own type."""
+    """Return the next gradient, in its tensor's type, summed over broadcast axes (even those of size one)."""
     part = whole.pop(0)
     if part is None:
         return None
@@ -172,7 +172,7 @@ def _reduced(
 
 
 def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: bool = False) -> Tensor:
-    """x + y, where y has x's shape or is spread over it; gradients are one tensor where they can be."""
+    """x + y, where y has x's shape or is broadcast (`spread`); gradients share one tensor if they can."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
     needs = x.node is not None, y.node is not None
 
@@ -185,7 +185,7 @@ def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: 
 
 
 def divide(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
-    """x / y, where y is spread over x."""
+    """x / y, where y is broadcast."""
     count, size, small = x.count, x.size, y.count
     saved = t.save(path, x, y)
 
@@ -211,7 +211,7 @@ def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
 
 
 def cat(t: Tape, *parts: Tensor) -> Tensor:
-    """One after the other; their gradients are views of the whole's."""
+    """Concatenate; gradients are views of the result's gradient."""
     sizes, counts = [part.size for part in parts], [part.count for part in parts]
     size = max(sizes)
 
@@ -225,7 +225,7 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
 
 
 def expand(t: Tape, x: Tensor, count: int, *, new_axis: bool = False) -> Tensor:
-    """The same for every image: a view, whose gradient is summed, over a new axis even if that has one place."""
+    """Repeat as a view, whose gradient is summed, even over a new axis of size one."""
     own, size = x.count, x.size
     if own == count and not new_axis:
         return x
@@ -233,13 +233,13 @@ def expand(t: Tape, x: Tensor, count: int, *, new_axis: bool = False) -> Tensor:
 
 
 def narrow(t: Tape, x: Tensor, count: int) -> Tensor:
-    """Some of the elements: a view, whose gradient is zeros with those filled in."""
+    """Some of the elements as a view, whose gradient is copied into zeros."""
     whole, size = x.count, x.size
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(whole, size),))
 
 
 def split(t: Tape, x: Tensor, *counts: int) -> list[Tensor]:
-    """Views that together are x; their gradients are put together again."""
+    """Split x into views; their gradients are concatenated."""
     whole, size = x.count, x.size
 
     def backward(grads: Any):
@@ -253,18 +253,18 @@ def split(t: Tape, x: Tensor, *counts: int) -> list[Tensor]:
 
 
 def copied_back(t: Tape, x: Tensor) -> Tensor:
-    """A view whose gradient has to be copied, because it comes in another order."""
+    """A view whose gradient must be copied, because it arrives in another order."""
     count, size = x.count, x.size
     return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(count, size),))
 
 
 def copy(t: Tape, x: Tensor) -> Tensor:
-    """The same elements in another order: a new tensor, whose gradient is passed on."""
+    """A new tensor with the same elements in another order; its gradient is passed through."""
     return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
 
 
 def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
-    """Views along an axis; their gradients are stacked."""
+    """Split x into equal views along an axis; their gradients are stacked."""
     return split(t, x, *[x.count // parts] * parts)
 
 
@@ -275,13 +275,13 @@ def pad(t: Tape, x: Tensor, count: int, component: str | None = None) -> Tensor:
 
 
 def repeat(t: Tape, x: Tensor, times: int) -> Tensor:
-    """Every element so many times over; gradients are summed."""
+    """Repeat every element `times` times; gradients are summed."""
     own, size = x.count, x.size
     return t.record(t.new(own * times, size), (x,), None, lambda grad: (t.new(own, size),))
 
 
 def index(t: Tape, x: Tensor, count: int) -> Tensor:
-    """Elements picked by a table of indices; backward adds them up in zeros, out of place."""
+    """Select elements by a table of indices; backward accumulates them into zeros, out of place."""
     own, size = x.count, x.size
 
     def backward(grad: Tensor):
@@ -300,12 +300,12 @@ def mean(t: Tape, x: Tensor, count: int) -> Tensor:
 
 
 def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
-    """The maximum over some axes: backward finds it again, counts ties and shares the gradient among them."""
+    """The maximum over some axes; backward finds it again, counts ties and divides the gradient among them."""
     own, size = x.count, x.size
     y = t.new(count, size)
 
     def backward(grad: Tensor):
-        steps = t.new(own, 1), t.new(count, 8), t.new(count, size)  # where it is, how often, each one's share
+        steps = t.new(own, 1), t.new(count, 8), t.new(count, size)  # mask, number of ties, divided gradient
         before = t.new(own, size)
         del steps
         return (before,)
@@ -313,7 +313,7 @@ def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
     return t.record(y, (x,), t.save(path, x, y), backward)
 
 
-# ── PyTorch's own modules, which keep their input alive until they return ───────────────────────────────────────
+# ── PyTorch's modules, which keep their input alive until they return ───────────────────────────────────────────
 
 BatchNorm, Conv, LayerNorm, Linear = module(batch_norm), module(conv), module(layer_norm), module(linear)
 

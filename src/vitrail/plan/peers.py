@@ -1,6 +1,6 @@
-"""Other libraries' implementations of the same ViT on a tape, operation by operation, with their own names.
+"""Other libraries' implementations of a ViT on a tape, operation by operation, with their module names.
 
-timm 1.0.30 and transformers 5.18. What a library cannot express is refused with the reason.
+The libraries are timm 1.0.30 and transformers 5.18. A config that a library cannot express raises an error.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from vitrail.plan.workload import Workload
 __all__ = ["build_huggingface", "build_timm"]
 
 
-def _refuse(library: str, holds: bool, what: str, instead: str) -> None:
-    require(holds, f"{library}'s ViT cannot express {what}; use {instead}, or plan vitrail's own model")
+def _require(library: str, condition: bool, what: str, instead: str) -> None:
+    require(condition, f"{library}'s ViT cannot express {what}; use {instead}, or plan vitrail's own model")
 
 
 def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]:
-    _refuse(library, isinstance(c, ViTConfig), type(c).__name__, "a ViTConfig")
+    _require(library, isinstance(c, ViTConfig), type(c).__name__, "a ViTConfig")
     assert isinstance(c, ViTConfig)
     plain = isinstance(c.embedding, Patches) and c.embedding.stride in (None, c.patch) and c.remainder == "error"
-    _refuse(library, plain, "this embedding", "non-overlapping Patches with remainder 'error'")
-    _refuse(library, isinstance(c.attention, FullAttention), type(c.attention).__name__, "FullAttention")
-    _refuse(library, isinstance(c.position, Learned), type(c.position).__name__, "Learned")
+    _require(library, plain, "this embedding", "non-overlapping Patches with remainder 'error'")
+    _require(library, isinstance(c.attention, FullAttention), type(c.attention).__name__, "FullAttention")
+    _require(library, isinstance(c.position, Learned), type(c.position).__name__, "Learned")
     simple = isinstance(c.mlp, Mlp) and c.mlp.activation != "quick_gelu"
-    _refuse(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
-    _refuse(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
-    _refuse(library, c.head_bias, "a head without bias", "head_bias=True")
+    _require(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
+    _require(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
+    _require(library, c.head_bias, "a head without bias", "head_bias=True")
     assert isinstance(c.embedding, Patches)
     assert isinstance(c.position, Learned)
     return c, c.embedding, c.position
 
 
 def _blocks(depth: int) -> list[Run]:
-    """The first apart: the caller holds its input to the end."""
+    """The first block is separate, because the caller keeps its input alive to the end."""
     return [[(0,)], [(i,) for i in range(1, depth)]]
 
 
@@ -51,12 +51,12 @@ def _blocks(depth: int) -> list[Run]:
 
 def _check_timm(config: Config) -> ViTConfig:
     c, embedding, position = _check_common("timm", config)
-    _refuse("timm", not c.prefix.distillation, "a distillation token in its plain ViT", "Prefix(distillation=False)")
-    _refuse("timm", position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
-    _refuse("timm", isinstance(c.pool, ClsPool | MeanPool), type(c.pool).__name__, "ClsPool or MeanPool")
-    _refuse("timm", c.final_norm != "none", "no final norm", "final_norm 'tokens' or 'pooled'")
+    _require("timm", not c.prefix.distillation, "a distillation token in its plain ViT", "Prefix(distillation=False)")
+    _require("timm", position.prefix != "cls", "positions for CLS but not for registers", "Learned(prefix='all')")
+    _require("timm", isinstance(c.pool, ClsPool | MeanPool), type(c.pool).__name__, "ClsPool or MeanPool")
+    _require("timm", c.final_norm != "none", "no final norm", "final_norm 'tokens' or 'pooled'")
     unbiased = embedding.bias != c.embedding_norm
-    _refuse("timm", unbiased, "this patch bias", "a bias exactly where there is no embedding_norm")
+    _require("timm", unbiased, "this patch bias", "a bias exactly where there is no embedding_norm")
     return c
 
 
@@ -92,9 +92,9 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
         for name, count in kept
         if count
     ]
-    apart = c.position.prefix == "none"
-    table = t.parameter("", (n.patches if apart else n.tokens) * n.width, "pos_embed")
-    if apart:
+    separate = c.position.prefix == "none"
+    table = t.parameter("", (n.patches if separate else n.tokens) * n.width, "pos_embed")
+    if separate:
         x = ops.add(t, x, table)
         return ops.cat(t, *before, x) if before else x
     if before:
@@ -183,12 +183,12 @@ def _timm_pool(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
 def _check_huggingface(config: Config) -> ViTConfig:
     name = "transformers"
     c, embedding, position = _check_common(name, config)
-    _refuse(name, embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
-    _refuse(name, c.prefix == Prefix() and position.prefix != "none", f"the prefix {c.prefix}", "CLS alone")
-    _refuse(name, isinstance(c.pool, ClsPool), type(c.pool).__name__, "ClsPool")
-    _refuse(name, c.final_norm == "tokens", f"final_norm {c.final_norm!r}", "'tokens'")
-    _refuse(name, not c.qk_norm and c.layer_scale is None, "qk_norm or LayerScale", "neither")
-    _refuse(name, c.dropout == 0 and c.drop_path == 0, "dropout where vitrail has it, or drop_path", "0")
+    _require(name, embedding.bias and not c.embedding_norm, "this embedding", "a bias and no embedding_norm")
+    _require(name, c.prefix == Prefix() and position.prefix != "none", f"the prefix {c.prefix}", "CLS alone")
+    _require(name, isinstance(c.pool, ClsPool), type(c.pool).__name__, "ClsPool")
+    _require(name, c.final_norm == "tokens", f"final_norm {c.final_norm!r}", "'tokens'")
+    _require(name, not c.qk_norm and c.layer_scale is None, "qk_norm or LayerScale", "neither")
+    _require(name, c.dropout == 0 and c.drop_path == 0, "dropout where vitrail has it, or drop_path", "0")
     return c
 
 
@@ -241,7 +241,9 @@ def _hf_layer(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Tensor:
 def _hf_attention(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> tuple[Tensor, Tensor | None]:
     p = self_attention(t, n)
     eager, padded = t.explicit, is_flash(t, p) and p.head_width % 8 > 0
-    copies = (eager or padded) and not p.merges  # these give gradients heads first, eager those of keys transposed
+    copies = (
+        eager or padded
+    ) and not p.merges  # their gradients are heads first; in eager, those of keys are transposed
     q = _hf_heads(t, c, n, x, f"{path}.q_proj", copies)
     k = _hf_heads(t, c, n, x, f"{path}.k_proj", p.batch > 1 and p.keys > 1 if eager else copies)
     v = _hf_heads(t, c, n, x, f"{path}.v_proj", copies)

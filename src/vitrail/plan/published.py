@@ -1,7 +1,7 @@
-"""Published accuracies as data: what each measures, who says so, and whether that was looked up.
+"""Published accuracies as data: what each measures, its source, and whether it was checked there.
 
-Figures are quoted, never computed here. Where an author's figure and timm's own evaluation of the same weights differ,
-the source says which of the two it is.
+Figures are quoted, never computed here. If the authors' figure and timm's evaluation of the same weights differ, the
+source says which it is.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Literal
 
 from vitrail.plan.laws import Folklore
 
-__all__ = ["DOUBTS", "FOLKLORE", "RESULTS", "Check", "Result", "best", "results"]
+__all__ = ["DOUBTS", "MISQUOTE", "RESULTS", "Check", "Result", "best", "results"]
 
 Check = Literal["read", "quoted", "unchecked"]
 
 DOUBTS: dict[Check, str] = {
-    "quoted": "quoted: seen where somebody quotes the source, not in the source itself",
+    "quoted": "quoted: read where somebody quotes the source, not in the source itself",
     "unchecked": "unchecked: not looked up in the source",
 }
-"""What is said of figures that were not read in the source itself."""
+"""Remarks on figures that were not read in the source itself."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Top-1 accuracy of one model, with the data it saw before and the image side it was tested at."""
+    """Top-1 accuracy of one model, with its pretraining data and the image side at test time."""
 
     model: str
     accuracy: float
@@ -34,21 +34,21 @@ class Result:
     """A repository and its file, or a paper and its table."""
     check: Check
     note: str = ""
-    """The source's name for the model, or what else must be known to find the figure."""
+    """The source's name for the model, or another remark that helps to find the figure."""
     protocol: Literal["fine-tuned", "linear probe"] = "fine-tuned"
     dataset: str = "ImageNet-1k"
 
     @property
     def label(self) -> str:
-        """The figure as people read it; one that was not read at its source says so.
+        """The figure with its conditions, and a remark if it was not read in its source.
 
         >>> best("B/16").label, best("H/14").label
         ('86.0 (ImageNet-21k, 384 px)', '88.0 (JFT-300M, 384 px, unchecked)')
         """
-        said = [self.pretraining, f"{self.image} px"]
-        said += [] if self.protocol == "fine-tuned" else [self.protocol]
-        said += [] if self.check == "read" else [self.check]
-        return f"{self.accuracy:.1f} ({', '.join(said)})"
+        conditions = [self.pretraining, f"{self.image} px"]
+        conditions += [] if self.protocol == "fine-tuned" else [self.protocol]
+        conditions += [] if self.check == "read" else [self.check]
+        return f"{self.accuracy:.1f} ({', '.join(conditions)})"
 
 
 # ── ViT ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -110,7 +110,7 @@ _VIT = (
 )
 
 
-# ── its relatives ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── related models ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _deit(model: str, accuracy: float, note: str = "") -> Result:
@@ -169,7 +169,7 @@ _RELATIVES = (
 
 RESULTS = (*_VIT, *_RELATIVES)
 
-FOLKLORE = Folklore(
+MISQUOTE = Folklore(
     about="ViT-B/16 on ImageNet",
     said="77.9 % with JFT-300M",
     true="84.15 % with JFT-300M",
@@ -178,14 +178,14 @@ FOLKLORE = Folklore(
 
 
 def results(model: str) -> tuple[Result, ...]:
-    """Everything published here about a model, by its preset name."""
+    """Return all results of a model, by its preset name."""
     return tuple(result for result in RESULTS if result.model == model)
 
 
 def best(model: str, dataset: str = "ImageNet-1k") -> Result | None:
-    """The highest of them on one dataset, or None where nothing is recorded.
+    """Return the best result on a dataset, or None if there is none.
 
-    A figure that was read at its source comes before a higher one that was not.
+    A figure that was read in its source is preferred to a higher one that was not.
     """
-    found = [result for result in results(model) if result.dataset == dataset]
-    return max(found, key=lambda result: (result.check == "read", result.accuracy), default=None)
+    candidates = [result for result in results(model) if result.dataset == dataset]
+    return max(candidates, key=lambda result: (result.check == "read", result.accuracy), default=None)

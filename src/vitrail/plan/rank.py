@@ -1,12 +1,11 @@
-"""Models and patch sizes, ranked for the work, the budget and the user's own images.
+"""Rank models and patch sizes for an application, a budget and the user's own images.
 
-Every candidate is planned. Its score is the product of factors between 0 and 1, each shown, so that an answer can be
-argued with:
+Every candidate is planned. Its score is the product of factors between 0 and 1, each of which is shown:
 
-    use      the application's first choice of patch 1, others named there 0.8, the rest halved per octave from those
+    use      1 for the application's preferred patch, 0.8 for its others, halved per octave from the nearest otherwise
     objects  tokens across a typical object, up to 2; squared, because what no token resolves is lost
     detail   the share of the images' spectrum that the grid can represent
-    size     how near the model is to the largest that the data can feed
+    size     the model's size, relative to the largest that the data can train
     cost     (1 + forward FLOPs / 100 G) to the power −1/4
     memory   the largest likely training batch on the card, up to 16, as √(batch / 16)
 """
@@ -79,9 +78,9 @@ class Candidate:
 
 
 def rank(question: Question) -> tuple[Candidate, ...]:
-    """Every model and patch size that can be built and trained on the card, best first."""
+    """Return every model and patch size that can be trained on the card, best first."""
     largest = largest_model(question)
-    found = [
+    candidates = [
         candidate
         for image in _inputs(question)
         for model in MODELS[: MODELS.index(largest) + 1]
@@ -89,15 +88,15 @@ def rank(question: Question) -> tuple[Candidate, ...]:
         if (candidate := _candidate(question, image, model, Size(side, side), largest)) is not None
     ]
     require(
-        len(found) > 0,
-        f"no model trains at {input_size(question)} on {question.card.name if question.card else 'any card'}; "
+        len(candidates) > 0,
+        f"no model can be trained at {input_size(question)} on {question.card.name if question.card else 'any card'}; "
         "use a smaller image or a larger card",
     )
-    return tuple(sorted(found, key=lambda candidate: -candidate.score))
+    return tuple(sorted(candidates, key=lambda candidate: -candidate.score))
 
 
 def preset_of(model: str) -> str:
-    """The preset that has a model's width and depth."""
+    """Return the name of the preset with a model's width and depth."""
     return f"{model}/14" if model == "H" else f"{model}/16"
 
 
@@ -135,7 +134,7 @@ def _candidate(question: Question, wanted: Size, model: str, patch: Size, larges
 
 
 def training(card: Card | None, batch: int = 1) -> Workload:
-    """Mixed precision in the half format that the card has."""
+    """Return a training workload, in mixed precision of a 16-bit format that the card supports."""
     half = "amp-bf16" if card is None or not card.tflops or "bf16" in card.tflops else "amp-fp16"
     return Workload(batch=batch, train=True, precision=half)
 
@@ -143,7 +142,7 @@ def training(card: Card | None, batch: int = 1) -> Workload:
 def _application_factor(side: int, patches: tuple[int, ...]) -> float:
     if side in patches:
         return 1.0 if side == patches[0] else 0.8
-    return 0.5 ** max(1.0, min(abs(log2(side / known)) for known in patches))
+    return 0.5 ** max(1.0, min(abs(log2(side / usual)) for usual in patches))
 
 
 def _memory_factor(config: ViTConfig, card: Card) -> float:
@@ -153,14 +152,14 @@ def _memory_factor(config: ViTConfig, card: Card) -> float:
 
 
 def largest_model(question: Question) -> str:
-    """The largest that the application is worth and the training images can feed; B where their number is unknown."""
+    """Return the largest model that the application and the number of training images (default: B) justify."""
     data = question.data_size
     by_data = "B" if data is None else next(model for most, model in CAPACITY if most is None or data < most)
     return min(APPLICATIONS[question.application].largest, by_data, key=MODELS.index)
 
 
 def input_size(question: Question) -> Size:
-    """The model's input: as given; or the smallest that keeps the images' detail; or the application's."""
+    """Return the given input size, or the smallest that keeps the images' detail, or the application's default."""
     if question.image is not None:
         return question.image
     if question.survey is None:
@@ -171,15 +170,15 @@ def input_size(question: Question) -> Size:
 
 
 def measured(question: Question, survey: Callable[[Size], Survey]) -> Question:
-    """The question with a survey of its images, at the input size that a first survey suggests."""
+    """Add a survey of the images to the question, at the input size that a first survey suggests."""
     first = question.image or Size(224, 224)
-    found = replace(question, survey=survey(first))
-    wanted = input_size(found)
-    return found if wanted == first else replace(found, survey=survey(wanted))
+    surveyed = replace(question, survey=survey(first))
+    wanted = input_size(surveyed)
+    return surveyed if wanted == first else replace(surveyed, survey=survey(wanted))
 
 
 def _inputs(question: Question) -> tuple[Size, ...]:
-    """The input, and with measured images the next larger ones, up to their own size: small objects may need them."""
+    """Return the input size and, for measured images, up to two larger ones, which small objects may need."""
     smallest = input_size(question)
     if question.image is not None or question.survey is None:
         return (smallest,)
@@ -189,7 +188,7 @@ def _inputs(question: Question) -> tuple[Size, ...]:
 
 
 def _shaped(survey: Survey, side: int) -> Size:
-    """A square, or, where all images have one shape, that shape with the same area."""
+    """Return a square or, if all images have one aspect ratio, a rectangle of that ratio and the same area."""
     if survey.aspect_high / survey.aspect_low > 1.05:
         return Size(side, side)
     ratio = sqrt(survey.aspect_median)
@@ -197,9 +196,9 @@ def _shaped(survey: Survey, side: int) -> Size:
 
 
 def _beyond_the_grid(survey: Survey, image: Size, patch: Size) -> float:
-    """The share above the grid's Nyquist frequency, read between the measured patches on a scale of octaves.
+    """Return the share above the grid's Nyquist frequency, interpolated between measured patches in octaves.
 
-    A patch on an image twice as large sees what half of it sees on the measured one.
+    A patch on an image of twice the size covers the same area as half the patch on the measured one.
     """
     wanted = log2(patch.height * survey.image.height / image.height)
     points = [(log2(detail.patch.height), detail.above_nyquist_share) for detail in survey.details]
@@ -210,7 +209,7 @@ def _beyond_the_grid(survey: Survey, image: Size, patch: Size) -> float:
 
 
 def tokens_per_object(question: Question, image: Size, patch: Size) -> float:
-    """Tokens across a typical object, once the stored image is resized to the model's."""
+    """Return the tokens across a typical object, after resizing the stored image to the model's input."""
     native = question.native or image
     scale = max(image.height / native.height, image.width / native.width)  # cropped to shape, then resized
     return (question.object_pixels or 0) * scale / max(patch)

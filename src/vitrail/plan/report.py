@@ -1,6 +1,6 @@
-"""One question, one answer: everything that is known of a config and a workload, on a card or on none.
+"""The full plan of a config and a workload, optionally on a card.
 
-The command line and the studio show the same `Report`; its JSON is described by docs/schema/plan.json.
+The command line and the studio show the same `Report`; docs/schema/plan.json describes its JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Report:
 
     config: Config
     workload: Workload
-    """With the attention kernel that the card would run."""
+    """With the attention kernel that would run on the card."""
     books: Ledger
-    """The ledger of training, whatever the workload: its forward FLOPs are those of inference too."""
+    """The ledger of a training step for any workload; its forward FLOPs are also those of inference."""
     memory: Memory
     card: Card | None
     verdicts: tuple[Verdict, ...]
@@ -97,22 +97,22 @@ def _size(size: Size) -> dict[str, int]:
 def report(config: Config, workload: Workload, card: Card | None = None) -> Report:
     """Plan a workload; with a card, also whether it fits, the largest batch, what to change, and a bound on time."""
     real = workload if card is None else on_card(workload, card)
-    held = memory(config, real)
+    planned = memory(config, real)
     books = ledger(config, replace(real, batch=1, accumulate=1, train=True))
-    notes = [held.note] if held.note else []
+    notes = [planned.note] if planned.note else []
     if real.attention != workload.attention:
-        notes.append(f"{workload.attention} attention does not run here; planned with {real.attention}")
+        notes.append(f"{workload.attention} attention does not run on this card; planned with {real.attention}")
     bound = None
     if card is not None:
-        bound = _bound(card, real, books, held)
+        bound = _bound(card, real, books, planned)
         notes += [text for text in (card.note, bound.note if bound else "") if text]
     return Report(
         config=config,
         workload=real,
         books=books,
-        memory=held,
+        memory=planned,
         card=card,
-        verdicts=() if card is None else verdicts(held, card, flash_scratch_bytes(config, real)),
+        verdicts=() if card is None else verdicts(planned, card, flash_scratch_bytes(config, real)),
         max_batch={} if card is None else largest_batches(config, workload, card),
         changes=() if card is None else changes(config, workload, card),
         step_bound=bound,
@@ -120,11 +120,11 @@ def report(config: Config, workload: Workload, card: Card | None = None) -> Repo
     )
 
 
-def _bound(card: Card, workload: Workload, books: Ledger, held: Memory) -> Bound | None:
-    """The least a step can move: weights and saved activations once each way, gradients and state once."""
+def _bound(card: Card, workload: Workload, books: Ledger, planned: Memory) -> Bound | None:
+    """Bound the time of a step, which reads and writes weights, activations and optimizer state at least once."""
     images = workload.batch * workload.accumulate
     flops = images * (books.flops_train if workload.train else books.flops_forward)
-    part = held.bytes
+    part = planned.bytes
     traffic = part["weights"] + part["input"]
     if workload.train:
         micro = 2 * (part["weights"] + part["activations"] + part["attention_maps"])

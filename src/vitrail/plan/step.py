@@ -1,4 +1,4 @@
-"""A config and a workload → one step on a tape: forward and, in training, the loss and its backward."""
+"""Run one step of a config and a workload on a tape: forward and, in training, the loss and backward."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _LIBRARIES = {"vitrail": build, "timm": peers.build_timm, "huggingface": peers.b
 
 @dataclass(frozen=True)
 class Step:
-    """What a step left behind: the tape, and the peak of each phase without what the device holds throughout."""
+    """The tape of a step, and the peak of each phase, without weights, gradients and optimizer state."""
 
     tape: Tape
     phase_peaks: dict[str, int]
     phase_bytes: dict[str, dict[str, int]]
-    """By component, at each phase's peak."""
+    """Bytes by component, at each phase's peak."""
     after: dict[str, int]
-    """By component, when backward has ended."""
+    """Bytes by component, after backward."""
 
     @property
     def largest_unit(self) -> int:
-        """Parameters of the largest block, or of what is outside of blocks: what a sharded model gathers at a time."""
+        """Parameters of the largest block, or of all others together: what a sharded model gathers at a time."""
         units: dict[str, int] = {}
         for path, count in self.tape.params.items():
-            found = re.match(r".*?blocks\.\d+", path)
-            name = found[0] if found else ""
+            block = re.match(r".*?blocks\.\d+", path)
+            name = block[0] if block else ""
             units[name] = units.get(name, 0) + count
         return max(units.values())
 
 
 def run_step(config: Config, workload: Workload) -> Step:
-    """Walk through one step."""
+    """Run one step on a tape."""
     meter = Meter()
     train = workload.train
     tape = Tape(

@@ -1,7 +1,7 @@
-"""A model run on tensors that have a size and no content: what it allocates, saves and frees, and when.
+"""Run a model on tensors that have a size but no data, to find out what it allocates, saves and frees, and when.
 
-`vitrail.plan.model` spells every module as `vitrail.nn` does, with the operations of `vitrail.plan.ops`. Python's own
-reference counts free the storages, as they do in PyTorch, so that lifetimes need no rules of their own.
+`vitrail.plan.model` mirrors every module of `vitrail.nn`, with the operations of `vitrail.plan.ops`. Python's reference
+counts free the storages, as they do in PyTorch, so lifetimes need no rules of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["Tape", "Tensor", "module"]
 
 
 Run = list[tuple[int, ...]]
-"""Groups of block numbers; all groups of a run are alike."""
+"""Groups of block numbers; all groups of a run have the same costs."""
 
 
 def module(function: Callable) -> Callable:
-    """A function that keeps its arguments alive until it returns, as calling an nn.Module does."""
+    """Decorate a function to keep its arguments alive until it returns, as calling an nn.Module does."""
 
     @wraps(function)
     def call(*args):
@@ -32,7 +32,7 @@ def module(function: Callable) -> Callable:
 
 
 class Tensor:
-    """So many elements of a storage (None for a parameter, counted once and for all), and the node that made them."""
+    """`count` elements of a storage (None for a parameter, which is counted separately), and their autograd node."""
 
     __slots__ = ("count", "node", "size", "slot", "storage")
 
@@ -41,7 +41,7 @@ class Tensor:
 
 
 class Node:
-    """An operation as autograd remembers it: where its gradients go, what it saved, how it runs backward."""
+    """An operation in autograd's graph: its edges, what it saved, and its backward function."""
 
     __slots__ = ("backward", "edges", "frame", "grads", "saved")
 
@@ -51,7 +51,7 @@ class Node:
 
 
 class Leaf:
-    """A parameter, to autograd: it keeps the gradient that reaches it, the sum of those of all its uses."""
+    """A parameter in autograd's graph: it keeps the sum of the gradients of all its uses."""
 
     __slots__ = ("grad", "path", "uses", "waiting")
 
@@ -62,7 +62,7 @@ class Leaf:
 
 
 class _Frame:
-    """A checkpointed call: how to run it again, and what that saved."""
+    """A checkpointed call: how to rerun it, and what the rerun saved."""
 
     __slots__ = ("again", "expected", "recomputed")
 
@@ -72,11 +72,11 @@ class _Frame:
 
 
 class _EnoughError(Exception):
-    """All that backward needs has been recomputed: PyTorch stops there, and so does the tape."""
+    """Raised when everything that backward needs is recomputed, where PyTorch stops too."""
 
 
 class Tape:
-    """A run's settings, its counters, and what autograd remembers."""
+    """The settings and counters of a run, and autograd's graph."""
 
     def __init__(
         self,
@@ -94,21 +94,21 @@ class Tape:
         self.meter, self.train, self.amp, self.fp16, self.kernel = meter, train, amp, fp16, kernel
         self.explicit, self.checkpointing, self.has_grads = explicit, checkpointing, has_grads
         self.size = size
-        """Bytes of an element of a parameter."""
+        """Bytes per element of a parameter."""
         self.compute = 2 if amp else size
-        """Bytes of an element that a matrix product reads or writes."""
+        """Bytes per element in matrix products."""
         self.paths: dict[str, None] = {}
-        """Modules, in the order in which they are first used."""
+        """Modules, in order of first use."""
         self.params: dict[str, int] = defaultdict(int)
         self.tensors: dict[str, int] = defaultdict(int)
-        """Parameters as PyTorch counts them: tensors."""
+        """The number of parameter tensors."""
         self.flops: dict[str, int] = defaultdict(int)
         self.backward_flops: dict[str, int] = defaultdict(int)
         self.saved_bytes: dict[str, int] = defaultdict(int)
         self.grad_bytes: dict[str, int] = defaultdict(int)
         self.buffer_bytes: dict[str, int] = defaultdict(int)
         self.repeats: dict[str, list[str]] = {}
-        """Paths that stand for others like them, and those others."""
+        """Blocks that were run, and the skipped blocks that they represent."""
         self.notes: list[str] = []
         self._component = "activations"
         self._running_back = False
@@ -122,7 +122,7 @@ class Tape:
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
-        """A learned tensor of the module at `path`."""
+        """Return a learned tensor of the module at `path`."""
         leaf = self._leaves.get((path, name))
         if leaf is None:
             leaf = self._leaves[path, name] = Leaf(path)
@@ -132,7 +132,7 @@ class Tape:
         return Tensor(None, count, self.size, leaf if self.train else None)
 
     def weight(self, path: str, count: int, name: str = "weight") -> Tensor:
-        """A learned tensor as a matrix product takes it: under autocast a copy, kept until autocast ends."""
+        """Return a learned tensor for a matrix product: under autocast a copy, cached until autocast ends."""
         parameter = self.parameter(path, count, name)
         if not self.amp:
             return parameter
@@ -142,7 +142,7 @@ class Tape:
         return cast
 
     def buffer(self, path: str, count: int, size: int) -> Tensor:
-        """A fixed tensor that the model owns."""
+        """Return a fixed tensor that the model owns."""
         if path not in self.buffer_bytes or self._frame is None or self._frame.recomputed is None:
             self.buffer_bytes[path] += count * size
         return Tensor(None, count, size)
@@ -173,8 +173,8 @@ class Tape:
         return None
 
     def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable) -> Tensor:
-        """Remember how `out` was made. `backward` takes its gradient and gives one per input; it refers to no tensor,
-        which would live too long."""
+        """Record how `out` was computed. `backward` takes its gradient and returns one per input; it must not refer to
+        a tensor, which would then live too long."""
         if self.train:
             edges = tuple((None, 0) if tensor is None else (tensor.node, tensor.slot) for tensor in inputs)
             if any(target is not None for target, _ in edges):
@@ -187,7 +187,7 @@ class Tape:
         return out
 
     def cast(self, x: Tensor, size: int, component: str | None = None) -> Tensor:
-        """The same elements of another size."""
+        """Convert to another element size."""
         if x.size == size:
             return x
         count, old = x.count, x.size
@@ -199,7 +199,7 @@ class Tape:
         (self.backward_flops if self._running_back else self.flops)[path] += flops
 
     def total(self, rows: dict[str, int]) -> int:
-        """A sum over all modules, those included that others stand for."""
+        """Return the sum over all modules, including skipped blocks."""
         total = 0
         for path, value in rows.items():
             times = 1
@@ -210,17 +210,17 @@ class Tape:
         return total
 
     def approximate(self, why: str) -> None:
-        """Say that the bytes of this run are an estimate."""
+        """Note that the bytes of this run are an estimate."""
         if why not in self.notes:
             self.notes.append(why)
 
     # ── many blocks ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
-        """Run numbered blocks; a run is of groups of blocks that are all alike.
+        """Run numbered blocks; the groups of a run have the same costs.
 
-        Every group of a run changes the live bytes alike, forward and backward, so that peaks are in its first or its
-        last: those between are skipped, and accounted for.
+        Every group of a run changes the live bytes by the same amount, forward and backward, so peaks occur in its
+        first or last group: those between are skipped and extrapolated.
         """
         for groups in runs:
             done, last, marks = 0, len(groups) - 1, []
@@ -243,14 +243,14 @@ class Tape:
         return x
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
-        """Run a block and keep its input alone; backward runs it again."""
+        """Run a block and keep only its input; backward runs it again."""
         self._frame = _Frame(lambda: block(x, number))
         out = block(x, number)
         self._frame = None
         return out
 
     def end_autocast(self) -> None:
-        """Forget the casts of the weights; those that backward needs live on."""
+        """Release the cached casts of weights; those that backward needs stay alive."""
         for casts, times in [*self._past_casts, (self._casts, 0)]:
             before = self.meter.state()
             casts.clear()
@@ -260,9 +260,9 @@ class Tape:
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def backward(self, loss: Tensor) -> None:
-        """Walk back: gradients are made, what was saved dies."""
+        """Run backward: gradients are allocated, and saved tensors are freed."""
         self._component, self._running_back = "temporary", True
-        root = self.new(1, loss.size)  # autograd's caller holds it to the end
+        root = self.new(1, loss.size)  # autograd's caller keeps it alive to the end
         self._deliver(loss.node, loss.slot, root)
         while self._nodes:
             node = self._nodes.pop()
@@ -286,13 +286,13 @@ class Tape:
         outputs.reverse()
         for target, slot in node.edges:
             grad = outputs.pop()
-            if shared and isinstance(target, Leaf):  # it keeps a gradient of its own
+            if shared and isinstance(target, Leaf):  # a leaf keeps its own copy
                 grad = self.new(grad.count, grad.size)
             self._deliver(target, slot, grad)
             del grad
 
     def forget_recomputed(self) -> None:
-        """Within a backward: what checkpointing recomputed is no longer needed, while what was saved stays."""
+        """Inside a backward function, release what checkpointing recomputed; what was saved stays."""
         self._unpacked = None
 
     def _deliver(self, target: Node | Leaf | None, slot: int, grad: Tensor | None) -> None:
@@ -311,7 +311,7 @@ class Tape:
             if not storage.saved:  # two gradients may be views of one storage
                 storage.saved = True
                 self.grad_bytes[target.path] += storage.size
-            if not self.has_grads:  # otherwise it is added to the gradient that is there
+            if not self.has_grads:  # otherwise it is added to the existing gradient
                 target.grad = grad
                 self.meter.move(storage, "gradients")
             return

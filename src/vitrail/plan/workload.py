@@ -1,4 +1,4 @@
-"""What a model is asked to do: the other half, beside the config, of every question about memory and time."""
+"""Workloads: the batch, precision, optimizer and other settings of a step, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ShardKind = Literal["ddp", "zero1", "zero2", "fsdp"]
 
 @dataclass(frozen=True)
 class Shard(Value):
-    """State spread over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2)."""
+    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2)."""
 
     kind: ShardKind
     devices: PositiveInt
@@ -31,10 +31,10 @@ class Shard(Value):
         """Read `fsdp:8` or a Shard."""
         if isinstance(value, Shard):
             return value
-        found = re.fullmatch(r"([^:]*):(\d{1,9})", value) if isinstance(value, str) else None
-        if found is None:
+        match = re.fullmatch(r"([^:]*):(\d{1,9})", value) if isinstance(value, str) else None
+        if match is None:
             raise VitrailError(f"shard {shown(value)} is not KIND:DEVICES; write fsdp:8, zero2:4 or ddp:2")
-        return cls(one_of("shard", found[1], get_args(ShardKind)), int(found[2]))
+        return cls(one_of("shard", match[1], get_args(ShardKind)), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.devices}"
@@ -45,7 +45,7 @@ class Workload(Value):
     """One step: a batch through the model, forward only or with backward and an optimizer."""
 
     batch: PositiveInt = 1
-    """Images per device and forward pass: with `accumulate`, the effective batch is their product."""
+    """Images per device and forward pass; the effective batch is `batch` · `accumulate`."""
     train: bool = False
     precision: Precision = "fp32"
     optimizer: Optimizer = "adamw"
@@ -54,26 +54,26 @@ class Workload(Value):
     accumulate: PositiveInt = 1
     shard: Shard | None = None
     library: Library = "vitrail"
-    """Whose implementation of the config is planned."""
+    """The library whose implementation of the config is planned."""
     adaptive_tokens: PositiveInt | None = None
-    """Patch tokens per image, for adaptive patches, where the config alone cannot say."""
+    """Patch tokens per image, for adaptive patches (default: the maximum)."""
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of one parameter: autocast keeps them in float32."""
+        """Bytes per parameter; autocast keeps parameters in float32."""
         return 2 if self.precision == "bf16" else 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes of live tensors on one device, at the step's highest point and at each phase's."""
+    """Bytes of live tensors on one device, at the peak of the step and of each phase."""
 
     peak_bytes: int
     bytes: dict[str, int]
     """By component at the peak: weights, gradients, optimizer, activations, attention_maps, weight_casts, input,
-    temporary. They add up to `peak_bytes`."""
+    temporary. Their sum is `peak_bytes`."""
     phase_peaks: dict[str, int]
-    """By phase: forward, backward, optimizer (inference has forward only)."""
+    """By phase: forward, backward, optimizer; inference has only forward."""
     exact: bool = True
-    """Proven equal to a tracker of real allocations; otherwise an estimate, and `note` says of what quality."""
+    """Whether the bytes are verified against real allocations; otherwise they are an estimate that `note` explains."""
     note: str = ""

@@ -14,7 +14,7 @@ def test_a_batch_that_does_not_fit_is_told_with_what_to_change(page: Page):
     expect(verdict).to_contain_text("It likely does not fit")
     first = page.get_by_role("region", name="What to change first").locator("li").first
     expect(first).to_contain_text("accumulate")
-    expect(first).to_contain_text("none in quality")
+    expect(first).to_contain_text("none: the effective batch")
 
 
 def test_the_largest_batch_is_one_click_away_and_back_returns(page: Page):

@@ -68,8 +68,8 @@ def reason_of(error: str) -> str:
 
     >>> reason_of("damaged JPEG (OSError: image file is truncated); replace or remove it")
     'damaged JPEG'
-    >>> reason_of("12000x12000 is 144,000,000 pixels, more than the cap of 67,108,864; tile it")
-    'more than the cap of 67,108,864'
+    >>> reason_of("12000x12000 is 144,000,000 pixels, more than the limit of 67,108,864; tile it")
+    'more than the limit of 67,108,864'
     """
     words = error.partition(";")[0].partition(" (")[0]
     return words.rpartition("pixels, ")[2] or words

@@ -20,10 +20,10 @@ from vitrail.look.draw import (
     draw_focus,
     draw_heads,
 )
-from vitrail.look.heads import attention_distance, evenly, head_entropy
+from vitrail.look.heads import attention_distance, head_entropy, uniform_attention
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.subject import Subject
-from vitrail.look.views.words import cells_on, drawn, has_cls, prefix_names, times
+from vitrail.look.views.words import cells_on, has_cls, prefix_names, style, times
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
 
@@ -63,7 +63,7 @@ def view_attention(
     if last.places is not None:
         query_name += f", mean over the {last.places.area} pixels of a patch"
     photo = subject.photo if at is None else replace(subject.photo, query=cells[min(rows)].box(*at))
-    subtitle = f"{subject.words} · {query_name} · {drawn(smooth)}"
+    subtitle = f"{subject.words} · {query_name} · {style(smooth)}"
     grids = {index: row.on_grid()[0, :, 0].cpu() for index, row in rows.items()}  # (h, r, c)
     if len(rows) == 1 and head is not None:
         name = f"Attention of layer {last.layer}, head {head}"
@@ -118,7 +118,7 @@ def view_rollout(
         cells,
         subject.photo if at is None else replace(subject.photo, query=cells.box(*at)),
         title="Attention rollout",
-        subtitle=f"{subject.words} · {len(maps)} layers, mean of heads, residual 0.5 · {output} · {drawn(smooth)}",
+        subtitle=f"{subject.words} · {len(maps)} layers, mean of heads, residual 0.5 · {output} · {style(smooth)}",
         label="share of the input token, %",
         shares=_shares(subject, rolled[0, row], layout),
         smooth=smooth,
@@ -130,7 +130,7 @@ def view_distance(subject: Subject) -> Sheet:
 
     def both(attention: AttentionMap) -> tuple[Tensor, Tensor, float, float]:
         step = cells_on(subject, attention.layout).step
-        uniform = evenly(attention)
+        uniform = uniform_attention(attention)
         distance, entropy = attention_distance(attention, step).mean(dim=0), head_entropy(attention).mean(dim=0)
         return (
             distance.cpu(),

@@ -23,7 +23,7 @@ from vitrail.look.draw import (
 from vitrail.look.pca import pca_colours
 from vitrail.look.subject import Subject
 from vitrail.look.tokens import norm_outliers, token_norms, tokens_after
-from vitrail.look.views.words import cells_on, drawn, prefix_names, times
+from vitrail.look.views.words import cells_on, prefix_names, style, times
 from vitrail.nn.adaptive import AdaptiveEmbed, to_dense, tokens_saved
 from vitrail.nn.layout import Layout
 from vitrail.parts import Adaptive
@@ -109,7 +109,7 @@ def view_pca(subject: Subject, *, layer: int | None = None, foreground: bool = F
         cells_on(subject, layout),
         subject.photo,
         title=f"Tokens after {after}",
-        subtitle=f"{subject.words} · {facts} · {drawn(smooth)}",
+        subtitle=f"{subject.words} · {facts} · {style(smooth)}",
         smooth=smooth,
     )
 

@@ -8,7 +8,7 @@ from vitrail.look.cells import Cells, cells_of
 from vitrail.look.subject import Subject
 from vitrail.nn.layout import Layout
 
-__all__ = ["cells_on", "drawn", "has_cls", "prefix_names", "times"]
+__all__ = ["cells_on", "has_cls", "prefix_names", "style", "times"]
 
 
 def has_cls(subject: Subject) -> bool:
@@ -25,7 +25,7 @@ def cells_on(subject: Subject, layout: Layout) -> Cells:
     return cells_of(subject.model.config, layout.grid, subject.photo.seen)
 
 
-def drawn(smooth: bool) -> str:
+def style(smooth: bool) -> str:
     return "drawn smooth (bilinear)" if smooth else "one square per token"
 
 

@@ -1,1 +1,1 @@
-"""`vitrail.nn` on a tape: each file is the cost of the module in nn's file of the same name."""
+"""The modules of `vitrail.nn` on a tape: each file has the cost of the modules in nn's file of the same name."""

@@ -14,14 +14,14 @@ __all__ = ["adaptive_embed"]
 def adaptive_embed(
     t: Tape, spec: Adaptive, image: Tensor, pixels: Size, tokens: int, batch: int, channels: int, width: int
 ) -> Tensor:
-    """Every pixel is gathered and projected once, whatever the tree; which patch size takes it, the images decide."""
-    t.approximate("adaptive patches depend on the images: all are taken to have the same number of tokens")
+    """Every pixel is gathered and projected once, for any tree; the patch size depends on the image."""
+    t.approximate("adaptive patches depend on the images: every image is assumed to have the same number of tokens")
     sizes = [patch.area * channels for patch in spec.patches]
     if spec.selector == "learned":
         for patch in spec.patches[1:]:
             _selector(t, image, batch * pixels.area // patch.area, channels)
     parts = []
-    for i, size in enumerate(sizes):  # as if the finest patches took everything: the work is the same for all
+    for i, size in enumerate(sizes):  # count all pixels for the finest patch: the cost is the same for all sizes
         path, rows = f"embedding.projections.{i}", 0 if i else batch * tokens
         gathered = t.new(0 if i else image.count, image.size)
         parts.append(ops.gathered_linear(t, path, gathered, size, rows, width, 0 if i else 2 * image.count * width))

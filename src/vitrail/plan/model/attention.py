@@ -1,8 +1,8 @@
 """The cost of multi-head self-attention.
 
-A kind of attention takes queries, keys and values, each (B, h, T, d). `in_order` says that queries and keys are stored
-heads first; otherwise they are views of one projection, and a matrix product copies them. Every kind also says whether
-its result is stored heads first, so that merging the heads copies it.
+Every kind of attention takes queries, keys and values, each (B, h, T, d). `in_order` means that queries and keys are
+stored heads first; otherwise they are views of one projection, and a matrix product copies them. Every kind also
+returns whether its result is stored heads first, so that merging the heads copies it.
 
 Letters: B images, T tokens, D width, h heads, d = D/h.
 """
@@ -42,7 +42,7 @@ __all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """What a block needs to know: a ViTConfig says it, and so do the stages of the other models."""
+    """The settings of a block: the fields of a ViTConfig that the stages of the other models need too."""
 
     grid: Size
     mlp: MlpKind
@@ -72,14 +72,14 @@ def placed(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
     if isinstance(position, Rotation):
-        return position.turn(t, path, q), position.turn(t, path, k), None
+        return position.rotate(t, path, q), position.rotate(t, path, k), None
     return q, k, position
 
 
 def self_attention(t: Tape, n: Sizes) -> Problem:
-    """Every token is a query and a key."""
+    """Return the sizes of self-attention, in which every token is a query and a key."""
     if n.head_width == 1:
-        t.approximate("heads of one value: which of them are copied is not proven")
+        t.approximate("heads of width 1: which tensors are copied is not verified")
     return Problem(n.batch, n.num_heads, n.tokens, n.tokens, n.head_width)
 
 
@@ -121,7 +121,7 @@ def full_mix(
 def softmax_attention(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
 ) -> Tensor:
-    """softmax(QKᵀ/√d + bias)V, every step in the open. Heads that are not `in_order` are copied for the products."""
+    """softmax(QKᵀ/√d + bias)V in explicit steps. Heads that are not `in_order` are copied for the products."""
     scores = _scores(t, path, ops.fresh(t, q), k, p, in_order)
     if bias is not None:
         scores = ops.add(t, scores, bias, "attention_maps", spread=True)
@@ -139,7 +139,7 @@ def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool
 
 
 def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tensor, Tensor]:
-    """Key and value of a token that is zero before it is projected: the projection's biases."""
+    """Return key and value of a token that is zero before the projection: the projection's biases."""
     bias = qkv_bias(t, c, n, path)
     if bias is True:
         bias = t.parameter(f"{path}.qkv", 3 * n.width, "bias")
@@ -150,7 +150,7 @@ def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tenso
 
 
 def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Tensor:
-    """The projection's own, or one that is made of the queries' and the values'."""
+    """Return whether the projection has a bias, or the bias concatenated from those of queries and values."""
     if c.qkv_bias != "no_key":
         return c.qkv_bias == "all"
     q_bias, v_bias = (t.parameter(path, n.width, name) for name in ("q_bias", "v_bias"))
@@ -167,12 +167,12 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> li
 
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
-    """What acts inside attention is computed once for all blocks."""
+    """Return whether a position inside attention is computed once for all blocks."""
     return c.position.acts_on in ("queries and keys", "scores") and not c.position.per_block
 
 
 def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
-    """What a position contributes inside attention: a rotation, a bias, or nothing."""
+    """Return what a position contributes inside attention: a rotation, a bias, or None."""
     match c.position:
         case Rotary():
             return axial_rotation(t, n.tokens, n.head_width, size)

@@ -1,4 +1,4 @@
-"""Config → the function that runs its model on a tape."""
+"""Build the function that runs a config's model on a tape."""
 
 from __future__ import annotations
 

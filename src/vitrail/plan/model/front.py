@@ -34,7 +34,9 @@ def embedding(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
             return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, c.channels, n.width)
         case Hierarchical() as spec:
             x = pyramid_embed(t, spec, image, n.patches, n.batch, c.channels, n.width)
-            gaps = c.prefix.count > 0 and n.batch > 1 and not t.amp  # between images, where the prefix's gradient is
+            gaps = (
+                c.prefix.count > 0 and n.batch > 1 and not t.amp
+            )  # in the gradient, which is a view without the prefix
             return ops.copied_back(t, x) if gaps else x
         case Adaptive() as spec:
             return adaptive_embed(t, spec, image, c.fit(c.image).fitted, n.patches, n.batch, c.channels, n.width)

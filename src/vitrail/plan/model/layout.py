@@ -1,4 +1,4 @@
-"""The sizes that travel with the tokens."""
+"""The sizes of a token sequence, passed along with the tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Sizes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much goes through a block: images, tokens and their width."""
+    """The sizes that the cost of a block depends on."""
 
     batch: int
     patches: int
-    """Patch tokens per image: the grid's cells, or fewer where patches are adaptive."""
+    """Patch tokens per image: the grid's cells, or fewer for adaptive patches."""
     tokens: int
     width: int
     num_heads: int

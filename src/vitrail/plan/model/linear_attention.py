@@ -1,4 +1,4 @@
-"""The cost of attention in linear time."""
+"""The cost of linear attention."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, 
 
 
 def feature_map(t: Tape, path: str, x: Tensor) -> Tensor:
-    return ops.copy(t, ops.activate(t, path, x))  # elu, then + 1, whose gradient is passed on
+    return ops.copy(t, ops.activate(t, path, x))  # elu, then + 1, whose gradient is passed through
 
 
 def _sum_keys(t: Tape, k: Tensor, p: Problem) -> Tensor:
-    """Σφ(K), in float32 under autocast; its gradient is spread over the keys, and copied if it has to be cast."""
+    """Σφ(K), in float32 under autocast; its gradient is expanded over the keys, and copied if it must be cast."""
     count, size, own = p.count * p.head_width, 4 if t.amp else k.size, k.size
     whole = k.count
 

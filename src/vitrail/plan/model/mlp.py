@@ -1,4 +1,4 @@
-"""The cost of a block's second half."""
+"""The cost of a block's MLP."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def conv_norm(
     kernel: int = 1,
     activation: bool = True,
 ) -> Tensor:
-    """`before` input channels per group; a kernel of so many pixels."""
+    """A convolution of `kernel` pixels with `before` input channels per group, batch norm and SiLU."""
     x = ops.Conv(t, f"{path}.conv", x, kernel * before * after, after, places, False)
     x = ops.BatchNorm(t, f"{path}.norm", x, after)
     return ops.activate(t, path, x) if activation else x
@@ -98,7 +98,9 @@ def map_transformer(
     width, places = spec.transformer_width, batch * size.area
     grid = Size(size.height // c.patch.height, size.width // c.patch.width)
     if 1 in (*c.patch, *grid):
-        t.approximate("a mobile map cut into patches one pixel wide, or into one row: copies not made are counted")
+        t.approximate(
+            "a mobile map with patches one pixel wide, or one row of patches: some counted copies are not made"
+        )
     encoder = Encoder(grid=grid, mlp=Mlp(width=c.mlp_ratio * width, activation="silu"))  # type: ignore[arg-type]
     cuts = batch * c.patch.area
     n = Sizes(batch=cuts, patches=grid.area, tokens=grid.area, width=width, num_heads=c.num_heads)
@@ -119,5 +121,5 @@ def map_transformer(
 
 
 def _unfold(t: Tape, x: Tensor) -> Tensor:
-    """Pixels into the order of patches, or back: a copy, and a copy of the gradient."""
+    """Reorder pixels into patches, or back: a copy, and a copy of the gradient."""
     return ops.copy(t, ops.copied_back(t, x))

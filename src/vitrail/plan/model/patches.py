@@ -1,4 +1,4 @@
-"""The cost of image → patches → tokens: the projection, and the convolutional stem."""
+"""The cost of the patch projection and the convolutional stem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["conv_stem", "halved", "patch_embed"]
 
 @module
 def patch_embed(t: Tape, path: str, image: Tensor, values: int, width: int, places: int, bias: bool = True) -> Tensor:
-    """Patches of so many `values` at so many `places` of the whole batch."""
+    """Project patches of `values` values each at `places` positions of the whole batch."""
     return ops.conv(t, path, image, width * values, width, places, bias)
 
 
@@ -27,7 +27,7 @@ def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, chan
 
 
 def halved(size: Size) -> Size:
-    """What a 3×3 convolution of stride 2 leaves."""
+    """Return the output size of a 3×3 convolution of stride 2."""
     return Size(-(-size.height // 2), -(-size.width // 2))
 
 

@@ -33,10 +33,10 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Sizes, x: Tens
     d, keys = n.width, n.tokens
     if c.prefix.count and not spec.prefix:
         x, keys = _patches(t, c, n, x), n.patches
-        if n.batch > 1:  # one image's patches lie together as they are
+        if n.batch > 1:  # the patches of a single image are already contiguous
             x = ops.copy(t, x)
     if c.final_norm == "none" and c.prefix.count == 0:
-        t.approximate("a pool that reads tokens in the convolution's own order copies them, which is not modelled")
+        t.approximate("attention pooling without prefix and final norm copies its tokens, which is not modelled")
     q = ops.Linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, ops.Linear(t, "pool.kv", x, d, 2 * d), 2, d)

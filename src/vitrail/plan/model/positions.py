@@ -13,7 +13,7 @@ __all__ = ["position"]
 
 @module
 def position(t: Tape, c: ViTConfig, n: Sizes, tokens: Tensor) -> Tensor:
-    """The learned table, or a fixed one, which is a buffer."""
+    """Add a learned table, or a fixed one, which is a buffer."""
     spec, count, cells = c.position, c.prefix.count, c.grid.area
     match spec:
         case SinCos1d():
@@ -32,7 +32,7 @@ def position(t: Tape, c: ViTConfig, n: Sizes, tokens: Tensor) -> Tensor:
 
 
 def _add_rows(t: Tape, n: Sizes, tokens: Tensor, count: int, of_prefix: Tensor | None, rows: Tensor) -> Tensor:
-    """Add the patches' rows, and those of as many leading prefix tokens as have one."""
+    """Add a row to each patch, and to the leading prefix tokens that have one."""
     before, patches = ops.split(t, tokens, n.batch * count * n.width, n.batch * n.patches * n.width)
     if of_prefix is not None and of_prefix.count:
         before = ops.add(t, before, ops.pad(t, of_prefix, count * n.width), spread=True)

@@ -18,7 +18,7 @@ __all__ = ["patch_merge", "pyramid_embed", "pyramid_vit"]
 
 @module
 def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tensor:
-    """2×2 tokens side by side: a copy; its gradient is copied back into the grid's order."""
+    """Concatenate 2×2 tokens, which copies them; the gradient is copied back into the grid's order."""
     x = ops.copy(t, ops.copied_back(t, x))
     normed = ops.LayerNorm(t, f"{path}.norm", x, 4 * before)
     return ops.linear(t, f"{path}.reduce", normed, 4 * before, after, bias=False)
@@ -28,7 +28,7 @@ def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tenso
 def pyramid_embed(
     t: Tape, spec: Hierarchical, image: Tensor, patches: int, batch: int, channels: int, width: int
 ) -> Tensor:
-    """So many `patches` on the last level; every level before has four times as many."""
+    """`patches` patches on the last level; every level before has four times as many."""
     widths = (*spec.widths, width)
     places = batch * patches * 4 ** len(spec.widths)
     levels = [patch_embed(t, "embedding.finest", image, channels * spec.finest.area, widths[0], places)]
@@ -78,13 +78,13 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
         x = patch_merge(t, f"{path}.merge", x, c.stages[level - 1].width, spec.width)
     start = [x]
     del x
-    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(spec.depth, apart=bool(c.drop_path) and not earlier))
+    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(spec.depth, alone=bool(c.drop_path) and not earlier))
 
 
-def _pairs(depth: int, *, apart: bool) -> list[Run]:
-    """Blocks two by two, since every other one shifts; the first stands apart if it alone drops no path."""
-    first = 1 if apart else 0
+def _pairs(depth: int, *, alone: bool) -> list[Run]:
+    """Group blocks in pairs, since every other one shifts; with `alone`, the first, which drops no path, is single."""
+    first = 1 if alone else 0
     groups = [tuple(range(i, min(i + 2, depth))) for i in range(first, depth, 2)]
     whole = [group for group in groups if len(group) == 2]
     rest = [group for group in groups if len(group) == 1]
-    return [[(0,)] if apart else [], whole, rest]
+    return [[(0,)] if alone else [], whole, rest]

@@ -10,7 +10,7 @@ __all__ = ["relative_bias"]
 
 
 def relative_bias(t: Tape, path: str, span: Size, heads: int, entries: int = 0, prefix: int = 0) -> Tensor:
-    """A bias per head and offset, laid out for every pair of patches, and framed by the prefix's entries."""
+    """A bias per head and offset, expanded to every pair of patches, with rows and columns for the prefix."""
     offsets, patches = offsets_of(span).area, span.area
     table = t.parameter(path, (offsets + entries) * heads, "table")
     t.buffer(path, patches * patches, 8)

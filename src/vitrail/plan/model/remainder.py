@@ -9,7 +9,7 @@ __all__ = ["fit_pixels"]
 
 
 def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, batch: int) -> Tensor:
-    """A resized or padded image is a new one; a cropped one is a view."""
+    """A resized or padded image is a new tensor; a cropped one is a view."""
     if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
         return image
     count = batch * c.channels * fit.fitted.area

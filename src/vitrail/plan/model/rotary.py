@@ -20,22 +20,22 @@ class Rotation:
     cos: Tensor
     sin: Tensor
 
-    def turn(self, t: Tape, path: str, x: Tensor) -> Tensor:
-        def turned(x: Tensor, by: Tensor) -> Tensor:
+    def rotate(self, t: Tape, path: str, x: Tensor) -> Tensor:
+        def scaled(x: Tensor, by: Tensor) -> Tensor:
             return ops.multiply(t, path, x, by, spread=True)
 
         first, second = ops.split(t, x, x.count // 2, x.count // 2)
         partner = ops.cat(t, ops.fresh(t, second), first)
-        return ops.add(t, turned(x, self.cos), turned(partner, self.sin))
+        return ops.add(t, scaled(x, self.cos), scaled(partner, self.sin))
 
 
 def axial_rotation(t: Tape, tokens: int, head_width: int, size: int) -> Rotation:
-    """Fixed angles: computed once for all blocks."""
+    """Fixed angles, computed once for all blocks."""
     return Rotation(t.new(tokens * head_width, size), t.new(tokens * head_width, size))
 
 
 def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, head_width: int, size: int) -> Rotation:
-    """Learned directions, so that the angles are computed, and saved, in every block."""
+    """Learned directions: angles are computed and saved in every block."""
     pairs = head_width // 2
     place = t.new(2 * patches, 4)
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
@@ -56,7 +56,7 @@ def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> 
 
 
 def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
-    """A cosine or a sine: backward makes the other one, for a cosine its negative too, then the gradient."""
+    """A cosine or sine; backward computes the other one, for a cosine also its negative, then the gradient."""
     count, size = angles.count, angles.size
     saved = t.save(path, angles)
 

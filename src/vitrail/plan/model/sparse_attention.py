@@ -13,9 +13,9 @@ __all__ = ["sparse_mix"]
 def sparse_mix(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, grid: Size, prefix: int, in_order: bool
 ) -> tuple[Tensor, bool]:
-    """Rows, columns and prefix in one softmax; every product copies its operands into its own order."""
+    """Rows, columns and prefix in one softmax; every product copies its operands into another order."""
     if in_order or p.heads == 1 or 1 in (grid.height, grid.width):
-        t.approximate("sparse attention with qk_norm, one head or one row: copies that are not made are counted")
+        t.approximate("sparse attention with qk_norm, one head or one row: some counted copies are not made")
     h, w, d, scores = grid.height, grid.width, p.head_width, p.count * grid.area
     q_grid = _patches(t, q, scores * d, prefix)
     k_grid, v_grid = (ops.copied_back(t, _patches(t, x, scores * d, prefix)) for x in (k, v))
@@ -51,6 +51,6 @@ def _patches(t: Tape, x: Tensor, count: int, prefix: int) -> Tensor:
 
 
 def _spread(t: Tape, x: Tensor, p: Problem, rows: int, prefix: int) -> Tensor:
-    """The prefix's keys or values, the same for every row of the grid."""
+    """Return the prefix's keys or values, expanded to every row of the grid."""
     count = p.count * prefix * p.head_width
     return ops.expand(t, ops.narrow(t, x, count), count * rows)

@@ -62,8 +62,8 @@ def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 
 def runs(c: ViTConfig) -> list[Run]:
-    """Like blocks. The first drops no path and is the last to let go of a shared position; windows shift in every
-    other one; a shared bias gets its first gradient in the last."""
+    """Group blocks of equal cost. The first drops no path and is the last to release a shared position; windows shift
+    in every other one; a shared bias gets its first gradient in the last."""
     depth = c.depth
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1

@@ -1,4 +1,4 @@
-"""The cost of windowed attention: cut into windows, mix inside them, put together again.
+"""The cost of windowed attention: split into windows, mix inside them, join them again.
 
 Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d values per head.
 """
@@ -30,21 +30,21 @@ class CutGrid(Windows):
 
     @property
     def wider(self) -> bool:
-        """The padding makes rows longer, so that cutting it off leaves gaps."""
+        """Whether padding makes rows longer, so that removing it leaves gaps."""
         return self.padded.width != self.grid.width
 
     @property
     def masked(self) -> bool:
-        """Some patches of a window may not meet."""
+        """Whether some patches of a window must not attend to each other."""
         return self.shifted or (self.sticks_out and not self.zeros)
 
     @property
     def thin(self) -> bool:
-        """Windows as wide as the grid, or of one row or column: some of their axes are one as they lie."""
+        """Whether windows are as wide as the grid, or have one row or column, so that some axes are contiguous."""
         return self.across.width == 1 or 1 in self.window
 
     def in_place(self, prefix: int) -> bool:
-        """Windows that follow each other as tokens do need no copy; with a prefix, only the whole grid does not."""
+        """Return whether splitting needs no copy: windows are contiguous or, with a prefix, the whole grid."""
         runs = (self.across.width == 1 or self.window.height == 1) and not self.sticks_out and not self.shifted
         return runs and (self.across.area == 1 or prefix == 0)
 
@@ -62,11 +62,13 @@ def windowed_mix(
     padding: tuple[Tensor, Tensor] | None,
     in_order: bool,
 ) -> tuple[Tensor, bool]:
-    """`padding`: the key and the value of a padded patch, where padding takes part."""
+    """Attention within windows; `padding` is the key and value of padding that takes part in attention."""
     in_place = windows.in_place(prefix)
     gaps = p.heads == 1 and windows.higher and not windows.wider and not prefix
     if (windows.thin and not in_place) or gaps:
-        t.approximate("windows of whole rows, of one row or column, or padded below one head: copies are not proven")
+        t.approximate(
+            "windows of whole rows, of one row or column, or padded below with one head: copies are not verified"
+        )
     count, size = windows.across.area, windows.window.area
     keys = size + prefix
     key, value = padding or (None, None)
@@ -83,7 +85,7 @@ def windowed_mix(
     if scores is not None:
         own = p.heads if bias is not None else 1
         scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None)
-        if allowed is not None and p.batch > 1:  # windows have masks of their own: one for each must be made
+        if allowed is not None and p.batch > 1:  # windows have different masks: the expanded ones must be copied
             scores = ops.copy(t, scores)
     problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
@@ -117,7 +119,7 @@ def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) 
     height, width = windows.padded
     fill = t.cast(fill, x.size)
     if width > grid.width:
-        if not windows.shifted:  # cutting the padding's gradient off leaves gaps
+        if not windows.shifted:  # removing the padding's gradient leaves gaps
             x = ops.copied_back(t, x)
         x = ops.cat(t, x, ops.expand(t, fill, values * grid.height * (width - grid.width)))
     if height > grid.height:

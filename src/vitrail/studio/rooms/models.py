@@ -12,7 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.published import DOUBTS, FOLKLORE, Result, best
+from vitrail.plan.published import DOUBTS, MISQUOTE, Result, best
 from vitrail.presets import PRESETS
 from vitrail.studio.controls import CardChoice, Work, choice, number
 from vitrail.studio.plans import Pair, card_of, workload_of
@@ -104,7 +104,7 @@ def models(asked: Annotated[Question, Query()]) -> Answer:
             found.append(_entry(_planned(name, _image(name, asked.same_side), workload)))
         except VitrailError as error:
             missing.append(f"{name}: {error}")
-    said = f"Often said: {FOLKLORE.about}, {FOLKLORE.said}. True: {FOLKLORE.true}; {FOLKLORE.why}."
+    said = f"Often said: {MISQUOTE.about}, {MISQUOTE.said}. True: {MISQUOTE.true}; {MISQUOTE.why}."
     return Answer(models=found, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=said)
 
 

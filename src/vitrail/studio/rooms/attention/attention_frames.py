@@ -17,7 +17,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.capture import AttentionMap, capture
 from vitrail.look.cells import Cells
-from vitrail.look.heads import attention_distance, evenly, head_entropy
+from vitrail.look.heads import attention_distance, head_entropy, uniform_attention
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on, prefix_names
@@ -63,7 +63,7 @@ def attend(subject: Subject) -> Attended:
 
     def keep(found: AttentionMap) -> tuple[LayerHeads, Rows | None, AttentionMap]:
         found = _one_place(found)
-        step, even = cells_on(subject, found.layout).step, evenly(found)
+        step, even = cells_on(subject, found.layout).step, uniform_attention(found)
         distance, entropy = attention_distance(found, step)[0], head_entropy(found)[0]
         layer = LayerHeads(
             name=found.name,
