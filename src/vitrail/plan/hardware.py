@@ -238,8 +238,11 @@ class Verdict:
 
 def verdicts(memory: Memory, target: Card, scratch_bytes: int = 0) -> tuple[Verdict, ...]:
     """Return the optimistic, likely and safe verdicts: modelled, not measured."""
-    needed = [(allowance.name, needed_bytes(memory, allowance, scratch_bytes)) for allowance in ALLOWANCES]
-    return tuple(Verdict(name=name, needed_bytes=size, free_bytes=target.visible_bytes - size) for name, size in needed)
+    sizes = [needed_bytes(memory, allowance, scratch_bytes) for allowance in ALLOWANCES]
+    return tuple(
+        Verdict(name=allowance.name, needed_bytes=size, free_bytes=target.visible_bytes - size)
+        for allowance, size in zip(ALLOWANCES, sizes, strict=True)
+    )
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────
