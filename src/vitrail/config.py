@@ -178,7 +178,7 @@ class PyramidStage(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(_Config):
-    """Stages of windowed attention with relative bias; grids get coarser and wider, as in Swin (arXiv 2103.14030)."""
+    """Stages of windowed attention with relative bias, on ever coarser grids, as Swin (arXiv 2103.14030)."""
 
     KIND: ClassVar[str] = "pyramid"
 

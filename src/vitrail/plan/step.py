@@ -21,7 +21,7 @@ _LIBRARIES = {"vitrail": build, "timm": peers.build_timm, "huggingface": peers.b
 
 @dataclass(frozen=True)
 class Step:
-    """The tape of a step, and the peak of each phase, without weights, gradients and optimizer state."""
+    """The tape of a step, and the peak of each phase, without what stays allocated throughout a step."""
 
     tape: Tape
     phase_peaks: dict[str, int]
