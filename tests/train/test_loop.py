@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from training import CONFIG, RICH, begin, interrupt_after, job_of, losses, same_weights, shapes
-from vitrail.data.source import Part
+from vitrail.data.source import Subset
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError
 from vitrail.train import state
@@ -194,7 +194,7 @@ def test_training_learns(tmp_path: Path):
         tmp_path,
         Recipe(steps=60, batch=16, lr=5e-3),
         config=CONFIG.but(dropout=0.0, drop_path=0.0),
-        source=Part(shapes(), np.arange(16)),
+        source=Subset(shapes(), np.arange(16)),
     )
     told = [loss for _, loss in losses(tmp_path)]
     assert np.mean(told[-5:]) < 0.5 * np.mean(told[:5])

@@ -12,7 +12,7 @@ from vitrail.data.classes import ClassFolder, class_folders
 from vitrail.data.idx import has_idx, open_idx
 from vitrail.data.parquet import ParquetTables
 from vitrail.data.shapes import Shapes
-from vitrail.data.source import Part, Source, Split
+from vitrail.data.source import Source, Split, Subset
 from vitrail.data.tar import TarShards
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -88,4 +88,4 @@ def _held_out(source: Source, split: Split, name: Path) -> Source:
         len(indices) > 0,
         f"{name} has {len(source)} images, too few to hold any out as a test split; give a test split",
     )
-    return Part(source, indices)
+    return Subset(source, indices)

@@ -10,7 +10,7 @@ import numpy as np
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError, Pixels, decode
 
-__all__ = ["ArraySource", "Part", "Source", "Split", "check_labels", "decode_named"]
+__all__ = ["ArraySource", "Source", "Split", "Subset", "check_labels", "decode_named"]
 
 Split = Literal["train", "test"]
 
@@ -50,7 +50,7 @@ class ArraySource:
         return self.images[index], int(self.labels[index])
 
 
-class Part:
+class Subset:
     """A subset of another source, by index."""
 
     def __init__(self, source: Source, indices: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.data.source import Part, Source
+from vitrail.data.source import Source, Subset
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.train.batches import in_order
@@ -77,4 +77,4 @@ def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: i
 def evenly(source: Source, limit: int | None) -> Source:
     """At most `limit` images, evenly spread over the source."""
     count = min(limit or len(source), len(source))
-    return Part(source, np.arange(count) * len(source) // count)
+    return Subset(source, np.arange(count) * len(source) // count)
