@@ -15,11 +15,7 @@ from vitrail.charts.sheet import Sheet
 from vitrail.errors import require
 from vitrail.geometry import Size, position_id
 from vitrail.look.capture import AttentionMap, capture
-from vitrail.look.draw import (
-    draw_distance,
-    draw_focus,
-    draw_heads,
-)
+from vitrail.look.draw import draw_distance, draw_focus, draw_heads
 from vitrail.look.heads import attention_distance, head_entropy, uniform_attention
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.subject import Subject

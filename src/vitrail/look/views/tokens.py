@@ -15,11 +15,7 @@ from vitrail.config import MobileConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.cells import Cells, cells_of
-from vitrail.look.draw import (
-    draw_patches,
-    draw_quadtree,
-    draw_tokens,
-)
+from vitrail.look.draw import draw_patches, draw_quadtree, draw_tokens
 from vitrail.look.pca import pca_colours
 from vitrail.look.subject import Subject
 from vitrail.look.tokens import norm_outliers, token_norms, tokens_after

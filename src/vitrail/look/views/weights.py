@@ -5,10 +5,7 @@ from __future__ import annotations
 from vitrail.charts.sheet import Sheet
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
-from vitrail.look.draw import (
-    draw_filters,
-    draw_positions,
-)
+from vitrail.look.draw import draw_filters, draw_positions
 from vitrail.look.filters import projection_filters
 from vitrail.look.positions import position_similarity
 from vitrail.look.subject import Subject
