@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
@@ -19,6 +19,7 @@ __all__ = ["Pair", "PlanQuestion", "Shape", "card_of", "described", "divides", "
 Pair = Annotated[
     Size | tuple[int, ...],
     PlainValidator(tuple),
+    PlainSerializer(list),
     WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
 ]
 """A height and a width, or a row and a column, as a JSON array."""
