@@ -1,1 +1,1 @@
-"""The studio: a local page that shows what a front end does to your image, and what choices cost."""
+"""The studio: a local web page that shows what a ViT's front end does to your image, and what each choice costs."""

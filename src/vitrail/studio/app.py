@@ -1,4 +1,4 @@
-"""The studio as an application: the guard, the rooms, and the built page from memory."""
+"""The studio as a FastAPI application: the guard, the rooms' endpoints, and the built page, served from memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["create_api", "create_app", "read_page"]
 
 
 def create_api() -> FastAPI:
-    """The rooms' questions and answers, without the page and the session that answers them."""
+    """Return the API of all rooms, without the page and without a session: enough for the schema."""
     app = FastAPI(title="vitrail studio", version=__version__, docs_url=None, redoc_url=None, responses=RESPONSES)
     install(app)
     for room in (shared, *ROOMS.values()):
@@ -30,7 +30,7 @@ def create_api() -> FastAPI:
 
 
 def create_app(session: Session, *, hosts: frozenset[str], token: str | None = None) -> FastAPI:
-    """The application for one session, answering to `hosts` (name:port) only."""
+    """Return the application for one session. It answers requests for `hosts` (name:port) only."""
     app = create_api()
     app.state.session = session
     app.add_middleware(Guard, hosts=hosts, token=token)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def create_app(session: Session, *, hosts: frozenset[str], token: str | None = N
 
 
 def _serve(app: FastAPI, page: dict[str, bytes]) -> None:
-    """Every file of the page at its own fixed address: nothing that a client names is opened."""
+    """Give every file of the page a fixed route, so that no path from a client is ever opened."""
     for name, data in page.items():
         path = "/" if name == "index.html" else f"/{name}"
         app.add_api_route(path, _sender(name, data), methods=["GET"], include_in_schema=False)
@@ -47,22 +47,22 @@ def _serve(app: FastAPI, page: dict[str, bytes]) -> None:
 
 def _sender(name: str, data: bytes) -> Callable[[], Response]:
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    # names under assets/ carry a hash of their content
+    # file names under assets/ contain a hash of their content
     cache = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-store"
     return lambda: Response(data, media_type=kind, headers={"Cache-Control": cache})
 
 
 def read_page() -> dict[str, bytes]:
-    """The built page, by path."""
+    """Return the files of the built page, by path."""
     root = files("vitrail.studio") / "static"
-    found = dict(_files(root, "")) if root.is_dir() else {}
-    require("index.html" in found, "the studio's page is not built; run make setup, or install a released vitrail")
-    return found
+    page = dict(_files(root, "")) if root.is_dir() else {}
+    require("index.html" in page, "the studio's page is not built; run make setup, or install a released vitrail")
+    return page
 
 
 def _files(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+    contents: list[tuple[str, bytes]] = []
     for entry in folder.iterdir():
         name = f"{prefix}{entry.name}"
-        found += _files(entry, f"{name}/") if entry.is_dir() else [(name, entry.read_bytes())]
-    return found
+        contents += _files(entry, f"{name}/") if entry.is_dir() else [(name, entry.read_bytes())]
+    return contents

@@ -1,11 +1,11 @@
-"""How arrays travel to the page: one frame, uint8, ready for a canvas.
+"""Arrays for the page: one binary frame of uint8 arrays, ready for a canvas.
 
     4 bytes     length of the header, little-endian
     header      JSON, a `Header`
-    the rest    the arrays' bytes, one after the other, in the header's order, rows first
+    arrays      their bytes, concatenated in the header's order, each in row-major order
 
-A byte b stands for low + (high − low) · b / 255; a picture (height, width, 3) has low 0 and high 255. `facts` is what
-belongs to the arrays. web/src/lib/frame.ts reads it. An endpoint that answers with a frame says so with its header:
+A byte b stands for low + (high − low) · b / 255; a picture (height, width, 3) has low 0 and high 255. `facts` is JSON
+that belongs to the arrays. web/src/lib/frame.ts reads a frame. An endpoint declares the header as its response model:
 
     @router.get("/NAME/maps", response_class=Frame, response_model=Header[Facts])
 """
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=BaseModel)
 
 
 class NoFacts(BaseModel):
-    """The facts of arrays that speak for themselves."""
+    """The facts of arrays that need none."""
 
 
 class Plane(BaseModel):
@@ -36,14 +36,14 @@ class Plane(BaseModel):
 
 
 class Header(BaseModel, Generic[F]):
-    """The JSON at the beginning of a frame of arrays; see vitrail/studio/arrays.py."""
+    """The JSON header of a frame of arrays; see vitrail/studio/arrays.py."""
 
     facts: F
     arrays: list[Plane]
 
 
 class Frame(JSONResponse):
-    """A response that begins with JSON, whose schema the endpoint's `response_model` is; the bytes follow it."""
+    """A binary response. The endpoint's `response_model` is the schema of its JSON header."""
 
     media_type = "application/octet-stream"
 
@@ -52,7 +52,7 @@ class Frame(JSONResponse):
 
 
 def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray]) -> Frame:
-    """Pack facts and arrays; uint8 goes as it is, anything else is scaled from its own range."""
+    """Pack facts and arrays. uint8 arrays are sent unchanged; others are scaled from their own range."""
     planes, parts = [], []
     for name, array in arrays.items():
         low, high, scaled = _bytes(np.asarray(array))

@@ -1,7 +1,7 @@
-"""What may be asked, said once: the server checks it, and the page draws its controls from it.
+"""The parameters of all rooms, defined once: the server validates them, and the page draws its controls from them.
 
-A group is a pydantic model; a room's question is a class of groups. A field's range, unit and help become the checks
-of FastAPI and the answer of /api/controls, so that the page holds none of them.
+A group is a pydantic model; a room's question inherits from groups. FastAPI validates each field by its range, and
+/api/controls sends range, unit and help to the page, which therefore repeats none of them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def number(
     step: float = 1,
     scale: Literal["linear", "log"] = "linear",
 ) -> Any:
-    """A slider. `step` is the slider's; any value in the range may be typed or asked."""
+    """Return a field drawn as a slider. `step` limits the slider alone: any value in the range is valid."""
     extra: dict[str, Any] = {"unit": unit, "step": step, "scale": scale}
     return Field(default, ge=low, le=high, title=label, description=about, json_schema_extra=extra)
 
 
 def choice(default: Any, *, label: str, about: str, words: dict[str, str] | None = None, source: str = "") -> Any:
-    """One of a few. `words` are what people read; `source` names options that only the session knows."""
+    """Return a field with a few options. `words` label them; `source` names a list that only the session has."""
     extra: dict[str, Any] = {"words": words or {}, "source": source}
     return Field(default, title=label, description=about, json_schema_extra=extra)
 
@@ -56,41 +56,41 @@ Name = Annotated[str, StringConstraints(max_length=200)]
 
 
 class Group(BaseModel):
-    """The base of all questions: what is not named is refused."""
+    """The base of all questions; unknown parameters are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Planned(Group):
-    model: Name = choice("B/16", label="Model", about="Width, depth, heads: whose costs are planned", source="models")
+    model: Name = choice("B/16", label="Model", about="A preset: width, depth, heads", source="models")
 
 
 class Geometry(Group):
-    height: int = number(224, 16, 2048, step=8, unit="px", label="Image height", about="Of the image the model gets")
-    width: int = number(224, 16, 2048, step=8, unit="px", label="Image width", about="Of the image the model gets")
+    height: int = number(224, 16, 2048, step=8, unit="px", label="Image height", about="Height of the model's input")
+    width: int = number(224, 16, 2048, step=8, unit="px", label="Image width", about="Width of the model's input")
     patch_height: int = number(16, 2, 64, unit="px", label="Patch height", about="Rows of pixels in a patch")
     patch_width: int = number(16, 2, 64, unit="px", label="Patch width", about="Columns of pixels in a patch")
     remainder: Literal["pad", "crop", "resize"] = choice(
         "pad",
-        label="What doesn't divide",
-        about="Pad with masked pixels, crop the edge away, or resize to the nearest size that divides",
+        label="Remainder",
+        about="If patches do not divide the image: pad it with masked pixels, crop its edges, or resize it",
         words={"pad": "pad", "crop": "crop", "resize": "resize"},
     )
 
 
 class Work(Group):
     batch: int = number(32, 1, 4096, scale="log", label="Batch", about="Images per device and forward pass")
-    train: bool = choice(True, label="Training", about="A step with backward and optimizer; otherwise inference")
+    train: bool = choice(True, label="Training", about="Plan a step with backward and optimizer; otherwise inference")
     precision: Precision = choice(
         "amp-bf16",
         label="Precision",
-        about="Of weights and arithmetic",
+        about="Data types of weights and arithmetic",
         words={"fp32": "fp32", "amp-bf16": "mixed bf16", "amp-fp16": "mixed fp16", "bf16": "pure bf16"},
     )
     optimizer: Optimizer = choice(
         "adamw",
         label="Optimizer",
-        about="Its state and temporaries count in training; adafactor and 8-bit AdamW are estimates",
+        about="Its state and temporaries count in training; Adafactor and 8-bit AdamW are estimates",
         words={
             "sgd": "SGD",
             "momentum": "SGD + momentum",
@@ -101,10 +101,12 @@ class Work(Group):
         },
     )
     attention: AttentionKernel = choice(
-        "flash", label="Attention", about="The kernel: eager keeps attention maps, the others do not"
+        "flash", label="Attention", about="The attention kernel: eager stores attention maps, the others do not"
     )
     checkpointing: bool = choice(
-        False, label="Checkpointing", about="Keep only each block's input; about a third more compute, not 2–3×"
+        False,
+        label="Checkpointing",
+        about="Store only each block's input: about a third more compute, not 2–3×",
     )
     accumulate: int = number(
         1, 1, 256, scale="log", label="Accumulate", about="Forward and backward passes per optimizer step"
@@ -112,30 +114,30 @@ class Work(Group):
     shard: Literal["none", "ddp", "zero1", "zero2", "fsdp"] = choice(
         "none",
         label="Sharding",
-        about="What is spread over devices: nothing (ddp), optimizer (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP)",
+        about="What devices share: nothing (DDP), optimizer state (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP)",
         words={"none": "one device", "ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "fsdp": "FSDP"},
     )
-    devices: int = number(8, 1, 64, scale="log", label="Devices", about="Cards that share the state")
+    devices: int = number(8, 1, 64, scale="log", label="Devices", about="Number of devices that share the state")
 
 
 class CardChoice(Group):
-    card: Name = choice("rtx-4090", label="Card", about="By name, or by its memory, like 24GiB", source="cards")
+    card: Name = choice("rtx-4090", label="Card", about="A name, or an amount of memory such as 24GiB", source="cards")
 
 
 class Pictured(Group):
-    """For rooms that look at the image."""
+    """For rooms that use the image."""
 
-    image: Name = choice("cat", label="Image", about="An uploaded image's id, or a bundled image", source="images")
+    image: Name = choice("cat", label="Image", about="A bundled image, or the id of an uploaded one", source="images")
 
 
 class Loaded(Pictured):
-    """For rooms that look into a model: which one, on the image."""
+    """For rooms that read a loaded model."""
 
-    weights: Name = choice("default", label="Weights", about="The model that looks", source="weights")
+    weights: Name = choice("default", label="Weights", about="The loaded model", source="weights")
 
 
 class Seen(Loaded):
-    """For rooms that run it: how large the image is, too."""
+    """For rooms that run the model at a chosen input size."""
 
     seen: int = number(
         0,
@@ -143,8 +145,8 @@ class Seen(Loaded):
         512,
         step=16,
         unit="px",
-        label="Seen at",
-        about="Side of the square that the model gets, to the nearest patch; 0: as trained, larger if that is coarse",
+        label="Input size",
+        about="Side of the square input, rounded to whole patches; 0: the training size, or larger if coarse",
     )
 
 
@@ -156,12 +158,12 @@ class Asking(Seen):
         -1,
         4095,
         label="Token",
-        about="Its place in the sequence, the prefix first; −1 leaves it to the room: CLS, or the patch in the middle",
+        about="Index in the sequence, prefix first; −1: the room's default, CLS or the patch in the middle",
     )
 
 
 class Control(BaseModel):
-    """One control, as the page draws it."""
+    """One control of the page."""
 
     kind: Literal["number", "choice", "flag", "text"]
     label: str
@@ -173,13 +175,13 @@ class Control(BaseModel):
     step: float | None = None
     scale: Literal["linear", "log"] = "linear"
     options: list[Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]] = []
-    """Value and words."""
+    """Pairs of value and label."""
     source: str = ""
-    """Which of the session's lists has the options: models, weights, images or cards."""
+    """The session's list that has the options: models, weights, images or cards."""
 
 
 def controls_of(question: type[BaseModel]) -> dict[str, Control]:
-    """A question's fields as controls, in their order."""
+    """Return the fields of a question as controls, in order."""
     return {name: _control(name, question) for name in question.model_fields}
 
 
@@ -187,17 +189,17 @@ def _control(name: str, question: type[BaseModel]) -> Control:
     field, schema = question.model_fields[name], question.model_json_schema()["properties"][name]
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
-    said = {"label": field.title, "help": field.description, "default": field.default}
+    common = {"label": field.title, "help": field.description, "default": field.default}
     if field.annotation is bool:
-        return Control(kind="flag", **said)  # type: ignore[arg-type]
+        return Control(kind="flag", **common)  # type: ignore[arg-type]
     if "minimum" in schema:
-        ranged = {key: schema[key] for key in ("minimum", "maximum", "step", "unit", "scale")}
-        return Control(kind="number", **said, **ranged)  # type: ignore[arg-type]
+        limits = {key: schema[key] for key in ("minimum", "maximum", "step", "unit", "scale")}
+        return Control(kind="number", **common, **limits)  # type: ignore[arg-type]
     words = extra["words"]
     assert isinstance(words, dict)
     options = [(value, words.get(value, value)) for value in get_args(field.annotation)]
     kind = "choice" if options or extra["source"] else "text"
-    return Control(kind=kind, **said, options=options, source=extra["source"])  # type: ignore[arg-type]
+    return Control(kind=kind, **common, options=options, source=extra["source"])  # type: ignore[arg-type]
 
 
 CARD_WORDS = [(entry.key, f"{entry.name} · {entry.visible_bytes / 2**30:.1f} GiB") for entry in CARDS]

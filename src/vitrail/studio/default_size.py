@@ -1,4 +1,4 @@
-"""How large a model sees the image where nobody says: as it was trained, or larger where that shows too little."""
+"""The default input size of a loaded model: its training size, or larger where that grid is coarse."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vitrail.studio.session import Session
 __all__ = ["default_size"]
 
 COARSE, FINE = 14, 24
-"""Patches along the shorter side: fewer than COARSE show little of an image, and FINE show enough."""
+"""Patches along the shorter side: a grid with fewer than COARSE is enlarged to FINE."""
 
 
-def default_size(asked: Seen, here: Session, *, fine: int = FINE) -> int:
-    """A side in pixels for `Session.subject`; 0 is the size that the model was trained at."""
-    config = here.config(asked.weights)
+def default_size(asked: Seen, session: Session, *, fine: int = FINE) -> int:
+    """Return a side in pixels for `Session.subject`; 0 means the training size."""
+    config = session.config(asked.weights)
     if asked.seen or not isinstance(config, ViTConfig) or min(config.grid) >= COARSE:
         return asked.seen
     return fine * max(config.patch)

@@ -1,4 +1,4 @@
-"""One shape for every error that the studio answers with: {"error": "one line", "status": 400}."""
+"""One JSON shape for every error response: {"error": "one line", "status": 400}."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RESPONSES", "BusyError", "Failure", "failure", "install"]
 
 
 class Failure(BaseModel):
-    """What went wrong, in a line for people, and the HTTP status beside it."""
+    """A one-line message and the HTTP status."""
 
     error: str
     status: int
@@ -25,26 +25,26 @@ class Failure(BaseModel):
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"content": {"application/json": {"schema": Failure.model_json_schema()}}, "description": words}
     for status, words in (
-        (400, "Asked for something that does not exist or cannot be"),
-        (403, "Asked by another page"),
+        (400, "The request asks for something that does not exist or is impossible"),
+        (403, "The request comes from another site"),
         (413, "The body is too large"),
         (422, "A parameter is missing, unknown or out of range"),
-        (503, "Another computation takes too long"),
+        (503, "The computation takes too long"),
     )
 }
 
 
 class BusyError(VitrailError):
-    """A computation took longer than it may."""
+    """Raised when a computation exceeds its time limit."""
 
 
 def failure(status: int, line: str) -> JSONResponse:
-    """The one shape."""
+    """Return an error response."""
     return JSONResponse(Failure(error=one_line(line), status=status).model_dump(), status_code=status)
 
 
 def install(app: FastAPI) -> None:
-    """Give every way to fail the one shape."""
+    """Register handlers that turn every exception into an error response."""
 
     @app.exception_handler(BusyError)
     def busy(_: Request, error: BusyError) -> JSONResponse:
@@ -58,14 +58,14 @@ def install(app: FastAPI) -> None:
     def parameter(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-        return failure(422, f"{name}: {first['msg'].lower()}; /api/controls says what it may be")
+        return failure(422, f"{name}: {first['msg'].lower()}; /api/controls lists what is allowed")
 
     @app.exception_handler(HTTPException)
     def status(_: Request, error: HTTPException) -> JSONResponse:
-        answer = failure(error.status_code, f"{error.detail}; the page's own addresses are in /openapi.json")
+        answer = failure(error.status_code, f"{error.detail}; /openapi.json lists all addresses")
         answer.headers.update(error.headers or {})
         return answer
 
     @app.exception_handler(Exception)
     def bug(_: Request, error: Exception) -> JSONResponse:
-        return failure(500, f"a bug in the studio ({type(error).__name__}); see the terminal it runs in")
+        return failure(500, f"a bug in the studio ({type(error).__name__}); see the terminal that runs it")

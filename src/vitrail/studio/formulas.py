@@ -1,4 +1,4 @@
-"""A formula with its symbols, and again with the numbers in their place."""
+"""A formula in symbols, and the same formula with numbers substituted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ class Formula(BaseModel):
     name: str
     symbols: str
     numbers: str
-    """The same with numbers, and the value after the last equals sign."""
+    """The formula with numbers substituted; the result follows the last equals sign."""
 
 
 def short(value: float) -> str:
-    """
+    """Format a number with thousands separators and about four digits.
+
     >>> short(196), short(1048576), short(35.1276)
     ('196', '1,048,576', '35.13')
     """

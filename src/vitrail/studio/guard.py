@@ -1,14 +1,14 @@
-"""Who may ask: only a page that the studio served, in a browser that reached it by its own name.
+"""Access control: only the studio's own page may use the API.
 
-Before anything else sees a request:
+Every request is checked before anything else reads it:
 
-    Host             exactly one of the names that the studio prints: a rebound name gets nowhere
-    Origin           the studio's own, where the browser sends one
-    Sec-Fetch-Site   same-origin, or typed by a person; another site may link to the page, not to its numbers
-    token            beyond loopback, in the printed link once, then in a cookie
-    body             at most 16 MiB, counted as it arrives, and soon
+    Host             must be one of the names that the studio printed, which defeats DNS rebinding
+    Origin           must be the studio's own if the browser sends one
+    Sec-Fetch-Site   must be same-origin or none; another site may link to the page, but not to the API
+    token            required beyond loopback: first in the printed link, then in a cookie
+    body             at most 16 MiB, counted while it arrives, within a time limit
 
-There is no CORS: no header lets another origin read an answer.
+There are no CORS headers, so no other origin can read a response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware: refuse what is not ours to answer, and mark what is."""
+    """ASGI middleware that refuses foreign requests and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
@@ -54,7 +54,7 @@ class Guard:
                 await self.app(scope, receive, send)
             return
 
-        async def marked(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -67,30 +67,30 @@ class Guard:
         body = b"" if refusal else await _body(scope, receive)
         answer = refusal or (body if isinstance(body, Response) else None)
         if answer is not None:
-            await answer(scope, receive, marked)
+            await answer(scope, receive, send_with_headers)
             return
         assert isinstance(body, bytes)
-        await self.app(scope, _replay(body, receive), marked)
+        await self.app(scope, _replay(body, receive), send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         host, origin, site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
         if len(headers.getlist("host")) != 1 or host not in self.hosts:
-            return failure(403, "this name is not the studio's; use the link that it printed")
+            return failure(403, "this host name is not the studio's; use the link that it printed")
         if origin is not None and origin != f"http://{host}":
-            return failure(403, "another origin may not ask; use the studio's own page")
-        followed = (
+            return failure(403, "requests from another origin are refused; use the studio's own page")
+        is_link = (
             scope["method"] == "GET"
             and not path.startswith("/api/")
             and headers.get("sec-fetch-mode") == "navigate"
             and headers.get("sec-fetch-dest") == "document"
         )
-        if site not in (None, "same-origin", "none") and not followed:
-            return failure(403, "another site may not ask; use the studio's own page")
+        if site not in (None, "same-origin", "none") and not is_link:
+            return failure(403, "requests from another site are refused; use the studio's own page")
         return None if self.token is None else self._admit(scope, headers)
 
     def _admit(self, scope: Scope, headers: Headers) -> Response | None:
-        """Beyond loopback: the token in the link becomes a cookie, and the cookie is asked for ever after."""
+        """Check the token: the link's token is stored as a cookie, and every later request must send that cookie."""
         assert self.token is not None
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         if _same(dict(query).get("token", ""), self.token) and scope["path"] == "/":
@@ -135,7 +135,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes | Response:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body as one message, then whatever comes: the client leaving."""
+    """Return a `receive` that gives the whole body as one message, then forwards to the original."""
     first = True
 
     async def replay() -> Message:

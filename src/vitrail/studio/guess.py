@@ -1,4 +1,4 @@
-"""What a model says an image is: its most likely classes."""
+"""A model's prediction for an image: its most likely classes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NAMED = 10
 
 
 class Guess(BaseModel):
-    """The most likely classes, most likely first."""
+    """The most likely classes, in descending order."""
 
     image: Pair
     names: list[str]
     probabilities: list[float]
     classes: int
     named: bool
-    """Whether the checkpoint says what its outputs are called."""
+    """Whether the checkpoint has names for its classes."""
 
 
 def guess_of(logits: Tensor, labels: tuple[str, ...], image: Pair) -> Guess:
-    """From the logits of one image, whose height and width the model got."""
+    """Return the prediction from the logits of one image; `image` is the size of the model's input."""
     likely = logits.softmax(dim=-1).topk(min(NAMED, len(logits)))
     return Guess(
         image=image,

@@ -1,10 +1,10 @@
-"""From what the page asks to what the planner takes: a config, a workload, a card."""
+"""Convert the page's questions into the planner's values: a config, a workload, a card."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
@@ -16,20 +16,25 @@ from vitrail.studio.session import Session
 __all__ = ["Pair", "PlanQuestion", "Shape", "card_of", "described", "divides", "sizes", "workload_of"]
 
 
-Pair = Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-"""A height and a width, in an answer."""
+Pair = Annotated[
+    Size | tuple[int, ...],
+    PlainValidator(tuple),
+    PlainSerializer(list),
+    WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
+]
+"""A height and a width, or a row and a column, as a JSON array."""
 
 
 class Shape(Planned, Geometry):
-    """What a config is made of."""
+    """The parameters of a config."""
 
 
 class PlanQuestion(Shape, Work, CardChoice):
-    """What `vitrail plan` asks."""
+    """The parameters of `vitrail plan`."""
 
 
 def sizes(asked: Geometry) -> tuple[Size, Size]:
-    """Image and patch."""
+    """Return the image and patch sizes."""
     return Size(asked.height, asked.width), Size(asked.patch_height, asked.patch_width)
 
 
@@ -38,11 +43,11 @@ def divides(asked: Geometry) -> bool:
     return image.height % patch.height == 0 and image.width % patch.width == 0
 
 
-def described(asked: Shape, here: Session) -> ViTConfig:
-    """The model at the asked image and patch; the remainder matters only where there is one."""
-    base = here.planned(asked.model)
+def described(asked: Shape, session: Session) -> ViTConfig:
+    """Return the model's config with the question's image, patch and remainder."""
+    base = session.planned(asked.model)
     image, patch = sizes(asked)
-    if asked.remainder == "resize":  # then that is the image the model gets
+    if asked.remainder == "resize":  # the model's input is the resized image
         image = fit(image, patch, remainder="resize").fitted
     remainder = "error" if divides(asked) or asked.remainder == "resize" else asked.remainder
     return base.but(image=image, embedding=base.embedding.with_patch(patch), remainder=remainder)

@@ -1,4 +1,4 @@
-"""Print the API's schema, of which the page's types are generated: python -m vitrail.studio.schema."""
+"""Print the OpenAPI schema, from which the page's types are generated: python -m vitrail.studio.schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the studio: a socket, a link, a browser, and a quiet end."""
+"""Run the studio: open a socket, print the link, open a browser, and serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ def serve(
     open_browser: bool = True,
     say: Callable[[str], None],
 ) -> None:
-    """Serve until Ctrl-C. Beyond loopback `expose` must be said, and the link carries a token."""
+    """Serve until Ctrl-C. A host beyond loopback requires `expose`, and its link contains a token."""
     address = _address(host)
     require(
         address.is_loopback or expose,
-        f"--host {host} is beyond this machine; add --expose if others may use the studio",
+        f"--host {host} is reachable from other machines; add --expose if others may use the studio",
     )
-    require(not address.is_unspecified, f"--host {host} names every address; give the one that people will use")
+    require(
+        not address.is_unspecified,
+        f"--host {host} means every address; give the one that people will use",
+    )
     session = Session(weights)
-    session.image(DEFAULT)  # drawn before anyone waits for it
+    session.image(DEFAULT)  # decoded before the first request
     for name in session.weights[1:]:
-        session.checkpoint(name)  # a file that cannot be read is better known now
+        session.checkpoint(name)  # an unreadable file is an error now rather than at the first request
     with _listen(address, port) as listening:
         port = listening.getsockname()[1]
         names = {"127.0.0.1", "localhost"} if address.is_loopback else {host}
@@ -56,9 +59,9 @@ def serve(
         )
         say(f"vitrail studio: {link}  (Ctrl-C ends it)")
         if open_browser:
-            # some browsers hold the call until they are closed; the socket already listens
+            # some browsers block this call until they are closed; the socket already listens
             threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
-        # after the page's first answers: loading torch would hold them up
+        # delayed: loading torch would slow down the page's first responses
         warming = threading.Timer(WARM_SECONDS, _warm, (session,))
         warming.daemon = True
         warming.start()
@@ -70,8 +73,8 @@ def serve(
 
 
 def _warm(session: Session) -> None:
-    """The room that runs a model opens with what is computed here; if it cannot be, the room says so itself."""
-    with contextlib.suppress(VitrailError, CancelledError, RuntimeError):  # the last two: the studio was ended
+    """Compute what the attention room opens with; an error is ignored here, since the room will report it."""
+    with contextlib.suppress(VitrailError, CancelledError, RuntimeError):  # the last two: the studio was stopped
         warm(session)
 
 
@@ -91,5 +94,5 @@ def _listen(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise VitrailError(f"--port {port} cannot be had ({reason}); leave it out for a free one") from None
+        raise VitrailError(f"--port {port} is not available ({reason}); leave it out for a free one") from None
     return listening

@@ -1,4 +1,4 @@
-"""What the studio holds between requests: images by what is in them, models, and one computation at a time."""
+"""The state between requests: uploaded images, loaded models, cached results, and one worker for computations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass, replace
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
     from vitrail.look.subject import Subject
 
-__all__ = ["DEFAULT", "Here", "Session"]
+__all__ = ["DEFAULT", "Session", "SessionDep"]
 
 DEFAULT = "default"
-"""The first of the images that come with the studio, and the model that comes with vitrail."""
+"""The name of the first bundled image, and of the bundled model."""
 MAX_PIXELS = 2**25
-KEPT_IMAGES = 8
-KEPT_RESULTS = 24
+CACHED_IMAGES = 8
+CACHED_RESULTS = 24
 SECONDS = 20.0
 MAX_TOKENS = 2048
 
@@ -41,11 +41,11 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Kept(Generic[V]):
-    """The last few values by key, oldest out; safe from several threads."""
+class Cache(Generic[V]):
+    """A thread-safe cache that evicts the least recently used value."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, OrderedDict[Hashable, V](), threading.Lock()
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._values, self._lock = capacity, OrderedDict[Hashable, V](), threading.Lock()
 
     def get(self, key: Hashable) -> V | None:
         with self._lock:
@@ -57,73 +57,67 @@ class Kept(Generic[V]):
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
-            while len(self._values) > self._most:
+            while len(self._values) > self._capacity:
                 self._values.popitem(last=False)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Weights that the person who started the studio named, or the bundled ones."""
-
-    name: str
-    read: Callable[[], Checkpoint]
-
-
 class Session:
-    """One running studio. Clients name images by id and weights by name; no path of theirs is ever opened."""
+    """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
 
     def __init__(self, weights: Sequence[Path] = ()) -> None:
-        self._sources = {DEFAULT: Source(DEFAULT, lambda: _load(Path(DEFAULT)))}
+        self._paths = {DEFAULT: Path(DEFAULT)}
         for path in weights:
-            require(path.name not in self._sources, f"weights {path.name!r} are given twice; rename one of the files")
-            self._sources[path.name] = Source(path.name, lambda path=path: _load(path))
+            require(path.name not in self._paths, f"weights {path.name!r} are given twice; rename one of the files")
+            self._paths[path.name] = path
         self._checkpoints: dict[str, Checkpoint] = {}
-        self._images = Kept[Pixels](KEPT_IMAGES)
-        self._results = Kept[Any](KEPT_RESULTS)
+        self._images = Cache[Pixels](CACHED_IMAGES)
+        self._results = Cache[Any](CACHED_RESULTS)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="studio-model")
 
     # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add_image(self, data: bytes) -> str:
-        """Decode, keep, and name by content."""
+        """Decode and store an image; return its id, a hash of the content."""
         pixels = decode(data, max_pixels=MAX_PIXELS)
         name = hashlib.sha256(data).hexdigest()[:16]
         self._images.put(name, pixels)
         return name
 
     def image(self, name: str) -> Pixels:
-        """uint8 (height, width, 3)."""
+        """Return a bundled or uploaded image: uint8 (height, width, 3)."""
         if name in (DEFAULT, *PICTURES):
             return PICTURES.get(name, next(iter(PICTURES.values())))()
         pixels = self._images.get(name)
-        require(pixels is not None, f"image {name!r} is not here any more; drop it on the page again")
-        assert pixels is not None
+        if pixels is None:
+            raise VitrailError(f"image {name!r} is no longer stored; drop it on the page again")
         return pixels
 
     # ── models ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def weights(self) -> list[str]:
-        return list(self._sources)
+        return list(self._paths)
 
     def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
-        """Loaded once, when first asked for."""
-        require(name in self._sources, f"weights {name!r} are not loaded; start the studio with --weights")
+        """Return the weights of this name; they are loaded once, on first use."""
+        from vitrail.checkpoint.read import load
+
+        require(name in self._paths, f"weights {name!r} are not loaded; start the studio with --weights")
         if name not in self._checkpoints:
-            self._checkpoints[name] = self._sources[name].read()
+            self._checkpoints[name] = load(self._paths[name])
         return self._checkpoints[name]
 
     def config(self, name: str) -> Config:
-        """The config of loaded weights, or of a preset."""
-        return self.checkpoint(name).config if name in self._sources else preset(name)
+        """Return the config of loaded weights or of a preset."""
+        return self.checkpoint(name).config if name in self._paths else preset(name)
 
     def planned(self, name: str) -> ViTConfig:
-        """A config whose image and patch may be chosen."""
+        """Return a config whose image and patch sizes can be changed."""
         from vitrail.parts import Patches
 
         config = self.config(name)
         if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
-            raise VitrailError(f"model {name!r} has no patch size to choose; take B/16 or another plain ViT")
+            raise VitrailError(f"model {name!r} has no patch size to choose; choose B/16 or another plain ViT")
         return config
 
     @property
@@ -135,27 +129,27 @@ class Session:
     # ── computing ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Compute on the one model thread, or take what was computed before; `BusyError` when it takes too long.
+        """Return the cached result, or compute it on the one worker thread; raise `BusyError` after a time limit.
 
-        The key must hold everything that the result depends on, image id and weights name included.
+        The key must contain everything that the result depends on, including image id and weights name.
         """
-        kept = self._results.get(key)
-        if kept is None:
+        result = self._results.get(key)
+        if result is None:
             future: Future[T] = self._worker.submit(compute)
             try:
-                kept = future.result(timeout=SECONDS)
-            except Late:
+                result = future.result(timeout=SECONDS)
+            except FutureTimeoutError:
                 future.cancel()
                 raise BusyError(
-                    f"this takes more than {SECONDS:.0f} seconds here; use a smaller image or model"
+                    f"this takes more than {SECONDS:.0f} seconds on this machine; use a smaller image or model"
                 ) from None
-            self._results.put(key, kept)
-        return kept
+            self._results.put(key, result)
+        return result
 
     def subject(self, image: str, weights: str = DEFAULT, seen: int = 0) -> Subject:
-        """The model with the image as it gets it. `seen` is a side in pixels; 0 is the size it was trained at.
+        """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
 
-        Call it inside `once`: the first call adapts the model to the size.
+        Call this inside `once`: the first call adapts the model to the size.
         """
         import torch
 
@@ -176,14 +170,14 @@ class Session:
             return subject_of(model, self.image(image), preprocessing, words=f"{weights} at {size}")
 
     def seen_size(self, weights: str, seen: int) -> Size:
-        """The nearest size that the model takes, within what a laptop computes at once."""
+        """Return the nearest input size that the model accepts, up to MAX_TOKENS patches."""
         config = self.config(weights)
         if seen == 0:
             return config.image
         counts = [max(1, round(seen / side)) for side in config.unit]
         require(
             counts[0] * counts[1] <= MAX_TOKENS,
-            f"{counts[0]}x{counts[1]} patches are above {MAX_TOKENS:,}; see the image at fewer than {seen} px",
+            f"{counts[0]}x{counts[1]} patches are above {MAX_TOKENS:,}; choose an input size below {seen} px",
         )
         return Size(*(count * side for count, side in zip(counts, config.unit, strict=True)))
 
@@ -191,14 +185,8 @@ class Session:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _load(path: Path) -> Checkpoint:
-    from vitrail.checkpoint.read import load
-
-    return load(path)
-
-
 def png(pixels: Pixels, side: int) -> bytes:
-    """Pixels as a PNG whose longer side is at most `side`."""
+    """Encode pixels as a PNG whose longer side is at most `side`."""
     from PIL import Image
 
     picture = Image.fromarray(pixels)
@@ -212,5 +200,5 @@ def _session(request: Request) -> Session:
     return request.app.state.session
 
 
-Here = Annotated[Session, Depends(_session)]
-"""An endpoint's way to the session."""
+SessionDep = Annotated[Session, Depends(_session)]
+"""The type of an endpoint's session parameter."""

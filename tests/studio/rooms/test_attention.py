@@ -132,6 +132,10 @@ def test_every_row_is_the_librarys_to_half_a_byte(ask, session, weights):
     rolled = rollout({index: fuse_heads(found) for index, found in maps.items()})[0].numpy()
     largest = floats(arrays["exact-rolled"])[..., :1]
     assert np.all(np.abs(arrays["rolled"] / 255 * largest - rolled[:, maps[0].layout.prefix :]) <= largest * 0.002)
+    dark, bright = floats(arrays["contrast"]).T
+    cells = rolled[:, maps[0].layout.prefix :]
+    assert np.all(np.abs(dark - np.quantile(cells, 0.5, axis=1, method="lower")) <= largest[:, 0] * 0.002)
+    assert np.all(bright > dark)
 
 
 @pytest.mark.parametrize("token", [0, 2, 3, 20])
@@ -148,14 +152,17 @@ def test_one_row_asked_for_is_that_row_of_all(ask, token):
 
 def test_a_model_that_is_too_large_to_send_at_once_says_so_and_gives_rows(session, monkeypatch):
     monkeypatch.setattr(attention_frames, "WHOLE_BYTES", 100)
-    found = attention_frames.attend(session.subject("cat", "plain.safetensors"))
+    found = attention_frames.capture_all(session.subject("cat", "plain.safetensors"))
     assert found.rows is None
     assert found.rolled is not None
 
 
 def test_a_patch_of_a_coarser_stage_answers_for_the_place(ask, session):
     said = ask("", "pyramid").json()
-    assert not read_frame(ask("/maps", "pyramid").content)[0]["whole"]
+    facts, _ = read_frame(ask("/maps", "pyramid").content)
+    assert not facts["whole"]
+    assert facts["places"]["3x5"]["from_first"][4 * 10 + 7] == 2 * 5 + 3
+    assert facts["places"]["3x5"]["to_first"][2 * 5 + 3] == 4 * 10 + 6
     assert [layer["grid"] for layer in said["layers"]] == [[6, 10], [6, 10], [3, 5], [3, 5]]
     assert "the same grid in every layer" in said["why_not_rolled"]
     _, rows = read_frame(ask("/row", "pyramid", token=4 * 10 + 7).content)
@@ -202,7 +209,7 @@ def test_distances_and_entropies_are_the_librarys(ask, session):
     assert (said["seen"], said["trained"]) == ([20, 28], [20, 28])
     facts, _ = read_frame(ask("/maps").content)
     assert facts["prefix"] == ["CLS", "register 0", "register 1"]
-    assert (facts["tokens"], facts["opening"], facts["grids"][0]) == (38, 0, [5, 7])
+    assert (facts["tokens"], facts["default_token"], facts["grids"][0]) == (38, 0, [5, 7])
 
 
 def test_what_it_says_is_the_models_softmax_under_the_checkpoints_names(ask, session):
@@ -259,24 +266,24 @@ def wall(page: Page) -> str:
 
 def test_hovering_a_patch_turns_every_head_and_asks_nothing(page: Page):
     opened(page)
-    expect(page.get_by_role("status")).to_have_text("CLS asks")
+    expect(page.get_by_role("status")).to_have_text("query: CLS")
     before = wall(page)
     asked: list[Request] = []
     page.on("request", lambda request: asked.append(request))
-    box = page.get_by_role("slider", name="The patch that asks", exact=True).bounding_box()
+    box = page.get_by_role("slider", name="The query patch", exact=True).bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 5.5 / 16, box["y"] + box["height"] * 3.5 / 16)
-    expect(page.get_by_role("status")).to_have_text("patch (3, 5) asks")
+    expect(page.get_by_role("status")).to_have_text("query: patch (3, 5)")
     assert wall(page) != before
     assert asked == []
     page.mouse.move(box["x"] - 40, box["y"])
-    expect(page.get_by_role("status")).to_have_text("CLS asks")
+    expect(page.get_by_role("status")).to_have_text("query: CLS")
     assert wall(page) == before
 
 
 def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     opened(page)
-    picture = page.get_by_role("slider", name="The patch that asks", exact=True)
+    picture = page.get_by_role("slider", name="The query patch", exact=True)
     box = picture.bounding_box()
     assert box
     page.mouse.click(box["x"] + box["width"] * 2.5 / 16, box["y"] + box["height"] * 1.5 / 16)
@@ -284,7 +291,7 @@ def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     picture.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("status")).to_have_text("patch (2, 3) asks")
+    expect(page.get_by_role("status")).to_have_text("query: patch (2, 3)")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("token=36"))
     page.get_by_role("button", name="CLS").click()

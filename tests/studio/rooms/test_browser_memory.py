@@ -8,10 +8,10 @@ from playwright.sync_api import Page, expect
 def test_a_batch_that_does_not_fit_is_told_with_what_to_change(page: Page):
     page.goto("/?room=memory")
     verdict = page.locator(".verdict")
-    expect(verdict).to_contain_text("It likely fits")
+    expect(verdict).to_contain_text("Likely fits")
     page.get_by_label("Batch, exact").fill("1024")
     page.keyboard.press("Enter")
-    expect(verdict).to_contain_text("It likely does not fit")
+    expect(verdict).to_contain_text("Likely does not fit")
     first = page.get_by_role("region", name="What to change first").locator("li").first
     expect(first).to_contain_text("accumulate")
     expect(first).to_contain_text("none: the effective batch")
@@ -22,7 +22,7 @@ def test_the_largest_batch_is_one_click_away_and_back_returns(page: Page):
     offer = page.get_by_role("region", name="What to change first").get_by_role("button", name="328")
     offer.click()
     expect(page.get_by_label("Batch, exact")).to_have_value("328")
-    expect(page.locator(".verdict")).to_contain_text("It likely fits")
+    expect(page.locator(".verdict")).to_contain_text("Likely fits")
     page.go_back()
     expect(page.get_by_label("Batch, exact")).to_have_value("32")
 

@@ -111,7 +111,7 @@ def test_a_pin_keeps_its_figures_beside_the_new_ones(page: Page):
     expect(page.locator(".figure").first.locator(".pinned")).to_contain_text("pinned 197")
     page.reload()  # the pin is in the address
     expect(page.locator(".figure").first.locator(".pinned")).to_contain_text("pinned 197")
-    page.get_by_role("button", name="Back to the pin").click()
+    page.get_by_role("button", name="Restore pinned").click()
     expect(figure(page, "tokens")).to_have_text("197")
     page.get_by_role("button", name="Unpin").click()
     expect(page.locator(".pinned")).to_have_count(0)

@@ -32,9 +32,9 @@ def test_the_advice_is_that_of_vitrail_advise(capsys):
 
 def test_a_ranked_model_is_its_preset_at_its_image_and_patch():
     for entry in ask("decide/ranking", application="satellite")[:6]:
-        sizes = {"height": entry["height"], "width": entry["width"]}
-        patch = {"patch_height": entry["patch"], "patch_width": entry["patch"]}
-        planned = ask("patch", model=entry["preset"], **sizes, **patch)
+        (height, width), (down, across) = entry["image"], entry["patch"]
+        sizes = {"height": height, "width": width, "patch_height": down, "patch_width": across}
+        planned = ask("patch", model=entry["preset"], **sizes)
         assert (planned["tokens"], planned["flops_forward"]) == (entry["tokens"], entry["flops_forward"])
 
 
@@ -65,7 +65,7 @@ def test_the_answer_leads_into_the_other_rooms_with_its_state(page: Page):
     page.get_by_label("Application").select_option("mobile")
     expect(best).to_contain_text("S/32 at 224 × 224")
     expect(page.get_by_role("note")).to_contain_text("edge device")
-    page.get_by_role("region", name="Start here").get_by_role("link", name="memory").click()
+    page.get_by_role("region", name="Recommendation").get_by_role("link", name="memory").click()
     expect(page.get_by_label("Patch side, exact")).to_have_value("32")
     expect(page.get_by_label("Model")).to_have_value("S/16")
     page.go_back()
@@ -83,4 +83,4 @@ def test_data_decides_the_model_and_a_pin_remembers(page: Page):
         page.keyboard.press("ArrowLeft")
     expect(best).to_contain_text("S/16")
     expect(best).to_contain_text("pinned: B/16")
-    expect(page.get_by_role("region", name="What would change this answer")).to_contain_text("images")
+    expect(page.get_by_role("region", name="What would change this recommendation")).to_contain_text("images")

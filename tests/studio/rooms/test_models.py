@@ -65,12 +65,12 @@ def test_accuracy_is_the_best_that_is_published_with_its_source_and_how_it_was_c
 def test_axes_are_chosen_and_a_point_chooses_its_model(page: Page):
     page.goto("/?room=models")
     expect(page.get_by_role("region", name="Parameters against forward FLOPs")).to_be_visible()
-    page.get_by_label("Up", exact=True).select_option("accuracy")
+    page.get_by_label("y axis", exact=True).select_option("accuracy")
     expect(page.get_by_role("region", name="Published top-1 against forward FLOPs")).to_be_visible()
     page.get_by_role("button", name="L/16: forward FLOPs").click()
     expect(page.locator("tr.chosen")).to_contain_text("L/16")
     expect(page).to_have_url(re.compile("model=L%2F16"))
-    page.get_by_role("link", name="What L/16 needs in memory").click()
+    page.get_by_role("link", name="Memory of L/16").click()
     expect(page.get_by_label("Model")).to_have_value("L/16")
     page.go_back()
     expect(page.locator("h1")).to_have_text("Models")
@@ -94,7 +94,7 @@ def test_the_table_sorts_by_any_column(page: Page):
 
 def test_the_table_is_exported(page: Page):
     page.goto("/?room=models&family=flexible")
-    section = page.get_by_role("region", name="Side by side")
+    section = page.get_by_role("region", name="Comparison")
     expect(section).to_contain_text("flexivit-L/16")
     section.get_by_text("Export").click()
     with page.expect_download() as download:

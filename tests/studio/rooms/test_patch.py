@@ -74,13 +74,13 @@ def test_a_blocks_flops_are_those_of_the_planner():
 
 def test_the_curves_cross_where_it_is_said():
     said = ask(model="S/16")
-    bend = said["bend"]
+    curves = said["block_flops"]
     for tokens, attention, mlp, linear in zip(
-        bend["tokens"], bend["attention"], bend["mlp"], bend["linear"], strict=True
+        curves["tokens"], curves["attention"], curves["mlp"], curves["linear"], strict=True
     ):
         assert (attention > mlp) == (tokens > said["crossover_mlp"])
         assert (attention > linear) == (tokens > said["crossover_linear"])
-    assert bend["tokens"][0] <= said["tokens"] <= bend["tokens"][-1]
+    assert curves["tokens"][0] <= said["tokens"] <= curves["tokens"][-1]
 
 
 def test_neighbours_are_halves_and_doubles_of_the_patch():

@@ -129,7 +129,7 @@ def test_a_pyramid_shows_its_window_beside_a_grid(tmp_path):
     ("asked", "status", "words"),
     [
         ({"kind": "relative_bias", "position_head": 9}, 400, "head 9"),
-        ({"grid_rows": 40, "grid_columns": 40}, 400, "1,600 places"),
+        ({"grid_rows": 40, "grid_columns": 40}, 400, "1,600 patches"),
         ({"grid_rows": 0}, 422, "grid_rows"),
         ({"kind": "clock"}, 422, "kind"),
         ({"weights": "elsewhere"}, 400, "elsewhere"),
@@ -175,7 +175,7 @@ def test_pointing_at_a_small_map_shows_it_large_on_both_sides(page: Page):
 
 def test_arrow_keys_walk_over_the_grid_and_enter_keeps_the_patch(page: Page):
     open_room(page)
-    large = page.get_by_role("slider", name="Patch whose similarity is shown, 2D sines")
+    large = page.get_by_role("slider", name="Chosen patch, 2D sines")
     large.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -195,7 +195,7 @@ def test_a_link_leads_to_two_kinds_on_a_grid_and_the_grid_can_be_dragged(page: P
     rows.focus()
     page.keyboard.press("ArrowRight")
     expect(page).to_have_url(re.compile("grid_rows=6"))
-    page.get_by_role("button", name="Back to the model's own grid").click()
+    page.get_by_role("button", name="Restore the model's grid").click()
     expect(rows).to_have_value("8")
 
 

@@ -74,7 +74,7 @@ def test_filters_and_answers_are_the_model_s_own(tmp_path):
     for number in (0, 11, 23):
         assert facts["filters"]["high"][number][0] == int(flat[number].argmax())
         assert facts["filters"]["low_values"][number][0] == pytest.approx(float(flat[number].min()))
-        drawn = torch.from_numpy(arrays["filter_answers"][number].astype("float32")) / 127.5 - 1
+        drawn = torch.from_numpy(arrays["filter_responses"][number].astype("float32")) / 127.5 - 1
         # a byte is 1 / 127.5 of the largest answer, and rounding half of that
         torch.testing.assert_close(
             drawn * flat[number].abs().max(), maps[number], rtol=0, atol=float(flat.abs().max()) / 250
@@ -85,14 +85,14 @@ def test_filters_and_answers_are_the_model_s_own(tmp_path):
     assert facts["filters"]["spread"] == pytest.approx(flat.double().std(dim=1, correction=0).tolist(), rel=1e-4)
 
 
-def test_three_spellings_differ_by_rounding_alone():
+def test_three_implementations_differ_by_rounding_alone():
     said = ask("projection/measured")
-    assert [entry["name"] for entry in said["spellings"]] == [
+    assert [entry["name"] for entry in said["implementations"]] == [
         "explicit patches",
         "unfold + linear",
         "strided convolution",
     ]
-    for entry in said["spellings"]:
+    for entry in said["implementations"]:
         assert entry["milliseconds"] > 0
         # sums of a few dozen products in float32: some units in the last place of the largest
         assert max(entry["from_explicit"], entry["from_float64"]) < 1e-5 * said["largest"]
@@ -100,7 +100,7 @@ def test_three_spellings_differ_by_rounding_alone():
 
 def test_fresh_weights_deviate_as_their_rules_say():
     said = ask("projection/measured")
-    fresh = {entry["name"]: entry for entry in said["starts"]}
+    fresh = {entry["name"]: entry for entry in said["initialisations"]}
     inputs, width = said["inputs"], said["width"]
     # thousands of draws: the sample's deviation is within a few percent of the law's
     assert fresh["Xavier uniform"]["weight_deviation"] == pytest.approx((2 / (inputs + width)) ** 0.5, rel=0.05)
@@ -129,7 +129,7 @@ def test_a_stem_shows_its_first_convolution_and_is_not_spelled_three_ways(config
     assert (facts["corners"][0], facts["corners"][columns + 2]) == ([-1, -1], [1, 3])  # a padding of 1, a stride of 2
     refused = asker.get("/api/projection/measured", params={"weights": OWN})
     assert refused.status_code == 400
-    assert "no single projection" in refused.json()["error"]
+    assert "not one projection" in refused.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_hovered_filter_shows_where_it_answers_and_a_click_keeps_it(page: Page
     assert box
     page.mouse.move(box["x"] + box["width"] * 2.5 / 16, box["y"] + 4)
     expect(page.get_by_role("heading", name="filter 2", exact=True)).to_be_visible()
-    expect(page.get_by_role("img", name="Answers of filter 2 on 24 × 24 patches")).to_be_visible()
+    expect(page.get_by_role("img", name="Responses of filter 2 on 24 × 24 patches")).to_be_visible()
     page.mouse.down()
     page.mouse.up()
     page.mouse.move(5, 5)
@@ -181,14 +181,14 @@ def test_the_patch_moves_the_projection_s_figures_and_a_pin_stays_beside_them(pa
     page.get_by_label("Patch side, exact").fill("32")
     page.keyboard.press("Enter")
     expect(page.get_by_text("2,360,064 parameters")).to_be_visible()
-    expect(page.get_by_text("it compresses")).to_be_visible()
+    expect(page.locator(".note", has_text="compresses")).to_be_visible()
     expect(page.get_by_text("pinned 590,592")).to_be_visible()
 
 
 def test_the_projection_is_exported(page: Page):
     page.goto("/?room=projection")
     expect(page.get_by_text("strided convolution")).to_be_visible()
-    section = page.get_by_role("region", name="What the projection looks for")
+    section = page.get_by_role("region", name="Filters of the projection")
     section.get_by_text("Export").click()
     with page.expect_download() as download:
         section.get_by_role("button", name="CSV").click()

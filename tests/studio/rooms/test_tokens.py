@@ -104,14 +104,14 @@ def test_every_patch_of_any_model_owns_its_cells(name, tmp_path):
         assert 0 <= left <= facts["image"][1] - width
         said = asker.get("/api/tokens/one", params={"weights": OWN, "token": token}).json()
         assert len(said["values"]) == 3 * height * width
-        assert (said["position"] is None) == (facts["added"] != "")
+        assert (said["position"] is None) == (facts["no_position"] != "")
 
 
 def test_a_mobile_model_says_that_it_has_no_patches(tmp_path):
     _, asker = studio_with(MobileConfig(image=Size(64, 128)), tmp_path)
     refused = asker.get("/api/tokens/sequence", params={"weights": OWN})
     assert refused.status_code == 400
-    assert "no patches at its entrance" in refused.json()["error"]
+    assert "does not begin with patches" in refused.json()["error"]
 
 
 def test_the_ways_to_cut_cost_what_the_planner_says():
@@ -214,12 +214,12 @@ def test_the_sequence_and_the_image_move_together_by_key(page: Page):
     page.keyboard.press("Home")
     expect(status(page)).to_contain_text("Token 1")
     page.get_by_role("button", name="0: CLS").focus()
-    expect(status(page)).to_contain_text("CLS is no patch")
+    expect(status(page)).to_contain_text("CLS is not a patch")
 
 
 def test_dragging_the_threshold_redraws_the_tree(page: Page):
     page.goto("/?room=tokens&threshold=0")
-    region = page.get_by_role("region", name="Small where it is busy")
+    region = page.get_by_role("region", name="Adaptive patches")
     expect(region).to_contain_text("784 of 8 × 8")
     page.get_by_role("slider", name="Threshold").fill("3")
     expect(region).to_contain_text("49 of 32 × 32")
@@ -231,7 +231,7 @@ def test_dragging_the_threshold_redraws_the_tree(page: Page):
 
 def test_the_ways_to_cut_are_exported(page: Page):
     page.goto("/?room=tokens&model=S/16&height=192&width=320&patch_height=16&patch_width=16")
-    region = page.get_by_role("region", name="Other ways to cut")
+    region = page.get_by_role("region", name="Other kinds of patch embedding")
     expect(region.get_by_role("row", name="regular")).to_contain_text("240")
     expect(status(page)).to_contain_text("Token 301")
     region.get_by_text("Export").click()

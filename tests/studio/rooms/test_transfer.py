@@ -209,8 +209,8 @@ def test_adaptive_patches_say_why_they_cannot_be_compared(tmp_path):
 def open_room(page: Page, query: str = "") -> None:
     page.goto(f"/?room=transfer{query}")
     expect(page.get_by_role("img", name=re.compile("^Error by frequency"))).to_be_visible()
-    expect(page.get_by_text("Fine-tune before relying on it")).to_be_visible()
-    expect(page.get_by_text("Tokens, place by place")).to_be_visible()
+    expect(page.get_by_text("Fine-tune the model before use")).to_be_visible()
+    expect(page.get_by_text("Each token, by")).to_be_visible()
 
 
 def test_dragging_the_new_grid_carries_the_table_there(page: Page):

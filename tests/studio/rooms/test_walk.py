@@ -59,9 +59,9 @@ def test_the_walk_ends_where_the_model_does(ask, session):
         logits = subject.model(subject.image)[0]
     chances = logits.softmax(dim=0)
     order = chances.argsort(descending=True).tolist()
-    assert facts["verdict"]["names"] == [LABELS[index] for index in order]
-    np.testing.assert_allclose(facts["verdict"]["logits"], logits[order], atol=6e-5)  # sent with four decimals
-    np.testing.assert_allclose(facts["verdict"]["probabilities"], chances[order], rtol=1e-5)
+    assert facts["prediction"]["names"] == [LABELS[index] for index in order]
+    np.testing.assert_allclose(facts["prediction"]["logits"], logits[order], atol=6e-5)  # sent with four decimals
+    np.testing.assert_allclose(facts["prediction"]["probabilities"], chances[order], rtol=1e-5)
     np.testing.assert_array_equal(arrays["pixels"], subject.pixels)
     assert facts["formulas"]["probability"]["numbers"].endswith(f"= {chances.max():.2%}")
 
@@ -69,7 +69,7 @@ def test_the_walk_ends_where_the_model_does(ask, session):
 def test_the_numbers_of_a_patch_are_its_pixels_and_their_products_sum_to_the_unit(ask, session):
     facts, _ = read_frame(ask(token=2 + 3 * 7 + 4, unit=5).content)
     subject = session.subject("cat", "small.safetensors")
-    assert (facts["cell"], facts["asks"], facts["place"]) == (25, "patch (3, 4)", [3, 4])
+    assert (facts["cell"], facts["query_name"], facts["place"]) == (25, "patch (3, 4)", [3, 4])
     np.testing.assert_allclose(facts["patch"], subject.image[0, :, 12:16, 16:20], atol=6e-5)
     np.testing.assert_array_equal(facts["colours"], subject.pixels[12:16, 16:20])
     weight = subject.model.embedding.weight[5].detach()  # type: ignore[union-attr,index]
@@ -92,13 +92,13 @@ def test_shapes_are_named_once_and_right(ask):
 
 def test_a_prefix_token_can_be_followed_too(ask):
     facts, _ = read_frame(ask(token=1).content)
-    assert (facts["asks"], facts["prefix"]) == ("register 0", ["CLS", "register 0"])
+    assert (facts["query_name"], facts["prefix"]) == ("register 0", ["CLS", "register 0"])
     assert sum(facts["block"]["weights"]) == pytest.approx(1, abs=37 * 6e-5)
 
 
 def test_a_key_that_is_asked_for_is_the_one_that_is_met(ask):
     facts, _ = read_frame(ask(token=9, key=3, head=2, block=1).content)
-    assert (facts["key"], facts["met"]) == (3, "patch (0, 1)")
+    assert (facts["key"], facts["key_name"]) == (3, "patch (0, 1)")
     dot = sum(facts["block"]["products"]) / np.sqrt(8)
     assert dot == pytest.approx(facts["block"]["scores"][3], abs=1e-3)
 
@@ -131,22 +131,22 @@ def opened(page: Page, more: str = "") -> None:
 
 def test_a_click_on_a_patch_follows_it_all_the_way_and_back_returns(page: Page):
     opened(page)
-    expect(page.get_by_text("Now: patch (4, 4)")).to_be_visible()
+    expect(page.get_by_text("Current: patch (4, 4)")).to_be_visible()
     box = page.get_by_role("slider", name="The patch to follow").bounding_box()
     assert box
     page.mouse.click(box["x"] + box["width"] * 2.5 / 8, box["y"] + box["height"] * 1.5 / 8)
-    expect(page.get_by_text("Now: patch (1, 2)")).to_be_visible()
+    expect(page.get_by_text("Current: patch (1, 2)")).to_be_visible()
     expect(page.get_by_role("slider", name="q of patch (1, 2)")).to_be_visible()
     expect(page).to_have_url(re.compile("token=11"))
     page.go_back()
-    expect(page.get_by_text("Now: patch (4, 4)")).to_be_visible()
+    expect(page.get_by_text("Current: patch (4, 4)")).to_be_visible()
 
 
 def test_an_address_opens_on_its_block_head_and_unit(page: Page):
     opened(page, "&block=2&head=1&unit=7")
     expect(page.get_by_role("heading", name="Inside block 2")).to_be_visible()
     expect(page.get_by_role("slider", name="× filter 7")).to_be_visible()
-    expect(page.get_by_role("slider", name="head 1's answer")).to_be_visible()
+    expect(page.get_by_role("slider", name="output of head 1")).to_be_visible()
 
 
 def test_a_unit_of_the_token_is_chosen_with_the_keyboard(page: Page):
@@ -159,9 +159,9 @@ def test_a_unit_of_the_token_is_chosen_with_the_keyboard(page: Page):
     expect(page).to_have_url(re.compile("unit=3"))
 
 
-def test_the_verdict_is_exported_as_a_table(page: Page):
+def test_the_prediction_is_exported_as_a_table(page: Page):
     opened(page)
-    section = page.get_by_role("region", name="One vector, one answer")
+    section = page.get_by_role("region", name="5 · Prediction")
     section.get_by_text("Export").click()
     with page.expect_download() as download:
         section.get_by_role("button", name="CSV").click()

@@ -17,11 +17,11 @@ test('defaults are not written', () => {
   expect(writePlace({ room: 'patch', values: { ...defaults }, pin: null }, defaults)).toBe('?room=patch');
 });
 
-test('nonsense in an address becomes the default', () => {
+test('invalid values in an address become defaults', () => {
   const place = readPlace('?room=attic&height=tall&other=1', defaults, rooms);
   expect(place).toEqual({ room: 'patch', values: defaults, pin: null });
 });
 
-test('a question holds only its own names', () => {
+test('a query contains only its own names', () => {
   expect(queryOf({ model: 'S/16', height: 96, train: true }, defaults, ['height', 'train'])).toBe('height=96');
 });

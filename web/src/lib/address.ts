@@ -1,4 +1,4 @@
-/** State ↔ address: what differs from its default is written, in the order of the controls. */
+/** State ↔ address: values that differ from their defaults are written, in the order of the controls. */
 export type Value = string | number | boolean;
 export type Values = Record<string, Value>;
 
@@ -26,7 +26,7 @@ export function writePlace(place: Place, defaults: Values): string {
   return `?${query}`;
 }
 
-/** A question's part of the address: the named values that differ from their defaults. */
+/** The query of a request: the named values that differ from their defaults. */
 export function queryOf(values: Values, defaults: Values, names: readonly string[]): string {
   const part = changed(values, defaults).filter(([name]) => names.includes(name));
   return new URLSearchParams(part).toString();

@@ -1,7 +1,7 @@
-/** The server's answers, by path. They are generated from its schema: what Python renames fails `npm run check`. */
+/** Types of the server's responses, by path, generated from its schema: a name changed in Python fails `npm run check`. */
 import type { components, paths } from '../generated/api';
 
-/** By the path after /api/, what a question is answered with. */
+/** Response content by the path after /api/. */
 type Answers = {
   [P in keyof paths as P extends `/api/${infer Name}` ? Name : never]: paths[P] extends {
     get: { responses: { 200: { content: infer Content } } };
@@ -16,7 +16,7 @@ export type JsonPath = { [P in keyof Answers]: Answers[P] extends Json ? P : nev
 export type FramePath = { [P in keyof Answers]: Answers[P] extends Binary ? P : never }[keyof Answers];
 
 export type Answer<P extends JsonPath> = Answers[P] extends { 'application/json': infer A } ? A : never;
-/** What a frame's header says beside its arrays. */
+/** The facts in the header of a frame. */
 export type Facts<P extends FramePath> = Answers[P] extends { 'application/octet-stream': { facts: infer F } } ? F : never;
 
 export type Schemas = components['schemas'];

@@ -1,7 +1,7 @@
 import { describe, expect, test, vi } from 'vitest';
 import { Asker } from './ask';
 
-/** A server that answers when told to. */
+/** A fake server that answers on demand. */
 function server() {
   const out: { url: string; answer: (body: unknown, status?: number) => void; aborted: boolean }[] = [];
   const fetcher = ((url: string, { signal }: { signal: AbortSignal }) =>
@@ -47,7 +47,7 @@ describe('Asker', () => {
     expect(seen).toEqual([1, 4]);
   });
 
-  test('drops a slow request once something newer waits', async () => {
+  test('aborts a slow request once a newer one waits', async () => {
     const { out, seen, asker } = server();
     asker.ask('slow');
     asker.ask('newer');
@@ -58,7 +58,7 @@ describe('Asker', () => {
     expect(seen).toEqual(['fresh']);
   });
 
-  test('keeps a slow request that nothing newer waits for', async () => {
+  test('keeps a slow request while no newer one waits', async () => {
     const { out, seen, asker } = server();
     asker.ask('slow');
     await new Promise((resolve) => setTimeout(resolve, 80));
@@ -68,7 +68,7 @@ describe('Asker', () => {
     expect(seen).toEqual(['late']);
   });
 
-  test('tells the error line, unless something newer waits', async () => {
+  test('reports the error, unless a newer request waits', async () => {
     const { out, errors, asker } = server();
     asker.ask('bad');
     asker.ask('also bad');

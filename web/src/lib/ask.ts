@@ -2,8 +2,8 @@ import type { Failure } from './api';
 
 /** One request in flight, and the latest value wins.
  *
- * While a request is out, newer ones replace each other in a single waiting place. An answer is shown even if something
- * newer waits, so that a drag paints on its way; but one that takes longer than `patience` is dropped for the newer.
+ * While a request is in flight, only the newest later one waits. A response is shown even if a newer request waits, so
+ * that a drag updates the page; but a request that takes longer than `patience` milliseconds is aborted for the newer.
  */
 export class Asker<T> {
   #flight: { control: AbortController; url: string; slow: boolean; timer: ReturnType<typeof setTimeout> } | null = null;
@@ -32,7 +32,7 @@ export class Asker<T> {
     }
   }
 
-  /** Forget everything: the view is gone. */
+  /** Abort all requests: the view is destroyed. */
   stop(): void {
     this.#waiting = null;
     this.#flight?.control.abort();
@@ -48,8 +48,8 @@ export class Asker<T> {
         const value = await this.hooks.read(response);
         if (!control.signal.aborted) this.hooks.answered(value, url);
       } else {
-        const said = (await response.json()) as Failure;
-        if (!control.signal.aborted && this.#waiting === null) this.hooks.failed(said.error);
+        const failure = (await response.json()) as Failure;
+        if (!control.signal.aborted && this.#waiting === null) this.hooks.failed(failure.error);
       }
     } catch (error) {
       if (!control.signal.aborted) this.hooks.failed(`The studio does not answer (${(error as Error).message})`);

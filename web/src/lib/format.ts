@@ -1,4 +1,4 @@
-/** Numbers as people read them; the server's are exact. */
+/** Format numbers for display. */
 function three(value: number): string {
   const size = Math.abs(value);
   if (size >= 999.5 || Number.isInteger(value)) return Math.round(value).toLocaleString('en');
@@ -28,7 +28,7 @@ export function seconds(value: number): string {
   return value >= 1e-3 ? `${three(value * 1e3)} ms` : `${three(value * 1e6)} µs`;
 }
 
-/** How much larger or smaller: 4×, ÷ 2.5, or = for the same. */
+/** Format a change as 4×, ÷ 2.5, or = if equal. */
 export function ratio(now: number, before: number): string {
   if (now === before) return '=';
   if (before === 0 || now === 0) return now > before ? 'new' : 'none';

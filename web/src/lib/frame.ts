@@ -1,4 +1,4 @@
-/** Arrays from the server; src/vitrail/studio/arrays.py describes the format. */
+/** Read frames of arrays; src/vitrail/studio/arrays.py describes the format. */
 import type { Schemas } from './api';
 
 export type Plane = Schemas['Plane'] & { bytes: Uint8Array<ArrayBuffer> };
@@ -21,14 +21,14 @@ export function readFrame<F>(buffer: ArrayBuffer): Frame<F> {
   return { facts: header.facts, arrays };
 }
 
-/** What a byte of a plane stands for. */
+/** The value that a byte of a plane stands for. */
 export function valueAt(plane: Plane, index: number): number {
   return plane.low + ((plane.high - plane.low) * plane.bytes[index]) / 255;
 }
 
 export type Ramp = (byte: number) => readonly [number, number, number];
 
-/** A (height, width) plane through a colour ramp, or a (height, width, 3) picture, from `start` bytes on. */
+/** Convert a (height, width) plane by a colour ramp, or a (height, width, 3) picture, from byte `start` on. */
 export function toImageData(plane: Plane, height: number, width: number, ramp?: Ramp, start = 0): ImageData {
   const pixels = new ImageData(width, height);
   for (let i = 0; i < height * width; i++) {

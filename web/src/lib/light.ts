@@ -1,10 +1,10 @@
-/** Attention as light on a photograph. */
+/** Draw attention as light on a photograph. */
 import type { Plane } from './frame';
 import { magma } from './ramps';
 
 const ROOT = Uint8Array.from({ length: 256 }, (_, byte) => Math.round(255 * Math.sqrt(byte / 255)));
 
-/** Attention as light: the square root of a share, so that more than the largest is seen; `range` is what bytes are dark and bright. */
+/** Draw weights as light: the square root makes small ones visible; `[low, high]` are the dark and the bright byte. */
 export function lit(bytes: Uint8Array, rows: number, columns: number, [low, high] = [0, 255]): OffscreenCanvas {
   const pixels = new ImageData(columns, rows);
   for (let i = 0; i < rows * columns; i++) {
@@ -17,7 +17,7 @@ export function lit(bytes: Uint8Array, rows: number, columns: number, [low, high
   return layer;
 }
 
-/** The photograph for a canvas, in colour or as a ground for other colours. */
+/** The photograph as a canvas, in colour, or in grey under coloured light. */
 export function ground(photo: Plane, colour: boolean): OffscreenCanvas {
   const [height, width] = photo.shape;
   const pixels = new ImageData(width, height);

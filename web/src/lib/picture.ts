@@ -1,6 +1,6 @@
 import type { Answer, Failure, Pair } from './api';
 
-/** The current image as something a canvas can draw; loaded once per id. */
+/** The current image, loaded once per id. */
 let kept: { id: string; image: Promise<HTMLImageElement> } | null = null;
 
 function picture(id: string): Promise<HTMLImageElement> {
@@ -15,7 +15,7 @@ async function load(source: string): Promise<HTMLImageElement> {
   return image;
 }
 
-/** The image, and which part of it a model of this shape gets, as the server says. */
+/** The image, and the part of it that a model with this input shape gets. */
 export interface Cropped {
   image: HTMLImageElement;
   part: Answer<'images/{image}/middle'>;
@@ -27,7 +27,7 @@ export async function cropped(id: string, [height, width]: Pair): Promise<Croppe
   return { part: await response.json(), image: await picture(id) };
 }
 
-/** Draw that part over a box at the canvas's top left. */
+/** Draw that part into a box at the top left of the canvas. */
 export function drawCropped(pen: CanvasRenderingContext2D, { image, part }: Cropped, width: number, height: number): void {
   const [wide, tall] = [image.naturalWidth, image.naturalHeight];
   pen.drawImage(image, part.left * wide, part.top * tall, part.width * wide, part.height * tall, 0, 0, width, height);

@@ -1,4 +1,4 @@
-/** Colours for values: 256 steps from a few anchors, even to the eye. */
+/** Colour ramps: 256 perceptually even steps, interpolated from a few anchors. */
 import type { Ramp } from './frame';
 
 type Colour = readonly [number, number, number];
@@ -14,11 +14,11 @@ function ramp(...anchors: string[]): Ramp {
   return (byte) => table[byte];
 }
 
-/** From nothing to most: viridis. */
+/** Sequential. */
 export const viridis = ramp('440154', '472d7b', '3b528b', '2c728e', '21918c', '28ae80', '5ec962', 'addc30', 'fde725');
-/** From nothing to most, for layers over a photograph: magma. */
+/** Sequential, for layers over a photograph. */
 export const magma = ramp('000004', '180f3d', '440f76', '721f81', '9e2f7f', 'cd4071', 'f1605d', 'fd9668', 'feca8d', 'fcfdbf');
-/** Below and above zero, which is the middle byte: blue, paper, red. */
+/** Diverging: blue below zero, red above; zero is the middle byte. */
 export const diverging = ramp('053061', '2166ac', '4393c3', '92c5de', 'd1e5f0', 'f4f1ea', 'fddbc7', 'f4a582', 'd6604d', 'b2182b', '67001f');
 
 export const css = ([red, green, blue]: Colour): string => `rgb(${red} ${green} ${blue})`;

@@ -1,4 +1,4 @@
-/** Files from views: a picture, a drawing, a table, a config. */
+/** Save views as files: PNG, SVG, CSV. */
 const STYLES = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'fill-opacity', 'font-size',
   'font-family', 'font-weight', 'text-anchor', 'dominant-baseline'] as const; // prettier-ignore
 
@@ -10,7 +10,7 @@ export function download(name: string, blob: Blob): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The drawing by itself: computed styles become attributes, since no stylesheet goes with it. */
+/** Serialise a drawing; computed styles become attributes, since the file has no stylesheet. */
 export function svgText(drawing: SVGSVGElement): string {
   const copy = drawing.cloneNode(true) as SVGSVGElement;
   const originals = [drawing, ...drawing.querySelectorAll<SVGElement>('*')];

@@ -1,4 +1,4 @@
-/** The one shared state: the room, the values of all controls, and the pin; it lives in the address. */
+/** The shared state: the room, the values of all controls, and the pinned values; it is stored in the address. */
 import type { Answer, Schemas } from './api';
 import { queryOf, readPlace, writePlace, type Values } from './address';
 
@@ -6,7 +6,7 @@ class Studio {
   catalogue!: Answer<'controls'>;
   room = $state('');
   values = $state<Values>({});
-  /** The values that were pinned for comparison. */
+  /** The values pinned for comparison. */
   pin = $state.raw<Values | null>(null);
   #defaults: Values = {};
   #moving = false;
@@ -38,7 +38,7 @@ class Studio {
     return source ? this.catalogue.options[source].map(({ value, words }) => [value, words]) : options;
   }
 
-  /** Change values. The first change of a drag makes a history entry, the rest of it is written over that. */
+  /** Change values. The first change of a drag adds a history entry; the others replace it. */
   set(changes: Values, settled = true): void {
     Object.assign(this.values, changes);
     this.#write(settled);
@@ -50,7 +50,7 @@ class Studio {
     this.#write(true);
   }
 
-  /** Go where a link of ours points, without loading the page again. */
+  /** Follow an internal link without reloading the page. */
   follow(address: string): void {
     history.pushState(null, '', address);
     this.#moving = false;
@@ -62,7 +62,7 @@ class Studio {
     this.#write(true);
   }
 
-  /** A model brings its own image and patch. */
+  /** Choose a model, with its image and patch sizes. */
   chooseModel(value: string): void {
     const own = this.catalogue.options.models.find((option) => option.value === value);
     const sizes: Values = {};
@@ -71,17 +71,17 @@ class Studio {
     this.set({ model: value, ...sizes });
   }
 
-  /** What a room asks with, as a query. */
+  /** The query of a room's requests. */
   query(room: string, values: Values = this.values): string {
     return queryOf(values, this.#defaults, this.catalogue.rooms[room]);
   }
 
-  /** The config of the current state, as a file's address. */
+  /** The address of the current config file. */
   get configAddress(): string {
     return `./api/config?${queryOf(this.values, this.#defaults, this.catalogue.config)}`;
   }
 
-  /** The address of a room with some values changed: for links. */
+  /** The link to a room with some values changed. */
   href(room: string, changes: Values = {}): string {
     return writePlace({ room, values: { ...this.values, ...changes }, pin: this.pin }, this.#defaults);
   }

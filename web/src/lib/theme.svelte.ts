@@ -1,6 +1,6 @@
-/** Light or dark: the machine's wish until a person chooses. */
+/** The light or dark theme: the system's preference until the user chooses. */
 const KEY = 'vitrail-theme';
-const wish = matchMedia('(prefers-color-scheme: dark)');
+const preference = matchMedia('(prefers-color-scheme: dark)');
 
 class Theme {
   dark = $state(false);
@@ -15,8 +15,8 @@ export const theme = new Theme();
 
 export function applyTheme(): void {
   const chosen = localStorage.getItem(KEY);
-  theme.dark = chosen ? chosen === 'dark' : wish.matches;
+  theme.dark = chosen ? chosen === 'dark' : preference.matches;
   document.documentElement.dataset.theme = theme.dark ? 'dark' : 'light';
 }
 
-wish.addEventListener('change', applyTheme);
+preference.addEventListener('change', applyTheme);

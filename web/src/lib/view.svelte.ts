@@ -1,4 +1,4 @@
-/** What a room shows: the server's answer to the current state, and to the pinned one. */
+/** Views: the server's response for the current state, and for the pinned one. */
 import { onDestroy } from 'svelte';
 import type { Answer, Facts, FramePath, JsonPath } from './api';
 import { Asker } from './ask';
@@ -13,31 +13,31 @@ export class View<T> {
   busy = $state(false);
 }
 
-/** Questions under way. The page has `data-idle` while there are none: it is complete then, and tests wait for that. */
-let underWay = 0;
+/** The number of pending requests. The page has `data-idle` while there are none, which tests wait for. */
+let pending = 0;
 
 function count(change: 1 | -1): void {
-  underWay += change;
-  document.documentElement.toggleAttribute('data-idle', underWay === 0);
+  pending += change;
+  document.documentElement.toggleAttribute('data-idle', pending === 0);
 }
 
 interface Settings {
-  /** Whose controls the question takes; the room that is open unless given. */
+  /** The room whose controls are sent; default: the open one. */
   room?: string;
-  /** Milliseconds of rest before asking: for what may follow the figures that a drag moves. */
+  /** Milliseconds without a change before a request is sent: a debounce for slow views. */
   calm?: number;
-  /** Parameters beyond the controls: what is hovered, say. */
+  /** Parameters beyond the controls, such as the hovered token. */
   extra?: () => Values;
-  /** Controls of the room that the answer does not depend on. */
+  /** Controls of the room that the response does not depend on. */
   without?: readonly string[];
 }
 
-/** Ask `path` for JSON whenever the state changes. Call it while a component is made. */
+/** Request JSON from `path` whenever the state changes. Call this while a component initialises. */
 export function view<P extends JsonPath>(path: P, settings: Settings = {}): View<Answer<P>> {
   return watch(path, settings, (response) => response.json() as Promise<Answer<P>>);
 }
 
-/** The same for a frame of arrays. */
+/** Request a frame of arrays whenever the state changes. */
 export function frameView<P extends FramePath>(path: P, settings: Settings = {}): View<Frame<Facts<P>>> {
   return watch(path, settings, async (response) => readFrame<Facts<P>>(await response.arrayBuffer()));
 }
@@ -70,7 +70,7 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
     failed: () => (found.pinned = null),
     busy: (busy) => count(busy ? 1 : -1),
   });
-  // derived, so that a change of what is not asked with asks nothing
+  // derived, so that a change of an unused control sends no request
   const url = $derived(address(studio.values));
   const pinnedUrl = $derived(studio.pin && address(studio.pin));
   $effect(() => {

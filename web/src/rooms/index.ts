@@ -1,4 +1,4 @@
-/** The rooms, in the window's order. A room that is not built is not here. */
+/** All rooms. */
 import type { Component } from 'svelte';
 import Attention from './attention/Attention.svelte';
 import Decide from './decide/Decide.svelte';
@@ -12,9 +12,9 @@ import Transfer from './transfer/Transfer.svelte';
 import Walk from './walk/Walk.svelte';
 
 export interface Room {
-  /** Its name in the address and on the server. */
+  /** Its name in the address and in the API. */
   id: string;
-  /** Its place in the window, which is its colour too. */
+  /** Its place in the navigation, which also selects its colour. */
   number: number;
   title: string;
   lead: string;
@@ -28,7 +28,7 @@ const built: Room[] = [
     id: 'patch',
     number: 1,
     title: 'Patch size',
-    lead: 'One choice decides how many tokens there are, and everything else follows from that. Drag, and watch it follow.',
+    lead: 'The patch size sets the number of tokens, and with it attention, FLOPs and memory. Drag a slider to see how.',
     command: 'laws',
     component: Patch,
   },
@@ -36,7 +36,7 @@ const built: Room[] = [
     id: 'projection',
     number: 2,
     title: 'Projection',
-    lead: 'One matrix turns a patch into a token. See what it looks for, where your image has it, and what can pass.',
+    lead: 'One matrix turns a patch into a token. See its filters, how they respond to your image, and what they lose.',
     command: 'look --what filters',
     component: Projection,
   },
@@ -44,7 +44,7 @@ const built: Room[] = [
     id: 'tokens',
     number: 3,
     title: 'Tokens',
-    lead: 'Your image as the encoder reads it: a line of vectors, numbered. Point at a patch and follow it there.',
+    lead: 'Your image as the encoder reads it: a sequence of vectors. Point at a patch to see its token.',
     command: 'look --what patches',
     component: Tokens,
   },
@@ -52,7 +52,7 @@ const built: Room[] = [
     id: 'positions',
     number: 4,
     title: 'Positions',
-    lead: 'To attention an image is a bag of patches until something tells it where each one lies. See what each way of telling does.',
+    lead: 'Without positions, attention treats an image as a set of patches. Compare the kinds of position embedding.',
     command: 'look --what positions',
     component: Positions,
   },
@@ -60,7 +60,7 @@ const built: Room[] = [
     id: 'transfer',
     number: 5,
     title: 'Resolution transfer',
-    lead: 'A trained model is tied to its grid by its positions and to its patch by its filters. Carry both elsewhere, and see what arrives.',
+    lead: 'Positions tie a trained model to its grid, and filters to its patch size. Resize both, and see what is lost.',
     command: 'simulate',
     component: Transfer,
   },
@@ -68,7 +68,7 @@ const built: Room[] = [
     id: 'memory',
     number: 6,
     title: 'Memory',
-    lead: 'Where the bytes of a step go, whether they fit your card, and what to change first when they do not.',
+    lead: 'The memory of a step by component, whether it fits your card, and what to change first if it does not.',
     command: 'plan',
     component: Memory,
   },
@@ -76,7 +76,7 @@ const built: Room[] = [
     id: 'models',
     number: 7,
     title: 'Models',
-    lead: 'Known models side by side: what they hold, what they cost, and what was published of them, with its source.',
+    lead: 'Published models side by side: parameters, FLOPs, memory, and reported accuracy with its source.',
     command: 'compare',
     component: Models,
   },
@@ -84,7 +84,7 @@ const built: Room[] = [
     id: 'attention',
     number: 8,
     title: 'Attention',
-    lead: 'Where every token looks, in every head at once. Point at a patch of your image and watch where it turns.',
+    lead: 'The attention of every head at once. Point at a patch of your image to see where it attends.',
     command: 'look',
     component: Attention,
   },
@@ -92,7 +92,7 @@ const built: Room[] = [
     id: 'decide',
     number: 9,
     title: 'Decide',
-    lead: 'Say what you have: the work, the images, the card. Get ranked answers, the reasons, and what would change them.',
+    lead: 'Describe your task, images and card. Get ranked models, the reasons, and what would change the ranking.',
     command: 'advise',
     component: Decide,
   },
@@ -100,7 +100,7 @@ const built: Room[] = [
     id: 'walk',
     number: 10,
     title: 'Walk through',
-    lead: 'One scroll from pixels to logits, with the real numbers of your image. Follow one patch all the way.',
+    lead: 'Follow one patch of your image from pixels to logits, with the actual numbers.',
     command: 'look',
     component: Walk,
   },

@@ -1,4 +1,4 @@
-"""Images that the studio brings along: a photograph (its source is in SOURCE.md), and a window drawn here."""
+"""The bundled images: a photograph (its source is in SOURCE.md) and a drawn stained-glass window."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _window() -> Pixels:
 
 
 PICTURES: dict[str, Picture] = {"cat": _cat, "window": _window}
-"""By the id to ask for them by, the first one first; each is made once, when first asked for."""
+"""The bundled images by id, the default first; each is created once, on first use."""
 ABOUT = {
     "cat": "A cat, looking past you",
     "window": "A stained-glass window: a ship under sail before the setting sun",
 }
-"""What each one shows, for those who do not see it."""
+"""Alternative texts."""

@@ -1,8 +1,8 @@
-"""One module per room: a `router` that calls the library and shapes JSON, and the `Question` that it takes.
+"""One module per room: a `router` that calls the library and returns JSON, and a `Question` with its parameters.
 
-A room that has helpers is a package, and they lie in it; what several rooms share lies in `vitrail.studio`.
+A room with helpers is a package that contains them; code that several rooms share is in `vitrail.studio`.
 
-A room is added here by its name, which is its name in the page's address too.
+Register a room here by its name, which the page's address uses too.
 """
 
 from vitrail.studio.rooms import attention, decide, memory, models, patch, positions, projection, tokens, transfer, walk

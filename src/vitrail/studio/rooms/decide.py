@@ -1,4 +1,4 @@
-"""Room 9, decide: from the work, the images and the budget to ranked answers, with reasons."""
+"""Room 9, decide: rank models for an application, images and a budget, with reasons."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vitrail.images.measure import survey
 from vitrail.images.survey import Survey
 from vitrail.plan.advise import Decision, advise
 from vitrail.plan.guidance import Question as Asking
-from vitrail.plan.rank import Candidate, measured, preset_of, rank
+from vitrail.plan.rank import measured, preset_of, rank
 from vitrail.studio.controls import CardChoice, Pictured, choice, number
-from vitrail.studio.plans import card_of
-from vitrail.studio.session import Here, Session, png
+from vitrail.studio.plans import Pair, card_of
+from vitrail.studio.session import Session, SessionDep, png
 
 __all__ = ["Question", "router"]
 
@@ -25,22 +25,22 @@ router = APIRouter()
 
 class Question(CardChoice, Pictured):
     application: Literal["classification", "medical", "satellite", "face", "detection", "mobile"] = choice(
-        "classification", label="Application", about="Where the advice starts from"
+        "classification", label="Application", about="The kind of task"
     )
     input_side: int = number(
-        0, 0, 2048, step=32, unit="px", label="Model input", about="Side of a square input; 0 lets the advice choose"
+        0, 0, 2048, step=32, unit="px", label="Model input", about="Side of a square input; 0: chosen by the advice"
     )
     object_side: int = number(
-        0, 0, 512, unit="px", step=4, label="Objects", about="A typical object's side as stored; 0 is unknown"
+        0, 0, 512, unit="px", step=4, label="Objects", about="Side of a typical object in the stored images; 0: unknown"
     )
     data_size: int = number(
-        50_000, 100, 100_000_000, scale="log", label="Training images", about="Labelled images that you have"
+        50_000, 100, 100_000_000, scale="log", label="Training images", about="Number of labelled images"
     )
     images_per_second: int = number(
-        0, 0, 1000, step=5, label="Images a second", about="What inference must reach, one at a time; 0 is no matter"
+        0, 0, 1000, step=5, label="Images per second", about="Required inference rate at batch 1; 0: no requirement"
     )
     measure: bool = choice(
-        False, label="Measure my image", about="Take sizes, shape and detail from the image at the left"
+        False, label="Measure my image", about="Measure size, aspect ratio and detail of the current image"
     )
 
 
@@ -52,10 +52,9 @@ class Ranked(BaseModel):
 
     model: str
     preset: str
-    """The preset of its size, to plan on with another image and patch."""
-    patch: int
-    height: int
-    width: int
+    """The preset of the same model size, whose image and patch sizes can be changed."""
+    patch: Pair
+    image: Pair
     tokens: int
     flops_forward: int
     factors: dict[str, float]
@@ -63,23 +62,10 @@ class Ranked(BaseModel):
 
 
 @router.get("/decide/ranking")
-def ranking(asked: Asked, here: Here) -> list[Ranked]:
-    """Every model and patch size that can be built and trained on the card, best first."""
-    return [_ranked(candidate) for candidate in here.once(("ranking", asked), lambda: rank(_question(asked, here)))]
-
-
-def _ranked(candidate: Candidate) -> Ranked:
-    return Ranked(
-        model=candidate.name,
-        preset=preset_of(candidate.model),
-        patch=candidate.patch.height,
-        height=candidate.image.height,
-        width=candidate.image.width,
-        tokens=candidate.tokens,
-        flops_forward=candidate.flops_forward,
-        factors=candidate.factors,
-        score=candidate.score,
-    )
+def ranking(asked: Asked, session: SessionDep) -> list[Ranked]:
+    """Return every model and patch size that can be built and trained on the card, best first."""
+    candidates = session.once(("ranking", asked), lambda: rank(_question(asked, session)))
+    return [Ranked(**{**vars(each), "model": each.name, "preset": preset_of(each.model)}) for each in candidates]
 
 
 class Misfit(BaseModel):
@@ -104,12 +90,12 @@ class Answer(BaseModel):
 
 
 @router.get("/decide")
-def decide(asked: Asked, here: Here) -> Answer:
-    """What `vitrail advise --json` says, beside the ranking and the config."""
-    return here.once(("decide", asked), lambda: Answer(**advise(_question(asked, here)).to_json()))
+def decide(asked: Asked, session: SessionDep) -> Answer:
+    """Return the output of `vitrail advise --json`, without the ranking and the config."""
+    return session.once(("decide", asked), lambda: Answer(**advise(_question(asked, session)).to_json()))
 
 
-def _question(asked: Question, here: Session) -> Asking:
+def _question(asked: Question, session: Session) -> Asking:
     question = Asking(
         application=asked.application,
         image=Size.of(asked.input_side) if asked.input_side else None,
@@ -120,10 +106,10 @@ def _question(asked: Question, here: Session) -> Asking:
     )
     if not asked.measure:
         return question
-    data = png(here.image(asked.image), 2**15)
+    data = png(session.image(asked.image), 2**15)
     return measured(question, lambda image: _survey(data, image))
 
 
-@lru_cache(maxsize=8)  # every other slider asks about the same image again
+@lru_cache(maxsize=8)  # the other sliders repeat the same measurement
 def _survey(data: bytes, image: Size) -> Survey:
     return survey([data], image=image)

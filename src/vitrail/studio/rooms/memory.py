@@ -1,4 +1,4 @@
-"""Room 6, memory: where the bytes of a step go, against a card, and what to change first."""
+"""Room 6, memory: the bytes of a step by component, whether they fit a card, and what to change first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vitrail.plan.fit import on_card
 from vitrail.plan.hardware import Bound, VerdictName, flash_scratch_bytes, verdicts
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import COMPONENTS
-from vitrail.plan.memory import memory as held
+from vitrail.plan.memory import memory as plan_memory
 from vitrail.plan.report import report
 from vitrail.plan.workload import Workload
 from vitrail.studio.formulas import Formula, short
 from vitrail.studio.plans import Pair, PlanQuestion, card_of, described, workload_of
-from vitrail.studio.session import Here
+from vitrail.studio.session import SessionDep
 
 __all__ = ["Question", "router"]
 
@@ -28,14 +28,14 @@ Question = PlanQuestion
 Asked = Annotated[Question, Query()]
 
 ABOUT = {
-    "weights": "the parameters, as they are stored",
-    "gradients": "one per parameter, until the optimizer has used it",
+    "weights": "the parameters",
+    "gradients": "one per parameter, until the optimizer step",
     "optimizer": "its moments, one or two per parameter",
-    "activations": "what forward keeps for backward",
-    "attention_maps": "tokens × tokens per head where attention is eager; a fused kernel keeps one number a row",
-    "weight_casts": "16-bit copies of the weights, which autocast keeps",
+    "activations": "tensors that forward saves for backward",
+    "attention_maps": "tokens × tokens per head if attention is eager; a fused kernel saves one number per row",
+    "weight_casts": "16-bit copies of the weights, cached by autocast",
     "input": "the images and labels of the batch",
-    "temporary": "what lives for a moment at the peak",
+    "temporary": "short-lived tensors at the peak",
 }
 
 
@@ -56,11 +56,10 @@ class Verdict(BaseModel):
 class Answer(BaseModel):
     peak_bytes: int
     components: list[Component]
-    phase_peaks: dict[str, int]
     exact: bool
     note: str
     attention: str
-    """The kernel that the card would run."""
+    """The attention kernel that the card would run."""
     card: str
     visible_bytes: int
     verdicts: list[Verdict]
@@ -69,40 +68,40 @@ class Answer(BaseModel):
 
 
 @router.get("/memory")
-def memory(asked: Asked, here: Here) -> Answer:
-    """Bytes by component at the step's peak, and whether they fit."""
-    config, target = described(asked, here), card_of(asked)
+def memory(asked: Asked, session: SessionDep) -> Answer:
+    """Return the bytes by component at the peak of the step, and whether they fit the card."""
+    config, target = described(asked, session), card_of(asked)
     workload = on_card(workload_of(asked), target)
-    found = held(config, workload)
-    said = verdicts(found, target, flash_scratch_bytes(config, workload))
+    peak = plan_memory(config, workload)
+
     return Answer(
-        peak_bytes=found.peak_bytes,
+        peak_bytes=peak.peak_bytes,
         components=[
-            Component(name=name, words=name.replace("_", " "), about=ABOUT[name], bytes=found.bytes[name])
+            Component(name=name, words=name.replace("_", " "), about=ABOUT[name], bytes=peak.bytes[name])
             for name in COMPONENTS
         ],
-        phase_peaks=found.phase_peaks,
-        exact=found.exact,
-        note=found.note,
+        exact=peak.exact,
+        note=peak.note,
         attention=workload.attention,
         card=target.name,
         visible_bytes=target.visible_bytes,
         verdicts=[
-            Verdict(name=v.name, fits=v.fits, needed_bytes=v.needed_bytes, free_bytes=v.free_bytes) for v in said
+            Verdict(**vars(verdict), fits=verdict.fits)
+            for verdict in verdicts(peak, target, flash_scratch_bytes(config, workload))
         ],
         tokens=config.tokens,
-        formulas=_formulas(config, workload, found.bytes),
+        formulas=_formulas(config, workload, peak.bytes),
     )
 
 
-def _formulas(config: ViTConfig, workload: Workload, found: dict[str, int]) -> list[Formula]:
+def _formulas(config: ViTConfig, workload: Workload, component_bytes: dict[str, int]) -> list[Formula]:
     params = ledger(config).params
     tokens, width, m, batch = config.tokens, config.width, config.mlp.width, workload.batch
     formulas = [
         Formula(
             name="weights",
-            symbols="parameters · bytes each (and fixed tables)",
-            numbers=f"{short(params)} · {workload.parameter_bytes} → {short(found['weights'])} B",
+            symbols="parameters · bytes each (+ fixed tables)",
+            numbers=f"{short(params)} · {workload.parameter_bytes} → {short(component_bytes['weights'])} B",
         )
     ]
     if workload.train:
@@ -113,10 +112,10 @@ def _formulas(config: ViTConfig, workload: Workload, found: dict[str, int]) -> l
             Formula(
                 name="optimizer",
                 symbols="moments · parameters · bytes each",
-                numbers=f"{workload.optimizer}: {short(found['optimizer'])} B at the peak",
+                numbers=f"{workload.optimizer}: {short(component_bytes['optimizer'])} B at the peak",
             ),
             Formula(
-                name="kept by one block, roughly",
+                name="saved by one block, approximately",
                 symbols="(2 · eᵣ + 6 · e) · B · N · D + 2 · e · B · N · m",
                 numbers=f"{each} + {2 * stored} · {batch} · {short(tokens)} · {m} = "
                 + short(batch * tokens * ((2 * residual + 6 * stored) * width + 2 * stored * m))
@@ -125,26 +124,18 @@ def _formulas(config: ViTConfig, workload: Workload, found: dict[str, int]) -> l
         ]
     formulas.append(
         Formula(
-            name="an attention map, if it were kept",
+            name="attention maps of one block",
             symbols="B · heads · N²",
             numbers=f"{batch} · {config.num_heads} · {short(tokens)}² = {short(batch * config.num_heads * tokens**2)}"
-            f" values a block; {workload.attention} attention keeps "
+            f" values per block; {workload.attention} attention stores "
             + ("them" if workload.attention == "eager" else "none"),
         )
     )
     return formulas
 
 
-class Batches(BaseModel):
-    """The largest batch, by how much room the card is expected to leave."""
-
-    optimistic: int
-    likely: int
-    safe: int
-
-
 class Change(BaseModel):
-    """One thing to change, on its own and on top of the changes before it."""
+    """One possible change, alone and on top of the changes before it."""
 
     name: str
     what: str
@@ -156,33 +147,33 @@ class Change(BaseModel):
 
 
 class Fit(BaseModel):
-    max_batch: Batches
+    max_batch: dict[VerdictName, int]
     changes: list[Change]
     step_bound: Bound | None
     notes: list[str]
 
 
 @router.get("/memory/fit")
-def fit(asked: Asked, here: Here) -> Fit:
-    """The part of `vitrail plan --json` on fitting: the largest batch, what to change first, and a bound on time."""
-    return Fit(**report(described(asked, here), workload_of(asked), card_of(asked)).to_json())
+def fit(asked: Asked, session: SessionDep) -> Fit:
+    """Return the largest batch, what to change first, and a lower bound on time, as `vitrail plan --json` does."""
+    return Fit(**report(described(asked, session), workload_of(asked), card_of(asked)).to_json())
 
 
 class Curve(BaseModel):
-    """Memory against image size, at the image's shape."""
+    """Memory against image size, at a constant aspect ratio."""
 
     images: list[Pair]
     components: dict[str, list[int]]
     needed: list[int]
-    """What the card would likely take."""
+    """The memory likely needed on the card."""
 
 
 @router.get("/memory/curve")
-def curve(asked: Asked, here: Here) -> Curve:
-    """The same step on smaller and larger images, up to twice the side."""
-    samples = memory_by_image(described(asked, here), workload_of(asked), card_of(asked), points=20)
+def curve(asked: Asked, session: SessionDep) -> Curve:
+    """Return the memory of the same step for image sides up to twice the current one."""
+    samples = memory_by_image(described(asked, session), workload_of(asked), card_of(asked), points=20)
     return Curve(
-        images=[tuple(sample.image) for sample in samples],
+        images=[sample.image for sample in samples],
         components={name: [sample.memory.bytes[name] for sample in samples] for name in COMPONENTS},
         needed=[sample.needed_bytes for sample in samples],
     )

@@ -1,4 +1,4 @@
-"""Room 7, models: variants side by side, as a table and on two axes."""
+"""Room 7, models: presets side by side, in a table and a chart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAMILIES = {
     "language": ("CLIP and SigLIP", ("clip-", "siglip")),
     "masked": ("MAE and BEiT", ("mae-", "beit-")),
     "flexible": ("FlexiViT", ("flexivit-",)),
-    "small": ("pyramids, mobile, thumbnails", ("swin-", "mobilevit-", "cifar", "fashion-mnist")),
+    "small": ("Swin, MobileViT, thumbnails", ("swin-", "mobilevit-", "cifar", "fashion-mnist")),
 }
 
 
@@ -48,8 +48,8 @@ class Question(Work, CardChoice):
     family: Literal["vit", "deit", "dino", "language", "masked", "flexible", "small", "all"] = choice(
         "vit",
         label="Family",
-        about="Which models stand side by side",
-        words={**{name: words for name, (words, _) in FAMILIES.items()}, "all": "all of them"},
+        about="The models to compare",
+        words={**{name: words for name, (words, _) in FAMILIES.items()}, "all": "all"},
     )
     same_side: int = number(
         0,
@@ -57,15 +57,15 @@ class Question(Work, CardChoice):
         1024,
         step=16,
         unit="px",
-        label="All at",
-        about="The side of every model's image, to the nearest that its patch divides; 0 is each one's own",
+        label="Image side",
+        about="One image size for all models, rounded to what each accepts; 0: each model's own",
     )
-    across: Axis = choice("flops_forward", label="Across", about="The chart's horizontal axis", words=WORDS)
-    up: Axis = choice("params", label="Up", about="The chart's vertical axis", words=WORDS)
+    across: Axis = choice("flops_forward", label="x axis", about="The horizontal axis of the chart", words=WORDS)
+    up: Axis = choice("params", label="y axis", about="The vertical axis of the chart", words=WORDS)
 
 
 class Entry(BaseModel):
-    """FLOPs are per image, bytes are of the whole batch on one device."""
+    """One model. FLOPs are per image; bytes are for the whole batch on one device."""
 
     model: str
     family: str
@@ -79,50 +79,50 @@ class Entry(BaseModel):
     infer_peak_bytes: int
     train_peak_bytes: int
     accuracy: float | None
-    """The best on ImageNet-1k that is recorded here."""
+    """The best published top-1 accuracy on ImageNet-1k that is recorded."""
     best: Result | None
-    published: list[Result]
+    published: tuple[Result, ...]
 
 
 class Answer(BaseModel):
     models: list[Entry]
     missing: list[str]
-    """Models that have no such image, and why."""
+    """Models that cannot take this image size, and why."""
     words: dict[str, str]
-    """What the axes are called."""
+    """Labels of the axes."""
     doubts: list[str]
-    """What is said of published figures that were not read in their source."""
+    """Remarks on published numbers that were not checked against their source."""
     folklore: str
 
 
 @router.get("/models")
 def models(asked: Annotated[Question, Query()]) -> Answer:
-    """The family's models, planned at the same workload."""
-    workload, found, missing = workload_of(asked), [], []
+    """Return the models of a family, planned for the same workload."""
+    workload, entries, missing = workload_of(asked), [], []
     for name in _chosen(asked.family):
         try:
-            found.append(_entry(_planned(name, _image(name, asked.same_side), workload)))
+            entries.append(_entry(_planned(name, _image(name, asked.same_side), workload)))
         except VitrailError as error:
             missing.append(f"{name}: {error}")
-    said = f"Often said: {MISQUOTE.about}, {MISQUOTE.said}. True: {MISQUOTE.true}; {MISQUOTE.why}."
-    return Answer(models=found, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=said)
+    folklore = f"Often claimed: {MISQUOTE.about}, {MISQUOTE.said}. Correct: {MISQUOTE.true}; {MISQUOTE.why}."
+    return Answer(models=entries, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=folklore)
 
 
 @router.get("/models/batch")
 def batches(asked: Annotated[Question, Query()]) -> dict[str, int]:
-    """By model, the largest batch that the card likely takes in training or in inference."""
-    workload, target, found = workload_of(asked), card_of(asked), {}
+    """Return the largest batch per model that likely fits the card."""
+    workload, target, largest = workload_of(asked), card_of(asked), {}
     for name in _chosen(asked.family):
         image = _image(name, asked.same_side)
         try:
             config = PRESETS[name] if image is None else PRESETS[name].but(image=image)
-            found[name] = largest_batch(config, workload, target)
-        except VitrailError:  # /models says why
+            largest[name] = largest_batch(config, workload, target)
+        except VitrailError:  # /models reports it
             continue
-    return found
+    return largest
 
 
-_planned = lru_cache(maxsize=512)(compared)  # a slider comes back to the same models again and again
+_planned = lru_cache(maxsize=512)(compared)  # sliders return to the same values often
 
 
 def _chosen(family: str) -> list[str]:
@@ -130,32 +130,18 @@ def _chosen(family: str) -> list[str]:
 
 
 def _family(name: str) -> str:
-    """By the name's beginning; what is of no other family is small."""
+    """Return the family by the prefix of the name, "small" if none matches."""
     return next((family for family, (_, starts) in FAMILIES.items() if name.startswith(starts)), "small")
 
 
 def _image(name: str, side: int) -> Size | None:
-    """The nearest image that the model takes; None for its own."""
+    """Return the nearest image size that the model accepts, or None for its own."""
     if side == 0:
         return None
     return Size(*(max(1, round(side / step)) * step for step in PRESETS[name].unit))
 
 
-def _entry(found: Compared) -> Entry:
-    top = best(found.model)
-    return Entry(
-        model=found.model,
-        family=_family(found.model),
-        image=tuple(found.image),
-        grid=tuple(found.grid),
-        tokens=found.tokens,
-        params=found.params,
-        flops_forward=found.flops_forward,
-        flops_train=found.flops_train,
-        macs_forward=found.macs_forward,
-        infer_peak_bytes=found.infer_peak_bytes,
-        train_peak_bytes=found.train_peak_bytes,
-        accuracy=None if top is None else top.accuracy,
-        best=top,
-        published=list(found.published),
-    )
+def _entry(numbers: Compared) -> Entry:
+    top = best(numbers.model)
+    accuracy = None if top is None else top.accuracy
+    return Entry(**vars(numbers), family=_family(numbers.model), accuracy=accuracy, best=top)

@@ -1,4 +1,4 @@
-"""What all rooms share: the controls, the images, and the config as a file."""
+"""Endpoints that all rooms share: the controls, the images, and the config as a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail.studio.controls import CARD_WORDS, Control, Group, Seen, controls_o
 from vitrail.studio.guard import MAX_BODY
 from vitrail.studio.pictures import ABOUT, PICTURES
 from vitrail.studio.plans import Shape, described
-from vitrail.studio.session import DEFAULT, Here, Session, png
+from vitrail.studio.session import DEFAULT, Session, SessionDep, png
 
 __all__ = ["router"]
 
@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class Option(BaseModel):
-    """Something to choose that only the session knows; a model brings its own image and patch."""
+    """An option from one of the session's lists; a model also has its own image and patch sizes."""
 
     value: str
     words: str
@@ -36,28 +36,30 @@ class Option(BaseModel):
 class Controls(BaseModel):
     controls: dict[str, Control]
     rooms: dict[str, list[str]]
-    """By room, the names of the controls that its question takes."""
+    """The names of each room's parameters."""
     config: list[str]
-    """The names that /api/config takes."""
+    """The names of the parameters of /api/config."""
     options: dict[str, list[Option]]
-    """models, weights, images and cards."""
+    """The lists models, weights, images and cards."""
     max_bytes: int
-    """The largest image that may be uploaded."""
+    """The largest upload."""
 
 
 @router.get("/controls")
-def controls(here: Here) -> Controls:
-    """Every control with its range, unit and help, and which room takes which."""
+def controls(session: SessionDep) -> Controls:
+    """Return every control with its range, unit and help, and the names of each room's controls."""
     from vitrail.studio.rooms import ROOMS
 
-    found = {name: controls_of(room.Question) for name, room in ROOMS.items()}
+    by_room = {name: controls_of(room.Question) for name, room in ROOMS.items()}
     return Controls(
-        controls={name: control for group in (controls_of(Seen), *found.values()) for name, control in group.items()},
-        rooms={name: list(room) for name, room in found.items()},
+        controls={name: control for group in (controls_of(Seen), *by_room.values()) for name, control in group.items()},
+        rooms={name: list(room) for name, room in by_room.items()},
         config=list(Shape.model_fields),
         options={
-            "models": [_model(name, here) for name in here.plannable],
-            "weights": [Option(value=name, words=_weights(name)) for name in here.weights],
+            "models": [_model(name) for name in session.plannable],
+            "weights": [
+                Option(value=name, words="bundled: CIFAR-10" if name == DEFAULT else name) for name in session.weights
+            ],
             "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
@@ -65,7 +67,7 @@ def controls(here: Here) -> Controls:
     )
 
 
-def _model(name: str, here: Session) -> Option:
+def _model(name: str) -> Option:
     config = PRESETS[name]
     return Option(
         value=name,
@@ -77,12 +79,8 @@ def _model(name: str, here: Session) -> Option:
     )
 
 
-def _weights(name: str) -> str:
-    return "bundled: CIFAR-10" if name == DEFAULT else name
-
-
 class Drawn(Group):
-    """An image's size, as it is drawn: a control's range, and what padding adds."""
+    """The size of a model's input, padding included."""
 
     height: int = Field(ge=1, le=8192)
     width: int = Field(ge=1, le=8192)
@@ -90,7 +88,7 @@ class Drawn(Group):
 
 class Picture(BaseModel):
     image: str
-    """The id to ask for it by."""
+    """The id of the image."""
     height: int
     width: int
 
@@ -101,27 +99,27 @@ class Picture(BaseModel):
         "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
     },
 )
-async def upload(request: Request, here: Here) -> Picture:
-    """Keep an image, sent as the raw body, and give it an id."""
+async def upload(request: Request, session: SessionDep) -> Picture:
+    """Store an image, sent as the raw body, and return its id and size."""
     from starlette.concurrency import run_in_threadpool
 
-    name = await run_in_threadpool(here.add_image, await request.body())
-    return _picture(name, here)
+    name = await run_in_threadpool(session.add_image, await request.body())
+    return _picture(name, session)
 
 
-def _picture(name: str, here: Session) -> Picture:
-    height, width, _ = here.image(name).shape
+def _picture(name: str, session: Session) -> Picture:
+    height, width, _ = session.image(name).shape
     return Picture(image=name, height=height, width=width)
 
 
 @router.get("/images/{image}")
-def about_image(image: str, here: Here) -> Picture:
-    """The size of an image that is kept."""
-    return _picture(image, here)
+def about_image(image: str, session: SessionDep) -> Picture:
+    """Return the size of an image."""
+    return _picture(image, session)
 
 
 class Middle(BaseModel):
-    """A box in an image, as shares of its sides."""
+    """A box in an image, as fractions of its height and width."""
 
     top: float
     left: float
@@ -130,11 +128,11 @@ class Middle(BaseModel):
 
 
 @router.get("/images/{image}/middle")
-def middle(image: str, asked: Annotated[Drawn, Query()], here: Here) -> Middle:
-    """The part of the image that a model gets: the middle, as large as it goes, in the shape of its input."""
+def middle(image: str, asked: Annotated[Drawn, Query()], session: SessionDep) -> Middle:
+    """Return the centre crop that a model gets: the largest box with the aspect ratio of its input."""
     from vitrail.checkpoint.preprocessing import Preprocessing
 
-    original = Size(*here.image(image).shape[:2])
+    original = Size(*session.image(image).shape[:2])
     top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
     rows, columns = original
     return Middle(top=top / rows, left=left / columns, height=height / rows, width=width / columns)
@@ -145,15 +143,15 @@ def middle(image: str, asked: Annotated[Drawn, Query()], here: Here) -> Middle:
     response_class=Response,
     responses={200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}},
 )
-def pixels(image: str, here: Here, side: Annotated[int, Query(ge=16, le=2048)] = 1024) -> Response:
-    """The image as a PNG, at most `side` pixels long."""
-    held = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
-    return Response(png(here.image(image), side), media_type="image/png", headers={"Cache-Control": held})
+def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le=2048)] = 1024) -> Response:
+    """Return the image as a PNG whose longer side is at most `side` pixels."""
+    cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
+    return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
 
 
 @router.get("/config")
-def config(asked: Annotated[Shape, Query()], here: Here) -> dict[str, Any]:
-    """The config as `vitrail plan --config` and `vitrail train` read it."""
+def config(asked: Annotated[Shape, Query()], session: SessionDep) -> dict[str, Any]:
+    """Return the config in the format that `vitrail plan --config` and `vitrail train` read."""
     from vitrail.codec import to_plain
 
-    return to_plain(described(asked, here))
+    return to_plain(described(asked, session))

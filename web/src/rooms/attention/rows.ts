@@ -1,23 +1,25 @@
-/** Rows of attention from the server (src/vitrail/studio/rooms/attention/attention_frames.py). */
-import type { Pair } from '../../lib/api';
+/** Read rows of attention from frames (src/vitrail/studio/rooms/attention/attention_frames.py). */
+import type { Facts, Pair, Schemas } from '../../lib/api';
 import type { Frame, Plane } from '../../lib/frame';
 
-/** One row: a byte a cell, 255 being the largest; that largest, and what goes to the prefix, exactly. */
+/** One row: a byte per cell, 255 for the largest weight; that weight and the weights on the prefix are exact. */
 export interface Row {
   bytes: Uint8Array;
   largest: number;
   prefix: number[];
 }
 
-/** A head's row. Where a frame holds every row, `token` picks one; otherwise it holds one. */
+/** The row of a head. If the frame has every row, `token` selects one; otherwise the frame has only one. */
 export function headRow(frame: Frame<unknown>, layer: number, head: number, token: number): Row | null {
   const bytes = frame.arrays[`heads${layer}`];
   return bytes ? pick(bytes, frame.arrays[`exact${layer}`], head * bytes.shape[1], bytes.shape[1], token) : null;
 }
 
-export function rolledRow(frame: Frame<unknown>, token: number): Row | null {
-  const bytes = frame.arrays.rolled;
-  return bytes ? pick(bytes, frame.arrays['exact-rolled'], 0, bytes.shape[0], token) : null;
+/** The row of the rollout, with the shares that are drawn dark and bright. */
+export function rolledRow(frame: Frame<unknown>, token: number): (Row & { contrast: Pair }) | null {
+  const { rolled, contrast } = frame.arrays;
+  const row = rolled && pick(rolled, frame.arrays['exact-rolled'], 0, rolled.shape[0], token);
+  return row && { ...row, contrast: floats(contrast, rolled.shape[0] === 1 ? 0 : token) as Pair };
 }
 
 export const heads = (frame: Frame<unknown>, layer: number): number => frame.arrays[`heads${layer}`]?.shape[0] ?? 0;
@@ -25,15 +27,19 @@ export const heads = (frame: Frame<unknown>, layer: number): number => frame.arr
 function pick(bytes: Plane, exact: Plane, before: number, rows: number, token: number): Row | null {
   const at = before + (rows === 1 ? 0 : token);
   const cells = bytes.shape.at(-1)!;
-  const count = exact.shape.at(-2)!;
   if (token < 0 || (rows > 1 && token >= rows)) return null;
-  const view = new DataView(exact.bytes.buffer, exact.bytes.byteOffset + at * count * 4, count * 4);
-  const floats = Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
-  return { bytes: bytes.bytes.subarray(at * cells, (at + 1) * cells), largest: floats[0], prefix: floats.slice(1) };
+  const [largest, ...prefix] = floats(exact, at);
+  return { bytes: bytes.bytes.subarray(at * cells, (at + 1) * cells), largest, prefix };
 }
 
-/** A place of the first layer's grid, in a layer whose grid is another. */
-export function sameplace(cell: number, first: Pair, grid: Pair): number {
-  const [row, column] = [Math.floor(cell / first[1]), cell % first[1]];
-  return Math.floor((row * grid[0]) / first[0]) * grid[1] + Math.floor((column * grid[1]) / first[1]);
+/** One row of a float32 array (…, n), which is sent as bytes (…, n, 4). */
+function floats({ bytes, shape }: Plane, row: number): number[] {
+  const count = shape.at(-2)!;
+  const view = new DataView(bytes.buffer, bytes.byteOffset + row * count * 4, count * 4);
+  return Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
+}
+
+/** The cells at the same place of the first layer's grid and of another layer's. */
+export function places(facts: Facts<'attention/maps'>, layer: number): Schemas['Places'] {
+  return facts.places[facts.grids[layer].join('x')];
 }

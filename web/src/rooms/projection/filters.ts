@@ -1,10 +1,10 @@
-/** Pictures from a frame of filters: mosaics of tiles, and patches of the image. */
+/** Draw filters as mosaics, and patches of the image. */
 import type { Facts } from '../../lib/api';
 import type { Plane } from '../../lib/frame';
 
 export type Filters = Facts<'projection/filters'>;
 
-/** Tiles (…, height, width, 3) in the given order, `columns` in a row; what is left over stays clear. */
+/** Arrange tiles (…, height, width, 3) in the given order, `columns` per row; unused cells are transparent. */
 export function mosaic(tiles: Plane, order: readonly number[], columns: number): ImageData {
   const [, height, width] = tiles.shape;
   const rows = Math.ceil(order.length / columns);
@@ -16,7 +16,7 @@ export function mosaic(tiles: Plane, order: readonly number[], columns: number):
   return whole;
 }
 
-/** Patches of the image side by side; a patch that reaches over the edge is grey there. */
+/** Arrange patches of the image side by side; pixels outside the image are grey. */
 export function patches(pixels: Plane, { patch, corners }: Filters, cells: readonly number[]): ImageData {
   const [height, width] = patch;
   const [tall, wide] = pixels.shape;

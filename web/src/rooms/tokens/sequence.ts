@@ -1,4 +1,4 @@
-/** Drawing what a sequence is made of: patches of the image, and the tokens that are none. */
+/** Draw the tokens of a sequence: patches of the image, and prefix tokens. */
 import type { Facts } from '../../lib/api';
 
 export type SequenceFacts = Facts<'tokens/sequence'>;
@@ -12,7 +12,7 @@ export function asCanvas(pixels: ImageData): OffscreenCanvas {
   return canvas;
 }
 
-/** One token at a place of a canvas: its patch, or a pane of gold. */
+/** Draw one token: its patch, or a gold rectangle for a prefix token. */
 export function drawToken(
   pen: CanvasRenderingContext2D,
   photo: OffscreenCanvas,

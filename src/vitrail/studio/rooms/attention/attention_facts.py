@@ -1,16 +1,17 @@
-"""What is said of attention in numbers, and beside its maps."""
+"""The JSON of the attention room: numbers per head, and the facts beside the maps."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel
 
+from vitrail.geometry import Size
 from vitrail.studio.plans import Pair
 
-__all__ = ["LayerHeads", "MapFacts", "RowFacts", "TokenFacts"]
+__all__ = ["LayerHeads", "MapFacts", "Places", "RowFacts", "TokenFacts", "places_of", "same_places"]
 
 
 class LayerHeads(BaseModel):
-    """One layer's heads; distances in pixels of the image as the model sees it, entropies in bits."""
+    """The heads of one layer; distances in pixels of the model's input, entropies in bits."""
 
     name: str
     grid: Pair
@@ -19,22 +20,44 @@ class LayerHeads(BaseModel):
     entropy: list[float]
     mean_entropy: float
     effective_tokens: list[float]
-    """How many tokens of equal share are as wide as a head: 2 to the power of its entropy."""
+    """The number of equally weighted tokens with the same entropy: 2 to the power of the entropy."""
     even_distance: float
     even_entropy: float
-    """Distance and entropy of a head that weighs everything alike."""
+    """Distance and entropy of a head with equal weights."""
+
+
+class Places(BaseModel):
+    """Cells at the same place of the first layer's grid and another: a pyramid's later stages have coarser grids."""
+
+    from_first: list[int]
+    """The cell of this grid for each cell of the first layer's grid."""
+    to_first: list[int]
+    """The cell of the first layer's grid for each cell of this grid."""
+
+
+def places_of(first: Size, grid: Size) -> Places:
+    return Places(from_first=same_places(first, grid), to_first=same_places(grid, first))
+
+
+def same_places(old: Size, new: Size) -> list[int]:
+    """Return, for each cell of the old grid, the cell of the new grid that contains its top left corner."""
+    rows = [row * new.height // old.height for row in range(old.height)]
+    columns = [column * new.width // old.width for column in range(old.width)]
+    return [row * new.width + column for row in rows for column in columns]
 
 
 class MapFacts(BaseModel):
     grids: list[Pair]
     """Rows and columns, by layer."""
+    places: dict[str, Places]
+    """By grid, with keys such as "14x20"."""
     prefix: list[str]
     tokens: int
-    """In the first layer."""
-    opening: int
-    """The token that asks unless another is chosen: CLS, or the patch in the middle."""
+    """Tokens in the first layer."""
+    default_token: int
+    """The query unless another token is chosen: CLS, or the patch in the middle."""
     whole: bool
-    """Whether every row is here; otherwise /attention/row has one token's at a time."""
+    """Whether the frame has every row; otherwise /attention/row returns the rows of one token."""
 
 
 class RowFacts(BaseModel):
@@ -42,8 +65,7 @@ class RowFacts(BaseModel):
 
 
 class TokenFacts(BaseModel):
-    grid: Pair
+    places: Places
     shares: tuple[float, ...]
-    """How much of the variance each of the three components has."""
+    """The share of the variance that each of the three components explains."""
     outliers: int
-    layer: int

@@ -1,6 +1,6 @@
-"""A model's attention as the page hovers over it: a byte a weight, every row scaled to its own largest.
+"""A model's attention maps as bytes, one per weight, each row scaled by its largest weight.
 
-Shapes: h heads, T tokens of which p are the prefix, c cells of the grid, Q = p + c rows: cells that one adaptive patch
+Shapes: h heads, T tokens of which p are the prefix, c cells of the grid, Q = p + c rows. Cells that one adaptive patch
 covers share its row.
 """
 
@@ -24,50 +24,64 @@ from vitrail.look.views.words import cells_on, prefix_names
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
 from vitrail.parts import Adaptive
-from vitrail.studio.rooms.attention.attention_facts import LayerHeads
+from vitrail.studio.rooms.attention.attention_facts import LayerHeads, same_places
 
-__all__ = ["WHOLE_BYTES", "Attended", "Rows", "attend", "attend_row"]
+__all__ = ["WHOLE_BYTES", "Captured", "RolledRows", "Rows", "capture_all", "capture_row"]
 
 WHOLE_BYTES = 12 << 20
-"""Up to here all rows of all heads travel at once, and hovering asks nothing."""
+"""Up to this size all rows of all heads are sent at once, so that hovering needs no request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of attention for a canvas, and exactly what a canvas does not show."""
+    """Rows of attention as bytes, with the exact values that bytes cannot represent."""
 
     bytes: np.ndarray
     """uint8 (…, Q, c): 255 is the row's largest weight on a patch."""
     exact: np.ndarray
-    """float32 (…, Q, 1 + p): that largest weight, and what goes to each prefix token."""
+    """float32 (…, Q, 1 + p): that largest weight, and the weight on each prefix token."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attended:
+class RolledRows(Rows):
+    """Rows of the rollout. They are nearly even, and a token is mostly itself, so the page limits their contrast."""
+
+    contrast: np.ndarray
+    """float32 (Q, 2): a row's median share of a patch, drawn dark, and its 99th percentile, drawn bright."""
+
+    def row(self, token: int) -> RolledRows:
+        one = slice(token, token + 1)
+        return RolledRows(bytes=self.bytes[one], exact=self.exact[one], contrast=self.contrast[one])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """The attention of all layers on one image."""
+
     layers: list[LayerHeads]
     rows: list[Rows] | None
-    """Every row, by layer; None where they are too many."""
+    """Every row, by layer; None if they exceed WHOLE_BYTES."""
     grid: Size
-    """The first layer's."""
+    """The first layer's grid."""
     prefix: list[str]
     cells: Cells
-    """Where the first layer's grid lies on the image."""
-    rolled: Rows | None
-    """(Q, c): through all layers."""
+    """The first layer's grid on the image."""
+    rolled: RolledRows | None
+    """(Q, c): attention through all layers."""
     why_not_rolled: str
 
 
-def attend(subject: Subject) -> Attended:
-    """All layers in one forward pass."""
+def capture_all(subject: Subject) -> Captured:
+    """Capture the attention of all layers in one forward pass."""
     whole = _is_small(subject)
 
-    def keep(found: AttentionMap) -> tuple[LayerHeads, Rows | None, AttentionMap]:
-        found = _one_place(found)
-        step, even = cells_on(subject, found.layout).step, uniform_attention(found)
-        distance, entropy = attention_distance(found, step)[0], head_entropy(found)[0]
+    def keep(attention: AttentionMap) -> tuple[LayerHeads, Rows | None, AttentionMap]:
+        attention = _mean_over_places(attention)
+        step, even = cells_on(subject, attention.layout).step, uniform_attention(attention)
+        distance, entropy = attention_distance(attention, step)[0], head_entropy(attention)[0]
         layer = LayerHeads(
-            name=found.name,
-            grid=tuple(found.layout.grid),
+            name=attention.name,
+            grid=attention.layout.grid,
             distance=distance.tolist(),
             mean_distance=distance.mean().item(),
             entropy=entropy.tolist(),
@@ -76,16 +90,16 @@ def attend(subject: Subject) -> Attended:
             even_distance=attention_distance(even, step).item(),
             even_entropy=head_entropy(even).item(),
         )
-        return layer, _all_rows(found.weights[0], found.layout) if whole else None, fuse_heads(found)
+        return layer, _all_rows(attention.weights[0], attention.layout) if whole else None, fuse_heads(attention)
 
     with torch.no_grad(), capture(subject.model, keep=keep) as maps:
         subject.model(subject.image)
     layers, rows, fused = zip(*maps.values(), strict=True)
     try:
-        rolled, reason = _all_rows(rollout(dict(enumerate(fused)))[0], fused[0].layout), ""
-    except VitrailError as error:  # a pyramid's stages have grids of their own
+        rolled, reason = _with_contrast(_all_rows(rollout(dict(enumerate(fused)))[0], fused[0].layout)), ""
+    except VitrailError as error:  # the stages of a pyramid have different grids
         rolled, reason = None, str(error)
-    return Attended(
+    return Captured(
         layers=list(layers),
         rows=list(rows) if whole else None,
         grid=fused[0].layout.grid,
@@ -96,18 +110,18 @@ def attend(subject: Subject) -> Attended:
     )
 
 
-def attend_row(subject: Subject, token: int) -> list[Rows]:
-    """One token's row, (h, 1, c), in every layer; `token` counts the prefix, then the first layer's cells."""
-    first: list[Size] = []
+def capture_row(subject: Subject, token: int) -> list[Rows]:
+    """Return one token's row, (h, 1, c), in every layer; `token` counts the prefix, then the first layer's cells."""
+    grids: list[Size] = []
 
-    def keep(found: AttentionMap) -> Rows:
-        first.append(found.layout.grid)
-        asks = _token_at(token, first[0], found.layout)
-        return _scaled(_one_place(found).weights[0][:, found.queries == asks], found.layout)
+    def keep(attention: AttentionMap) -> Rows:
+        grids.append(attention.layout.grid)
+        query = _token_at(token, grids[0], attention.layout)
+        return _scaled(_mean_over_places(attention).weights[0][:, attention.queries == query], attention.layout)
 
     config = subject.model.config
-    known = isinstance(config, ViTConfig) and not isinstance(config.embedding, Adaptive)
-    with torch.no_grad(), capture(subject.model, queries=[token] if known else "all", keep=keep) as maps:
+    one_grid = isinstance(config, ViTConfig) and not isinstance(config.embedding, Adaptive)
+    with torch.no_grad(), capture(subject.model, queries=[token] if one_grid else "all", keep=keep) as maps:
         subject.model(subject.image)
     return list(maps.values())
 
@@ -120,13 +134,15 @@ def _is_small(subject: Subject) -> bool:
     return config.depth * config.num_heads * (config.prefix.count + cells) * cells <= WHOLE_BYTES
 
 
-def _one_place(found: AttentionMap) -> AttentionMap:
-    """In a mobile model the places of a patch attend apart: their mean."""
-    return found if found.places is None else replace(found, weights=found.weights.mean(dim=0, keepdim=True))
+def _mean_over_places(attention: AttentionMap) -> AttentionMap:
+    """Average over the pixel positions inside a patch, which attend separately in a mobile model."""
+    if attention.places is None:
+        return attention
+    return replace(attention, weights=attention.weights.mean(dim=0, keepdim=True))
 
 
-def _holders(layout: Layout) -> Tensor:
-    """(c,): which patch covers each cell of the grid."""
+def _patch_of_cell(layout: Layout) -> Tensor:
+    """Return (c,): the patch that covers each cell of the grid."""
     if layout.rectangles is None:
         return torch.arange(layout.grid.area)
     numbers = torch.arange(layout.rectangles.shape[1], dtype=torch.float32)
@@ -134,26 +150,32 @@ def _holders(layout: Layout) -> Tensor:
 
 
 def _token_at(token: int, first: Size, layout: Layout) -> int:
-    """The token that a place of the first layer's sequence has become in this layer."""
-    total, grid = layout.prefix + first.area, layout.grid
+    """Return this layer's token at the place of a token of the first layer."""
+    total = layout.prefix + first.area
     require(0 <= token < total, f"token {token} is outside the sequence of {total}; use 0 to {total - 1}")
     if token < layout.prefix:
         return token
-    row, column = divmod(token - layout.prefix, first.width)
-    cell = (row * grid.height // first.height) * grid.width + column * grid.width // first.width
-    return layout.prefix + int(_holders(layout)[cell])
+    cell = same_places(first, layout.grid)[token - layout.prefix]
+    return layout.prefix + int(_patch_of_cell(layout)[cell])
 
 
 def _all_rows(weights: Tensor, layout: Layout) -> Rows:
-    """(…, T, T) → every row, a cell's being that of the patch which covers it."""
-    order = torch.cat([torch.arange(layout.prefix), layout.prefix + _holders(layout)])
+    """(…, T, T) → (…, Q, c): the row of a cell is that of the patch that covers it."""
+    order = torch.cat([torch.arange(layout.prefix), layout.prefix + _patch_of_cell(layout)])
     return _scaled(weights[..., order, :], layout)
 
 
 def _scaled(weights: Tensor, layout: Layout) -> Rows:
-    """(…, Q, T) → rows of cells."""
-    cells = weights[..., layout.prefix + _holders(layout)]
+    """(…, Q, T) → (…, Q, c) as bytes."""
+    cells = weights[..., layout.prefix + _patch_of_cell(layout)]
     largest = cells.amax(dim=-1, keepdim=True)
     scaled = (cells * (255 / largest.clamp_min(torch.finfo(cells.dtype).tiny))).round_().byte()
     exact = torch.cat([largest, weights[..., : layout.prefix]], dim=-1)
     return Rows(bytes=scaled.numpy(), exact=exact.float().numpy())
+
+
+def _with_contrast(rows: Rows) -> RolledRows:
+    unit = rows.exact[:, 0] / 255
+    dark, bright = np.quantile(rows.bytes, (0.5, 0.99), axis=-1, method="lower")
+    contrast = np.stack([dark * unit, np.maximum(bright, dark + 1) * unit], axis=-1)
+    return RolledRows(bytes=rows.bytes, exact=rows.exact, contrast=contrast)

@@ -1,4 +1,4 @@
-"""Room 4, positions: how alike they make places, for every kind, on any grid."""
+"""Room 4, positions: how similar every kind of position embedding makes two patches, on any grid."""
 
 from __future__ import annotations
 
@@ -24,135 +24,136 @@ from vitrail.studio.rooms.positions.position_kinds import (
     position_of,
 )
 from vitrail.studio.rooms.positions.position_words import about, formulas_of, on_new_grid_of, parameters_of
-from vitrail.studio.session import Here, Session
+from vitrail.studio.session import Session, SessionDep
 
 __all__ = ["Question", "router"]
 
 router = APIRouter()
 
-MEASURED_PLACES = 324
-"""All kinds are measured on grids up to this; beyond, the two that are shown."""
+MEASURED_PATCHES = 324
+"""All kinds are measured on grids of up to this many patches; on larger grids, only the two that are shown."""
 
 
 Asked = Annotated[Question, Query()]
 
 
 class Side(BaseModel):
-    """One kind on the asked grid."""
+    """One kind of position on the chosen grid."""
 
     kind: str
     words: str
     about: str
     measure: str
     grid: Pair
-    """As asked, or the window's where the model has windows."""
+    """The chosen grid, or the window's for a model with windows."""
     parameters: int
     parameters_formula: Formula
     on_new_grid: str
     curve: Curve | None
-    """None on a grid of one patch."""
+    """None for a grid of one patch."""
     offset_share: float
-    """Share of the similarity's variance that the offset between two patches alone explains."""
+    """The share of the similarity's variance that the offset between two patches explains."""
     cell: Pair
     map: list[list[float]]
-    """The chosen patch's similarity with all: exact, rows first."""
+    """The similarity of the chosen patch to every patch, by row and column."""
     by_layer: bool
-    """Whether layer and head choose among several."""
+    """Whether layers and heads have different positions."""
 
 
 class Answer(BaseModel):
     own_grid: Pair
-    """The grid that the model's positions were made for."""
+    """The grid of the model's training."""
     token: int
-    """Place in the sequence of the chosen patch."""
+    """The index of the chosen patch in the sequence."""
     sides: list[Side]
     untrained: Curve | None
-    """A learned table as training would find it, for comparison."""
+    """A learned table before training, for comparison."""
     formulas: list[Formula]
 
 
 @router.get("/positions")
-def positions(asked: Asked, here: Here) -> Answer:
-    """Both kinds: parameters, similarity against distance, and the chosen patch's map."""
-    config = here.config(asked.weights)
+def positions(asked: Asked, session: SessionDep) -> Answer:
+    """Return both kinds: parameters, similarity against distance, and the chosen patch's map."""
+    config = session.config(asked.weights)
     grid = grid_of(asked)
     cell = (min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1))
     prefix = config.prefix.count if isinstance(config, ViTConfig) else 0
-    sides = [_side(kind, asked, here) for kind in (asked.kind, asked.other_kind)]
+    sides = [_side(kind, asked, session) for kind in (asked.kind, asked.other_kind)]
     return Answer(
-        own_grid=(config.grid.height, config.grid.width),
+        own_grid=config.grid,
         token=position_id(*cell, grid, prefix),
         sides=sides,
-        untrained=measure_kind("learned", asked, here).curve,
-        formulas=formulas_of({side.words: side.parameters_formula for side in sides}, asked, here),
+        untrained=measure_kind("learned", asked, session).curve,
+        formulas=formulas_of({side.words: side.parameters_formula for side in sides}, asked, session),
     )
 
 
 @router.get("/positions/maps", response_class=Frame, response_model=Header[NoFacts])
-def maps(asked: Asked, here: Here) -> Frame:
-    """`first` and `second`: every patch's map, (rows, columns, rows, columns); and the means by offset."""
+def maps(asked: Asked, session: SessionDep) -> Frame:
+    """Return `first` and `second`, every patch's map (rows, columns, rows, columns), and the means by offset."""
     arrays: dict[str, np.ndarray] = {}
     for name, kind in (("first", asked.kind), ("second", asked.other_kind)):
-        found = measure_kind(kind, asked, here)
-        arrays[name] = found.similarity.values.numpy()
-        arrays[f"{name}_offsets"] = found.offsets.means.numpy()
+        measured = measure_kind(kind, asked, session)
+        arrays[name] = measured.similarity.values.numpy()
+        arrays[f"{name}_offsets"] = measured.offsets.means.numpy()
     return frame(NoFacts(), arrays)
 
 
 class Row(BaseModel):
-    """One kind, in a line."""
+    """One kind of position, as a table row."""
 
     kind: str
     words: str
     parameters: int
     correlation: float | None
-    """None, as the next, on grids so large that only what is shown is measured."""
+    """None, like `offset_share`, if the grid is large and the kind is not shown."""
     offset_share: float | None
     on_new_grid: str
 
 
 @router.get("/positions/kinds")
-def kinds(asked: Asked, here: Here) -> list[Row]:
-    """All kinds on the asked grid, measured."""
+def kinds(asked: Asked, session: SessionDep) -> list[Row]:
+    """Return all kinds of position, measured on the chosen grid."""
     rows = []
     for kind in WORDS:
-        measure = grid_of(asked).area <= MEASURED_PLACES or kind in (asked.kind, asked.other_kind)
+        measure = grid_of(asked).area <= MEASURED_PATCHES or kind in (asked.kind, asked.other_kind)
         try:
-            count = parameters_of(kind, asked, here)[0]
-            found = measure_kind(kind, asked, here) if measure else None
-        except VitrailError:  # this width or these heads cannot have it; a mobile model has none of its own
+            count = parameters_of(kind, asked, session)[0]
+            measured = measure_kind(kind, asked, session) if measure else None
+        except VitrailError:  # not possible with this width or number of heads; a mobile model has no positions
             continue
         rows.append(
             Row(
                 kind=kind,
                 words=WORDS[kind],
                 parameters=count,
-                correlation=found.curve.correlation if found and found.curve else None,
-                offset_share=found.offsets.share if found else None,
-                on_new_grid=on_new_grid_of(kind, asked, here),
+                correlation=measured.curve.correlation if measured and measured.curve else None,
+                offset_share=measured.offsets.share if measured else None,
+                on_new_grid=on_new_grid_of(kind, asked, session),
             )
         )
     return rows
 
 
-def _side(kind: str, asked: Question, here: Session) -> Side:
-    measured = measure_kind(kind, asked, here)
-    found = measured.similarity
-    row, column = min(asked.cell_row, found.grid.height - 1), min(asked.cell_column, found.grid.width - 1)
-    count, formula = parameters_of(kind, asked, here)
-    position = position_of(kind, here.config(asked.weights))
+def _side(kind: str, asked: Question, session: Session) -> Side:
+    measured = measure_kind(kind, asked, session)
+    similarity = measured.similarity
+    grid = similarity.grid
+    row, column = min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1)
+    count, formula = parameters_of(kind, asked, session)
+    position = position_of(kind, session.config(asked.weights))
     return Side(
         kind=kind,
         words=WORDS[kind],
         about=about(kind, position, asked),
-        measure=found.measure,
-        grid=(found.grid.height, found.grid.width),
+        measure=similarity.measure,
+        grid=grid,
         parameters=count,
         parameters_formula=formula,
-        on_new_grid=on_new_grid_of(kind, asked, here),
+        on_new_grid=on_new_grid_of(kind, asked, session),
         curve=measured.curve,
         offset_share=measured.offsets.share,
         cell=(row, column),
-        map=found.values[row, column].tolist(),
+        map=similarity.values[row, column].tolist(),
         by_layer=differs_by_head(position),
     )

@@ -1,4 +1,4 @@
-"""Every kind of position on a grid, and how alike it makes places there."""
+"""Every kind of position embedding, and how similar it makes the patches of a grid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "position_of",
 ]
 
-# The settings of a kind that read alike differ on another grid only, which is not drawn here.
+# Variants with equal words differ only on another grid, which this room does not draw: the first of them is shown.
 POSITIONS: dict[str, Position] = {
     re.sub("[^a-z0-9]+", "_", each.describe().words.lower()): each for each in reversed(position_variants())
 }
@@ -51,47 +51,51 @@ if TYPE_CHECKING:
     Kind = str
 else:
     Kind = Literal[tuple(WORDS)]
-MAX_PLACES = 1400
+MAX_PATCHES = 1400
 
 
 class Question(Loaded):
-    """Two kinds of position on one grid, and a place on it."""
+    """Two kinds of position on one grid, and a patch of it."""
 
-    kind: Kind = choice("own", label="Positions", about="The kind that is shown first", words=WORDS)
-    other_kind: Kind = choice("2d_sines", label="Beside them", about="The kind to compare with", words=WORDS)
-    grid_rows: int = number(8, 1, 40, label="Rows", about="Of the grid of patches; a learned table is carried to it")
-    grid_columns: int = number(8, 1, 40, label="Columns", about="Of the grid of patches")
-    cell_row: int = number(2, 0, 39, label="Row of the patch", about="Whose similarity with all others is shown")
-    cell_column: int = number(3, 0, 39, label="Column of the patch", about="From 0, at the left")
-    position_layer: int = number(
-        0, 0, 63, label="Layer", about="Where every layer has positions of its own; 0 is the first"
+    kind: Kind = choice("own", label="Positions", about="The kind on the left", words=WORDS)
+    other_kind: Kind = choice("2d_sines", label="Compare with", about="The kind on the right", words=WORDS)
+    grid_rows: int = number(8, 1, 40, label="Rows", about="Rows of patches; a learned table is resampled to the grid")
+    grid_columns: int = number(8, 1, 40, label="Columns", about="Columns of patches")
+    cell_row: int = number(2, 0, 39, label="Row of the patch", about="Row of the chosen patch, from 0")
+    cell_column: int = number(
+        3,
+        0,
+        39,
+        label="Column of the patch",
+        about="Column of the chosen patch, from 0",
     )
+    position_layer: int = number(0, 0, 63, label="Layer", about="For positions that differ by layer; index from 0")
     position_head: int = number(
-        -1, -1, 63, label="Head", about="Where every head has positions of its own; −1 is the mean of all"
+        -1, -1, 63, label="Head", about="For positions that differ by head; −1 is the mean of all heads"
     )
 
 
 def grid_of(asked: Question) -> Size:
     grid = Size(asked.grid_rows, asked.grid_columns)
-    require(grid.area <= MAX_PLACES, f"a grid of {grid} has {grid.area:,} places; use one of at most {MAX_PLACES:,}")
+    require(grid.area <= MAX_PATCHES, f"a grid of {grid} has {grid.area:,} patches; use at most {MAX_PATCHES:,}")
     return grid
 
 
 def position_of(kind: str, config: Config) -> Position | None:
-    """None for a pyramid's windows."""
+    """Return the position embedding of a kind; None for the windows of a pyramid."""
     if kind != "own":
         return POSITIONS[kind]
     return config.position if isinstance(config, ViTConfig) else None
 
 
 def differs_by_head(position: Position | None) -> bool:
-    """Whether every layer or head has positions of its own; a pyramid's windows do."""
+    """Whether layers and heads have different positions, as the windows of a pyramid do."""
     return position is None or (position.acts_on != "tokens" and is_learned(position))
 
 
-def plain_vit(config: Config, grid: Size, position: Position, here: Session, **changes: Any) -> ViTConfig:
-    """A ViT of the model's width and heads on a grid; a pyramid has no one width, so the bundled model's are taken."""
-    base = config if isinstance(config, ViTConfig) else here.planned("default")
+def plain_vit(config: Config, grid: Size, position: Position, session: Session, **changes: Any) -> ViTConfig:
+    """Return a ViT on a grid with the width and heads of the model; for a pyramid, those of the bundled model."""
+    base = config if isinstance(config, ViTConfig) else session.planned("default")
     if isinstance(position, RelativeBias) and not base.prefix.count:
         position = replace(position, prefix=False)
     return ViTConfig(
@@ -107,7 +111,7 @@ def plain_vit(config: Config, grid: Size, position: Position, here: Session, **c
 
 
 class Curve(BaseModel):
-    """Similarity against distance on the grid, over all pairs of different patches."""
+    """Similarity against distance, over all pairs of different patches."""
 
     distances: list[int]
     means: list[float]
@@ -118,55 +122,46 @@ class Curve(BaseModel):
 
 @dataclass(frozen=True)
 class Measured:
-    """A kind on a grid, with what follows from it."""
+    """The similarities of one kind on a grid, and their statistics."""
 
     similarity: PositionSimilarity
     offsets: ByOffset
     curve: Curve | None
 
 
-def measure_kind(kind: str, asked: Question, here: Session) -> Measured:
+def measure_kind(kind: str, asked: Question, session: Session) -> Measured:
     grid = grid_of(asked)
-    several = differs_by_head(position_of(kind, here.config(asked.weights)))
-    layer, head = (asked.position_layer, asked.position_head) if several else (0, -1)
+    by_head = differs_by_head(position_of(kind, session.config(asked.weights)))
+    layer, head = (asked.position_layer, asked.position_head) if by_head else (0, -1)
     key = ("positions", asked.weights, kind, grid, layer, head)
 
     def measure() -> Measured:
         from vitrail.look.offsets import by_distance, by_offset
 
-        found = _compute(kind, asked.weights, here, grid, layer, None if head < 0 else head)
-        offsets = by_offset(found)
-        curve = None if found.grid.area == 1 else Curve(**asdict(by_distance(offsets)))
-        return Measured(found, offsets, curve)
+        similarity = _similarity(kind, asked.weights, session, grid, layer, head)
+        offsets = by_offset(similarity)
+        curve = None if similarity.grid.area == 1 else Curve(**asdict(by_distance(offsets)))
+        return Measured(similarity, offsets, curve)
 
-    return here.once(key, measure)
+    return session.once(key, measure)
 
 
-def _compute(kind: str, weights: str, here: Session, grid: Size, layer: int, head: int | None) -> PositionSimilarity:
+def _similarity(kind: str, weights: str, session: Session, grid: Size, layer: int, head: int) -> PositionSimilarity:
     import torch
 
     from vitrail.look.positions import PositionSimilarity, position_similarity
     from vitrail.nn.vit import ViT
 
-    config = here.config(weights)
+    config, chosen_head = session.config(weights), None if head < 0 else head
+    if position_of(kind, config) == NoPosition():  # equal tokens are equal at every position
+        measure = "q·k of equal tokens, over |q||k|"
+        return PositionSimilarity(values=torch.ones(*grid, *grid), kind="none", measure=measure)
     if kind == "own":
-        if position_of(kind, config) == NoPosition():
-            return _alike(grid)
-        found = position_similarity(here.subject("default", weights).model, grid=grid, layer=layer, head=head)
-    elif kind == "none":
-        return _alike(grid)
+        model = session.subject("default", weights).model
+        similarity = position_similarity(model, grid=grid, layer=layer, head=chosen_head)
     else:
-        plain = plain_vit(config, grid, POSITIONS[kind], here, depth=1, mlp=Mlp(width=1), classes=0)
+        plain = plain_vit(config, grid, POSITIONS[kind], session, depth=1, mlp=Mlp(width=1), classes=0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(layer)
-            found = position_similarity(ViT(plain), head=head)
-    return PositionSimilarity(values=found.values.float(), kind=found.kind, measure=found.measure)
-
-
-def _alike(grid: Size) -> PositionSimilarity:
-    """Without positions, equal tokens are equal wherever they lie."""
-    import torch
-
-    from vitrail.look.positions import PositionSimilarity
-
-    return PositionSimilarity(values=torch.ones(*grid, *grid), kind="none", measure="q·k of equal tokens, over |q||k|")
+            similarity = position_similarity(ViT(plain), head=chosen_head)
+    return replace(similarity, values=similarity.values.float())

@@ -1,4 +1,4 @@
-"""Room 2, projection: the one matrix between a patch and its token, what it costs and what it looks for."""
+"""Room 2, projection: the matrix that turns a patch into a token, its cost and its filters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitrail.studio.formulas import Formula, short
 from vitrail.studio.plans import Pair, Shape, described
 from vitrail.studio.rooms.projection.projection_filters import FilterFacts, filter_frame
 from vitrail.studio.rooms.projection.projection_timing import Measured, measure
-from vitrail.studio.session import Here
+from vitrail.studio.session import SessionDep
 
 __all__ = ["Question", "router"]
 
@@ -27,32 +27,32 @@ router = APIRouter()
 
 
 class Question(Shape, Seen):
-    """A model to plan, a model that is loaded, an image, and which filter is looked at."""
+    """A model to plan, a loaded model, an image, and a filter."""
 
     shown: Literal["filters", "principal"] = choice(
         "filters",
         label="Show",
-        about="The model's own filters, or the principal ones that they are sums of",
-        words={"filters": "filters", "principal": "vocabulary"},
+        about="The model's filters, or their principal components",
+        words={"filters": "filters", "principal": "principal"},
     )
     order: Literal["variance", "norm", "index"] = choice(
         "variance",
         label="Sorted by",
-        about="How much the answer varies over your image, the filter's own norm, or its place in the token",
-        words={"variance": "answer", "norm": "norm", "index": "place"},
+        about="Standard deviation of the response over your image, norm of the filter, or index",
+        words={"variance": "response", "norm": "norm", "index": "index"},
     )
     filter: int = number(
-        -1, -1, 8191, label="Filter", about="Its place in the token, or among the principal ones; −1 is the first shown"
+        -1, -1, 8191, label="Filter", about="Index of the filter or principal component; −1 is the first shown"
     )
 
 
 Asked = Annotated[Question, Query()]
 
-# ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── cost ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Curve(BaseModel):
-    """Square patches of growing side."""
+    """Square patches of increasing side."""
 
     patch: list[int]
     inputs: list[int]
@@ -62,21 +62,21 @@ class Curve(BaseModel):
 class Answer(BaseModel):
     patch: Pair
     side: float
-    """Side of a square patch of the same area."""
+    """Side of a square patch with the same area."""
     channels: int
     width: int
     inputs: int
-    """P²·C values of a patch."""
+    """P²·C, the values of a patch."""
     params: int
     bias: bool
     multiply_adds: int
-    """Values of one patch."""
+    """Multiply-adds for one patch."""
     compression: float
-    """Values in per value out."""
+    """Input values per output value."""
     rank_bound: int
     lost_directions: int
     even_side: float
-    """The side of a square patch that has exactly as many values as the token."""
+    """Side of a square patch with as many values as the token."""
     curve: Curve
     vocabulary: int
     lookup_params: int
@@ -85,25 +85,25 @@ class Answer(BaseModel):
 
 
 @router.get("/projection")
-def costs(asked: Asked, here: Here) -> Answer:
-    """The projection of the planned model: parameters, and whether it compresses."""
-    config = described(asked, here)
-    found, bias = projection(config.patch, config.width, config.channels), _bias(config)
+def projection_costs(asked: Asked, session: SessionDep) -> Answer:
+    """Return the projection of the planned model: its parameters, and whether it compresses."""
+    config = described(asked, session)
+    costs, bias = projection(config.patch, config.width, config.channels), _bias(config)
     sides = range(2, 65)
     curve = [projection(Size(side, side), config.width, config.channels) for side in sides]
-    params = found.params - (0 if bias else config.width)
+    params = costs.params - (0 if bias else config.width)
     return Answer(
-        patch=(config.patch.height, config.patch.width),
+        patch=config.patch,
         side=sqrt(config.patch.area),
         channels=config.channels,
         width=config.width,
-        inputs=found.inputs,
+        inputs=costs.inputs,
         params=params,
         bias=bias,
-        multiply_adds=found.inputs * config.width,
-        compression=float(found.compression),
-        rank_bound=found.rank_bound,
-        lost_directions=found.lost_directions,
+        multiply_adds=costs.inputs * config.width,
+        compression=float(costs.compression),
+        rank_bound=costs.rank_bound,
+        lost_directions=costs.lost_directions,
         even_side=sqrt(config.width / config.channels),
         curve=Curve(
             patch=list(sides),
@@ -111,9 +111,9 @@ def costs(asked: Asked, here: Here) -> Answer:
             params=[each.params - (0 if bias else config.width) for each in curve],
         ),
         vocabulary=TEXT_VOCABULARY,
-        lookup_params=found.lookup_params,
-        lookup_ratio=found.lookup_params / params,
-        formulas=_formulas(config, found, bias, params),
+        lookup_params=costs.lookup_params,
+        lookup_ratio=costs.lookup_params / params,
+        formulas=_formulas(config, costs, bias, params),
     )
 
 
@@ -122,70 +122,70 @@ def _bias(config: ViTConfig) -> bool:
     return config.embedding.bias
 
 
-def _formulas(config: ViTConfig, found: Projection, bias: bool, params: int) -> list[Formula]:
-    (height, width), each, inputs = config.patch, config.width, found.inputs
+def _formulas(config: ViTConfig, costs: Projection, bias: bool, params: int) -> list[Formula]:
+    (height, width), each, inputs = config.patch, config.width, costs.inputs
     values = f"{height} · {width} · {config.channels}"
     xavier, he = sqrt(2 / (inputs + each)), sqrt(2 / inputs)
     return [
         Formula(
             name="values of a patch",
             symbols="P² · C",
-            numbers=f"{values} = {short(inputs)}, for {short(each)} of a token",
+            numbers=f"{values} = {short(inputs)}, for a token of {short(each)}",
         ),
         Formula(
             name="parameters",
-            symbols="D · (P² · C + 1)" if bias else "D · P² · C (it has no bias)",
+            symbols="D · (P² · C + 1)" if bias else "D · P² · C (no bias)",
             numbers=f"{each} · ({values}{' + 1' if bias else ''}) = {short(params)}",
         ),
         Formula(
-            name="directions of a patch that can reach the token",
+            name="directions of a patch that the token can represent",
             symbols="min(P² · C, D)",
-            numbers=f"min({short(inputs)}, {each}) = {short(found.rank_bound)}; {short(found.lost_directions)} go lost",
+            numbers=f"min({short(inputs)}, {each}) = {short(costs.rank_bound)}; {short(costs.lost_directions)} lost",
         ),
         Formula(
-            name="neither compresses nor expands at",
+            name="patch side that neither compresses nor expands",
             symbols="P = √(D / C)",
             numbers=f"√({each} / {config.channels}) = {short(sqrt(each / config.channels))}",
         ),
         Formula(
-            name="a text model's lookup table",
+            name="lookup table of a text model",
             symbols="V · D",
-            numbers=f"{short(TEXT_VOCABULARY)} · {each} = {short(found.lookup_params)}",
+            numbers=f"{short(TEXT_VOCABULARY)} · {each} = {short(costs.lookup_params)}",
         ),
         Formula(
-            name="first values by Xavier: deviation of a weight",
+            name="Xavier initialisation: standard deviation of a weight",
             symbols="√(2 / (P² · C + D))",
             numbers=f"√(2 / ({short(inputs)} + {each})) = {xavier:.4f}",
         ),
         Formula(
-            name="first values by He: deviation of a weight",
+            name="He initialisation: standard deviation of a weight",
             symbols="√(2 / (P² · C))",
             numbers=f"√(2 / {short(inputs)}) = {he:.4f}",
         ),
     ]
 
 
-# ── what it looks for ───────────────────────────────────────────────────────────────────────────────────────────
+# ── filters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @router.get("/projection/filters", response_class=Frame, response_model=Header[FilterFacts])
-def filters(asked: Asked, here: Here) -> Frame:
-    """The loaded model's filters as pictures, and what each answers all over the image."""
-    side = default_size(asked, here)
-    return here.once(
+def filters(asked: Asked, session: SessionDep) -> Frame:
+    """Return the filters of the loaded model as pictures, and the response of each filter on the image."""
+    side = default_size(asked, session)
+    return session.once(
         ("projection filters", asked.image, asked.weights, side),
-        lambda: filter_frame(here.subject(asked.image, asked.weights, side)),
+        lambda: filter_frame(session.subject(asked.image, asked.weights, side)),
     )
 
 
-# ── the same three ways, and how it begins ──────────────────────────────────────────────────────────────────────
+# ── implementations and initialisation ──────────────────────────────────────────────────────────────────────────
 
 
 @router.get("/projection/measured")
-def measured(asked: Asked, here: Here) -> Measured:
-    """The projection run three ways on the image, and the image through fresh weights."""
-    side = default_size(asked, here)
-    return here.once(
+def measured(asked: Asked, session: SessionDep) -> Measured:
+    """Run the projection in three implementations on the image, and with newly initialised weights."""
+    side = default_size(asked, session)
+    return session.once(
         ("projection measured", asked.image, asked.weights, side),
-        lambda: measure(here.subject(asked.image, asked.weights, side)),
+        lambda: measure(session.subject(asked.image, asked.weights, side)),
     )

@@ -1,4 +1,4 @@
-"""The filters of a projection as pictures, and what each answers all over an image.
+"""The filters of a projection as pictures, and their responses on an image.
 
 Shapes: D filters, C channels, P×Q patch, h×w grid, k principal filters.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FilterFacts", "filter_frame"]
 
 PRINCIPAL = 64
-"""Principal filters that are shown, at most."""
+"""The largest number of principal filters that are shown."""
 EXTREMES = 8
 
 
@@ -32,13 +32,13 @@ class Orders(BaseModel):
     index: list[int]
 
 
-class Answers(BaseModel):
-    """What filters answer on the image: by filter, and where each answers most and least."""
+class Responses(BaseModel):
+    """The responses of filters on the image, with the patches of each filter's highest and lowest responses."""
 
     norms: list[float]
     spread: list[float]
     largest: list[float]
-    """The largest answer's size, by which a map's bytes are scaled."""
+    """The largest absolute response, which scales the bytes of the map."""
     high: list[list[int]]
     high_values: list[list[float]]
     low: list[list[int]]
@@ -53,30 +53,30 @@ class FilterFacts(BaseModel):
     patch: Pair
     grid: Pair
     corners: list[Pair]
-    """The top left pixel of every patch of the grid; above 0 or beyond the image where it is padded."""
+    """The top left pixel of every patch; negative or beyond the image where the input is padded."""
     seen: Pair
     effective_rank: float
     rank: int
     shares: list[float]
-    carried: list[float]
-    filters: Answers
-    principal: Answers
+    cumulative: list[float]
+    filters: Responses
+    principal: Responses
 
 
 def filter_frame(subject: Subject) -> Frame:
-    """Both sets of filters, and their maps."""
+    """Return the filters, the principal filters, and their response maps."""
     from vitrail.look.filters import filter_responses, projection_filters, projection_of
 
-    found, convolution = projection_filters(subject.model), projection_of(subject.model)
-    count, channels, height, width = found.filters.shape
-    require(channels in (1, 3), f"filters of {channels} channels are no pictures; look at a model of 1 or 3 channels")
-    principal = found.principal[:PRINCIPAL]
+    learned, convolution = projection_filters(subject.model), projection_of(subject.model)
+    count, channels, height, width = learned.filters.shape
+    require(channels in (1, 3), f"filters of {channels} channels cannot be drawn; choose a model with 1 or 3 channels")
+    principal = learned.principal[:PRINCIPAL]
     own = filter_responses(subject.model, subject.image)[0]  # (D, h, w)
-    shared = filter_responses(subject.model, subject.image, principal)[0]  # (k, h, w)
+    components = filter_responses(subject.model, subject.image, principal)[0]  # (k, h, w)
     rows, columns = own.shape[1:]
     stride, padding = convolution.stride, convolution.padding
     facts = FilterFacts(
-        stage=found.stage,
+        stage=learned.stage,
         count=count,
         channels=channels,
         patch=(height, width),
@@ -86,30 +86,30 @@ def filter_frame(subject: Subject) -> Frame:
             for row in range(rows)
             for column in range(columns)
         ],
-        seen=tuple(subject.pixels.shape[:2]),
-        effective_rank=found.effective_rank,
-        rank=len(found.shares),
-        shares=found.shares.tolist(),
-        carried=found.shares.cumsum(0).tolist(),
-        filters=_answers(own, found.filters),
-        principal=_answers(shared, principal),
+        seen=subject.pixels.shape[:2],
+        effective_rank=learned.effective_rank,
+        rank=len(learned.shares),
+        shares=learned.shares.tolist(),
+        cumulative=learned.shares.cumsum(0).tolist(),
+        filters=_responses(own, learned.filters),
+        principal=_responses(components, principal),
     )
     arrays = {
         "pixels": np.ascontiguousarray(subject.pixels),
-        "filters": _pictures(found.filters),
+        "filters": _pictures(learned.filters),
         "principal": _pictures(principal),
-        "filter_answers": _signed(own),
-        "principal_answers": _signed(shared),
+        "filter_responses": _signed(own),
+        "principal_responses": _signed(components),
     }
     return frame(facts, arrays)
 
 
-def _answers(maps: Tensor, weight: Tensor) -> Answers:
-    """From maps (D, h, w) and their filters."""
+def _responses(maps: Tensor, weight: Tensor) -> Responses:
+    """Summarise response maps (D, h, w) of filters (D, C, P, Q)."""
     flat, norms = maps.flatten(1), weight.flatten(1).norm(dim=1)
     spread, most = flat.std(dim=1, correction=0), min(EXTREMES, flat.shape[1])
     high, low = flat.topk(most), flat.topk(most, largest=False)
-    return Answers(
+    return Responses(
         norms=norms.tolist(),
         spread=spread.tolist(),
         largest=flat.abs().amax(dim=1).tolist(),
@@ -126,11 +126,11 @@ def _answers(maps: Tensor, weight: Tensor) -> Answers:
 
 
 def _signed(maps: Tensor) -> np.ndarray:
-    """Each of (D, …) by its own largest value, zero in the middle: bytes."""
+    """Scale each of (D, …) by its largest absolute value to bytes, with zero in the middle."""
     largest = maps.flatten(1).abs().amax(dim=1).clamp_min(1e-30).view(-1, *(1,) * (maps.ndim - 1))
     return (127.5 + 127.5 * maps / largest).round().clamp(0, 255).byte().numpy()
 
 
 def _pictures(weight: Tensor) -> np.ndarray:
-    """(D, C, P, Q) → (D, P, Q, 3) bytes: each filter by its own largest value, zero is grey."""
+    """(D, C, P, Q) → (D, P, Q, 3) bytes, scaled per filter; zero is grey."""
     return np.ascontiguousarray(_signed(weight.expand(-1, 3, -1, -1)).transpose(0, 2, 3, 1))

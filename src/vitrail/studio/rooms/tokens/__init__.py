@@ -1,4 +1,4 @@
-"""Room 3, tokens: the image cut, flattened and numbered; and the other ways to cut it, side by side."""
+"""Room 3, tokens: the image as a sequence of tokens, and other kinds of patch embedding side by side."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vitrail.studio.plans import Pair, Shape, described
 from vitrail.studio.rooms.tokens.cuts import (
     PYRAMID,
     Kind,
+    adaptive_kind,
     adaptive_of,
     detail_of,
     kinds_of,
     leaves_of,
     pyramid_means,
-    spread_of,
 )
 from vitrail.studio.rooms.tokens.sequence import Box, Sequence, run_sequence
-from vitrail.studio.session import Here, Session
+from vitrail.studio.session import Session, SessionDep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,16 +38,16 @@ router = APIRouter()
 
 
 class Question(Shape, Asking):
-    """A loaded model on the image for the sequence; a planned one for the ways to cut."""
+    """A loaded model for the sequence, and a planned model for the kinds of patch embedding."""
 
-    stride: int = number(8, 1, 64, unit="px", label="Stride", about="From one overlapping patch to the next")
+    stride: int = number(8, 1, 64, unit="px", label="Stride", about="Distance between overlapping patches")
     threshold: float = number(
         0.5,
         0,
         3,
         step=0.01,
         label="Threshold",
-        about="A cell splits where it varies at least this much, in units of the whole image's deviation",
+        about="A cell splits if its standard deviation is at least this fraction of the image's",
     )
 
 
@@ -64,82 +64,79 @@ class SequenceFacts(BaseModel):
     boxes: list[Box]
     """Top, left, height and width of every patch, in pixels."""
     cells: list[Box]
-    """The same where no two share a pixel."""
+    """Boxes like these, but without overlap."""
     owner: list[int]
-    """The token that covers each cell of the grid."""
+    """The token that covers each cell of the grid, in row-major order."""
     middle: int
-    """The token that is looked at unless another is chosen."""
+    """The token of the patch in the middle, shown by default."""
     count: int
-    width: int
-    cut: str
-    added: str
+    projection: str
+    """How a patch becomes a vector."""
+    no_position: str
+    """Why no position is added; empty if one is."""
 
 
 @router.get("/tokens/sequence", response_class=Frame, response_model=Header[SequenceFacts])
-def sequence(asked: Asked, here: Here) -> Frame:
-    """The image as it is cut, and where every token of the sequence comes from."""
-    found = _sequence(asked, here)
-    height, width = found.pixels.shape[:2]
+def sequence(asked: Asked, session: SessionDep) -> Frame:
+    """Return the image, and the box of every token in it."""
+    tokens = _sequence(asked, session)
     facts = SequenceFacts(
-        prefix=found.prefix,
-        grid=tuple(found.grid),
-        image=(height, width),
-        boxes=found.boxes,
-        cells=found.cells,
-        owner=found.owners(),
-        middle=found.middle,
-        count=len(found.tokens),
-        width=found.tokens.shape[1],
-        cut=found.cut,
-        added=found.added,
+        prefix=tokens.prefix,
+        grid=tokens.grid,
+        image=tokens.pixels.shape[:2],
+        boxes=tokens.boxes,
+        cells=tokens.cells,
+        owner=tokens.owners(),
+        middle=tokens.middle,
+        count=len(tokens.vectors),
+        projection=tokens.projection,
+        no_position=tokens.no_position,
     )
-    return frame(facts, {"pixels": found.pixels})
+    return frame(facts, {"pixels": tokens.pixels})
 
 
 class Token(BaseModel):
     token: int
-    name: str
     row: int | None
     column: int | None
     place: str
-    """How its number comes about."""
+    """How the index of the token is computed."""
     values: list[float]
-    """A patch's pixels as the model gets them, flattened channel by channel, row by row."""
+    """The normalised pixels of the patch, flattened by channel, row and column."""
     projected: list[float]
     position: list[float] | None
-    """What is added for the place; None where positions work elsewhere."""
+    """The position embedding; None if none is added."""
     vector: list[float]
     length: float
-    """The vector's norm."""
+    """The norm of the vector."""
 
 
 @router.get("/tokens/one")
-def one(asked: Asked, here: Here) -> Token:
-    """One token: its pixels, its projection, its position and their sum."""
-    found = _sequence(asked, here)
-    count, token = len(found.tokens), found.middle if asked.token < 0 else asked.token
-    require(token < count, f"token {token} is not among {count:,}; take 0 to {count - 1}")
-    index, vector = token - len(found.prefix), found.tokens[token]
-    row, column = found.place(index)
+def one(asked: Asked, session: SessionDep) -> Token:
+    """Return one token: its pixels, its projection, its position and their sum."""
+    tokens = _sequence(asked, session)
+    count, token = len(tokens.vectors), tokens.middle if asked.token < 0 else asked.token
+    require(token < count, f"token {token} is not among the {count:,} tokens; use 0 to {count - 1}")
+    index, vector = token - len(tokens.prefix), tokens.vectors[token]
+    row, column = tokens.place(index)
     return Token(
         token=token,
-        name=found.prefix[token] if index < 0 else f"patch {index}",
         row=row,
         column=column,
-        place=found.number(token),
-        values=_rounded(found.values(index)) if index >= 0 else [],
-        projected=_rounded(found.projected[token]),
-        position=None if found.added else _rounded(vector - found.projected[token]),
+        place=tokens.index_formula(token),
+        values=_rounded(tokens.values(index)) if index >= 0 else [],
+        projected=_rounded(tokens.projected[token]),
+        position=None if tokens.no_position else _rounded(vector - tokens.projected[token]),
         vector=_rounded(vector),
         length=float(vector.norm()),
     )
 
 
-def _sequence(asked: Question, here: Session) -> Sequence:
-    side = default_size(asked, here)
-    return here.once(
+def _sequence(asked: Question, session: Session) -> Sequence:
+    side = default_size(asked, session)
+    return session.once(
         ("tokens", asked.image, asked.weights, side),
-        lambda: run_sequence(here.subject(asked.image, asked.weights, side)),
+        lambda: run_sequence(session.subject(asked.image, asked.weights, side)),
     )
 
 
@@ -147,7 +144,7 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 5) for value in values.tolist()]
 
 
-# ── other ways to cut ───────────────────────────────────────────────────────────────────────────────────────────
+# ── kinds of patch embedding ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Kinds(BaseModel):
@@ -156,23 +153,23 @@ class Kinds(BaseModel):
 
 
 @router.get("/tokens")
-def kinds(asked: Asked, here: Here) -> Kinds:
-    """Ways to cut the same image for the planned model, with what each costs; adaptive is asked by itself."""
-    config = _whole(asked, here)
+def kinds(asked: Asked, session: SessionDep) -> Kinds:
+    """Return the kinds of patch embedding for the planned model, with their costs, except adaptive patches."""
+    config = _whole(asked, session)
     stride = Size(min(asked.stride, asked.patch_height), min(asked.stride, asked.patch_width))
     return Kinds(kinds=kinds_of(config, stride), formulas=_formulas(config, stride))
 
 
 class PyramidFacts(BaseModel):
     patches: tuple[int, ...]
-    """Sides of the levels' patches, finest first; the arrays are named by them."""
+    """Patch sides of the levels, finest first, which are also the names of the arrays."""
 
 
 @router.get("/tokens/pyramid", response_class=Frame, response_model=Header[PyramidFacts])
-def pyramid(asked: Asked, here: Here) -> Frame:
-    """The image at every level of the hierarchical way: one mean colour a token."""
-    image = _whole(asked, here).image
-    means = here.once(("pyramid", asked.image, image), lambda: pyramid_means(here.image(asked.image), image))
+def pyramid(asked: Asked, session: SessionDep) -> Frame:
+    """Return the image at every level of hierarchical patches, with one mean colour per token."""
+    image = _whole(asked, session).image
+    means = session.once(("pyramid", asked.image, image), lambda: pyramid_means(session.image(asked.image), image))
     levels = {str(side): cells for side, cells in zip(PYRAMID, means, strict=True)}
     return frame(PyramidFacts(patches=PYRAMID), levels)
 
@@ -182,7 +179,7 @@ class TreeFacts(BaseModel):
     patches: list[Pair]
     """Finest first."""
     counts: list[int]
-    """Leaves of every size."""
+    """Patches of each size."""
     kept: int
     finest: int
     saved: float
@@ -190,31 +187,31 @@ class TreeFacts(BaseModel):
 
 
 @router.get("/tokens/adaptive", response_class=Frame, response_model=Header[TreeFacts])
-def adaptive(asked: Asked, here: Here) -> Frame:
-    """The quadtree that a threshold gives on the image, its cost, and its tokens back on the finest grid."""
-    config = _whole(asked, here)
+def adaptive(asked: Asked, session: SessionDep) -> Frame:
+    """Return the quadtree of the image at a threshold, its cost, and its tokens on the finest grid."""
+    config = _whole(asked, session)
     spec = adaptive_of(config, asked.threshold)
-    detail = here.once(
+    detail = session.once(
         ("detail", asked.image, config.image, spec.patches),
-        lambda: detail_of(here.image(asked.image), config.image, spec),
+        lambda: detail_of(session.image(asked.image), config.image, spec),
     )
     leaves = leaves_of(detail, asked.threshold)
     kept, finest = sum(leaves.counts), leaves.levels.size
     facts = TreeFacts(
-        kind=spread_of(config, spec, kept),
-        patches=[tuple(patch) for patch in spec.patches],
+        kind=adaptive_kind(config, spec, kept),
+        patches=list(spec.patches),
         counts=leaves.counts,
         kept=kept,
         finest=finest,
         saved=1 - kept / finest,
-        image=tuple(spec.fit(config.image, "resize").fitted),
+        image=spec.fit(config.image, "resize").fitted,
     )
     return frame(facts, {"levels": leaves.levels, "dense": leaves.dense})
 
 
-def _whole(asked: Question, here: Session) -> ViTConfig:
-    """The planned model on the image that its patches divide."""
-    config = described(asked, here)
+def _whole(asked: Question, session: Session) -> ViTConfig:
+    """Return the planned model, with the image size that its patches divide."""
+    config = described(asked, session)
     return config.but(image=config.fit(config.image).fitted, remainder="error")
 
 
@@ -234,9 +231,9 @@ def _formulas(config: ViTConfig, stride: Size) -> list[Formula]:
             f"(({overlapping.fitted.width} − {across}) / {stride.width} + 1) = {short(overlapping.grid.area)}",
         ),
         Formula(
-            name="a token's number",
+            name="index of a token",
             symbols="prefix + row · columns + column",
-            numbers=f"the last patch: {config.prefix.count} + {rows - 1} · {columns} + {columns - 1} = "
+            numbers=f"last patch: {config.prefix.count} + {rows - 1} · {columns} + {columns - 1} = "
             f"{short(position_id(rows - 1, columns - 1, config.grid, config.prefix.count))}",
         ),
     ]

@@ -1,4 +1,4 @@
-"""An image as a model's tokens, step by step: where each comes from, what is projected, what is added.
+"""An image as a sequence of tokens, step by step: boxes in the image, projections, positions.
 
 Shapes: C channels, H×W pixels, T tokens, D width.
 """
@@ -30,35 +30,35 @@ Box = Annotated[tuple[int, ...], Field(min_length=4, max_length=4)]
 
 @dataclass(frozen=True)
 class Sequence:
-    """An image as a model's tokens, step by step; arrays on the CPU."""
+    """The tokens of one image before the first block, with the steps that lead to them."""
 
     prefix: tuple[str, ...]
     grid: Size
     regular: bool
-    """One patch a cell of the grid; otherwise a quadtree over it."""
+    """Whether each cell of the grid is one patch; otherwise the patches are a quadtree."""
     boxes: list[Box]
-    """Top, left, height and width of every patch, in pixels of the image that is cut."""
+    """Top, left, height and width of every patch, in pixels."""
     cells: list[Box]
-    """The same where no two share a pixel: what a patch is hovered by."""
+    """Boxes like these, but without overlap, for the pointer."""
     image: Tensor
     """(C, H, W), normalised."""
     pixels: np.ndarray
     projected: Tensor
     """(T, D): learned vectors for the prefix, projections for the patches."""
-    tokens: Tensor
-    """(T, D): what the first block reads."""
-    added: str
-    """What happens to positions, in words."""
-    cut: str
-    """How a patch becomes a vector, in words."""
+    vectors: Tensor
+    """(T, D): the input of the first block."""
+    no_position: str
+    """Why no position is added; empty if one is."""
+    projection: str
+    """How a patch becomes a vector."""
 
     @property
     def middle(self) -> int:
-        """The token of the patch in the middle, which is looked at unless another is chosen."""
+        """The token of the patch in the middle, shown by default."""
         return self.owners()[position_id(self.grid.height // 2, self.grid.width // 2, self.grid, 0)]
 
     def owners(self) -> list[int]:
-        """The token that covers each cell of the grid, rows first."""
+        """Return the token that covers each cell of the grid, in row-major order."""
         first = len(self.prefix)
         if self.regular:
             return list(range(first, first + len(self.cells)))
@@ -70,30 +70,29 @@ class Sequence:
         return owner.ravel().tolist()
 
     def place(self, index: int) -> tuple[int | None, int | None]:
-        """Row and column of a patch on a regular grid."""
+        """Return row and column of a patch, or None for both if the grid is not regular."""
         if index < 0 or not self.regular:
             return None, None
         return divmod(index, self.grid.width)
 
-    def number(self, token: int) -> str:
-        """How a token's number comes about, in words."""
+    def index_formula(self, token: int) -> str:
+        """Return how the index of a token is computed."""
         before = len(self.prefix)
         row, column = self.place(token - before)
         if token < before:
-            return f"{self.prefix[token]} is no patch: a learned vector, the same for every image, at place {token}"
+            return f"{self.prefix[token]} is not a patch: a learned vector, the same for every image, at index {token}"
         if row is None or column is None:
-            return f"{before} + {token - before} = {token}: leaves are numbered row by row, by their top left corners"
-        number = position_id(row, column, self.grid, before)
-        return f"{before} + {row} · {self.grid.width} + {column} = {number}"
+            return f"{before} + {token - before} = {token}: patches are ordered by their top left corners, row by row"
+        return f"{before} + {row} · {self.grid.width} + {column} = {position_id(row, column, self.grid, before)}"
 
     def values(self, index: int) -> Tensor:
-        """A patch's pixels, flattened channel by channel, row by row."""
+        """Return the pixels of a patch, flattened by channel, row and column."""
         top, left, height, width = self.boxes[index]
         return self.image[:, top : top + height, left : left + width].flatten()
 
 
 def run_sequence(subject: Subject) -> Sequence:
-    """The front end on one image."""
+    """Run the front end on one image."""
     import torch
 
     from vitrail.look.views.words import prefix_names
@@ -101,7 +100,7 @@ def run_sequence(subject: Subject) -> Sequence:
 
     model, config = subject.model, subject.model.config
     if isinstance(config, MobileConfig):
-        raise VitrailError("a mobile model has no patches at its entrance; look at a ViT or a pyramid")
+        raise VitrailError("a mobile model does not begin with patches; choose a ViT or a pyramid")
     with torch.inference_mode():
         image = subject.image
         if isinstance(config, ViTConfig):
@@ -122,9 +121,9 @@ def run_sequence(subject: Subject) -> Sequence:
         image=image[0],
         pixels=np.ascontiguousarray(subject.pixels),
         projected=projected[0],
-        tokens=tokens[0],
-        added=_added(config),
-        cut=_cut(config),
+        vectors=tokens[0],
+        no_position=_no_position(config),
+        projection=_projection(config),
     )
 
 
@@ -132,8 +131,8 @@ def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tup
     if layout.rectangles is not None:
         height, width = config.patch
         scale = layout.rectangles.new_tensor([height, width, height, width])
-        found = [tuple(box) for box in (layout.rectangles[0] * scale).tolist()]
-        return found, found
+        boxes = [tuple(box) for box in (layout.rectangles[0] * scale).tolist()]
+        return boxes, boxes
     grid, patch = layout.grid, Size(seen.height // layout.grid.height, seen.width // layout.grid.width)
     stride = patch
     if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches):
@@ -146,26 +145,26 @@ def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tup
     return boxes, [(down + top, across + left, stride.height, stride.width) for down, across in corners]
 
 
-def _added(config: ViTConfig | PyramidConfig) -> str:
-    """Why nothing is added, or nothing where something is."""
+def _no_position(config: ViTConfig | PyramidConfig) -> str:
+    """Return why no position is added to the tokens, or an empty string if one is."""
     if isinstance(config, PyramidConfig):
-        return "no position is added: a bias on every offset inside the windows does that work"
+        return "no position is added: attention has a bias for every offset inside its windows"
     match config.position.acts_on:
         case "tokens":
             return ""
         case "queries and keys":
-            return "no position is added: it turns queries and keys in every block"
+            return "no position is added: every block rotates its queries and keys instead"
         case "scores":
             return "no position is added: attention has a bias for every offset"
         case "nothing":
-            return "no position is added anywhere"
+            return "this model has no positions"
 
 
-def _cut(config: ViTConfig | PyramidConfig) -> str:
+def _projection(config: ViTConfig | PyramidConfig) -> str:
     if isinstance(config, ViTConfig) and isinstance(config.embedding, Stem):
-        return "through the stem's convolutions, which see a little beyond the patch"
+        return "by the convolutions of the stem, whose receptive field is larger than the patch"
     if isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive):
-        return "by the projection of its own size"
+        return "by the projection for its patch size"
     if isinstance(config, ViTConfig) and not isinstance(config.embedding, Patches):
-        return "through the levels of the pyramid"
+        return "by the levels of the pyramid"
     return "by one matrix, the same for all patches"

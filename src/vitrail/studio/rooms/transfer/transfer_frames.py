@@ -1,4 +1,4 @@
-"""Pictures of a transfer, as bytes for a canvas: a table, filters, and features that moved.
+"""Pictures of a transfer, as bytes for a canvas: the position table, the filters, and the feature drift.
 
 Shapes: h×w old grid, r×s new grid, D width, C channels, P×Q patch.
 """
@@ -29,10 +29,10 @@ __all__ = [
     "DriftFacts",
     "FilterFacts",
     "TableFacts",
-    "carried_filters",
-    "carried_table",
     "feature_drift",
     "image_of",
+    "resampled_table",
+    "resized_filters",
 ]
 
 Pictures = dict[str, np.ndarray]
@@ -44,32 +44,32 @@ class TableFacts(BaseModel):
     channels: int
     low: float
     high: float
-    """What the darkest and the brightest byte of the table stand for; in colours, of the difference."""
+    """The values of byte 0 and byte 255 in the table or, for colours, in the difference."""
     reach: float
     """The largest difference."""
     share: float | None
-    """How much of all that tells places apart is shown; None for a channel."""
+    """The share of the table's variance that is shown; None for a channel."""
 
 
 class FilterFacts(BaseModel):
     numbers: list[int]
-    """Which filters are shown."""
+    """The indices of the filters."""
 
 
 class DriftFacts(BaseModel):
     image: Pair
     cosines: dict[str, float]
-    """By method."""
+    """Cosines by method."""
     resampled: bool
     low: float
     high: float
     mean: float
 
 
-def carried_table(
+def resampled_table(
     table: Tensor, old: Size, new: Size, method: Method, view: TableView, index: int
 ) -> tuple[TableFacts, Pictures]:
-    """`before` (h, w), `after`, `exact` and `difference` (r, s): in colours, three principal components; else one."""
+    """Return `before` (h, w), `after`, `exact` and `difference` (r, s); colours are three principal components."""
     import torch
 
     from vitrail.checkpoint.surgery.resample import resample_table
@@ -84,23 +84,27 @@ def carried_table(
     else:
         chosen = [min(each, len(directions) - 1) for each in ((0, 1, 2) if view == "colours" else (index,))]
         basis, origin = directions[chosen], mean
-    before, there, truth = ((rows - origin) @ basis.T for rows in (table, after, exact))
-    low, high = before.amin(dim=0), before.amax(dim=0)
+    rows_before, rows_after, rows_exact = ((rows - origin) @ basis.T for rows in (table, after, exact))
+    low, high = rows_before.amin(dim=0), rows_before.amax(dim=0)
     pictures = {
         name: _bytes(rows, low, high).reshape(*grid, -1)
-        for name, rows, grid in (("before", before, old), ("after", there, new), ("exact", truth, new))
+        for name, rows, grid in (
+            ("before", rows_before, old),
+            ("after", rows_after, new),
+            ("exact", rows_exact, new),
+        )
     }
     if view == "colours":
         size = (exact - mean).square().sum(dim=1).mean().sqrt()
-        off = (after - exact).norm(dim=1) / size
-        reach = max(float(off.max()), 1e-9)
-        pictures["difference"] = _bytes(off, off.new_zeros(()), off.new_tensor(reach)).reshape(*new)
+        error = (after - exact).norm(dim=1) / size
+        reach = max(float(error.max()), 1e-9)
+        pictures["difference"] = _bytes(error, error.new_zeros(()), error.new_tensor(reach)).reshape(*new)
         bottom, top, share = 0.0, reach, float(shares[:3].sum())
     else:
-        off = (there - truth)[:, 0]
-        reach = max(float(off.abs().max()), 1e-9)
+        error = (rows_after - rows_exact)[:, 0]
+        reach = max(float(error.abs().max()), 1e-9)
         pictures = {name: picture[..., 0] for name, picture in pictures.items()}
-        pictures["difference"] = _bytes(off, off.new_tensor(-reach), off.new_tensor(reach)).reshape(*new)
+        pictures["difference"] = _bytes(error, error.new_tensor(-reach), error.new_tensor(reach)).reshape(*new)
         share = None if view == "channel" else float(shares[min(index, len(shares) - 1)])
         bottom, top = float(low[0]), float(high[0])
     facts = TableFacts(
@@ -114,10 +118,10 @@ def _bytes(values: Tensor, low: Tensor, high: Tensor) -> np.ndarray:
     return ((values - low) / span * 255).round().clamp(0, 255).byte().numpy()
 
 
-def carried_filters(weight: Tensor, new: Size, how: Projection) -> tuple[FilterFacts, Pictures]:
-    """`before`, `after` and `back`, (filters, P, Q, 3) each: the strongest, grey at zero.
+def resized_filters(weight: Tensor, new: Size, how: Projection) -> tuple[FilterFacts, Pictures]:
+    """Return the strongest filters `before`, `after` and `back`, (filters, P, Q, 3) each; zero is grey.
 
-    Before and back are on one scale; after on its own, since the weights of a larger patch are smaller.
+    `before` and `back` share a scale; `after` has its own, since the weights of a larger patch are smaller.
     """
     from vitrail.checkpoint.surgery.projection import resize_projection
 
@@ -144,9 +148,9 @@ def _filter_bytes(filters: Tensor, reach: Tensor) -> np.ndarray:
 
 
 def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Method) -> tuple[DriftFacts, Pictures]:
-    """Cosines of the pooled vector at the new size with the one at the old, by method; and, for one of them, a map.
+    """Return the cosine of the pooled vectors at the old and the new size, by method, and a map for one method.
 
-    The same as `vitrail adapt --images` measures. The map compares tokens place by place, on the coarser of the grids.
+    `vitrail adapt --images` measures the same cosines. The map compares tokens on the coarser of the two grids.
     """
     import torch
     import torch.nn.functional as F
@@ -159,40 +163,40 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
     assert isinstance(config, ViTConfig)
     require(
         not isinstance(config.embedding, Adaptive),
-        "adaptive patches differ from image to image, and so do their tokens; choose weights with a regular grid",
+        "adaptive patches differ between images, so tokens cannot be compared; choose weights with a regular grid",
     )
     old, image = config.grid, image_of(config, new)
 
     @torch.inference_mode()
-    def seen(given: Checkpoint, places: bool) -> tuple[Tensor, Tensor | None]:
+    def features(given: Checkpoint, with_tokens: bool) -> tuple[Tensor, Tensor | None]:
         steps = given.preprocessing.squashed(given.config.image)
-        model, shown = given.model(dtype=torch.float32), steps(pixels)
+        model, images = given.model(dtype=torch.float32), steps(pixels)
         assert isinstance(model, ViT)
-        vector = model.vector(shown).flatten().double()
-        if not places:
+        vector = model.vector(images).flatten().double()
+        if not with_tokens:
             return vector, None
-        tokens, layout = model.features(shown)
+        tokens, layout = model.features(images)
         return vector, tokens[0, layout.prefix :].double()
 
-    vector, tokens = seen(checkpoint, places=True)
+    vector, tokens = features(checkpoint, with_tokens=True)
     resampled = config.position.resampled
     methods: list[Method] = list(METHODS) if resampled else [method]
-    cosines, moved = {}, tokens
+    cosines, new_tokens = {}, tokens
     for name in methods:
         adapted = adapt(checkpoint, {"image": image}, method=name if resampled else None)[0]
-        there, at = seen(adapted, places=name == method)
-        cosines[name] = F.cosine_similarity(vector, there, dim=0).item()
-        moved = moved if at is None else at
+        new_vector, adapted_tokens = features(adapted, with_tokens=name == method)
+        cosines[name] = F.cosine_similarity(vector, new_vector, dim=0).item()
+        new_tokens = new_tokens if adapted_tokens is None else adapted_tokens
     assert tokens is not None
-    assert moved is not None
+    assert new_tokens is not None
     common = Size(*map(min, old, new))
     before, after = (
-        resample_table(rows, old=grid, new=common, method="area") for rows, grid in ((tokens, old), (moved, new))
+        resample_table(rows, old=grid, new=common, method="area") for rows, grid in ((tokens, old), (new_tokens, new))
     )
     places = F.cosine_similarity(before, after, dim=1)
     low = min(0.99, float(places.min()))
     facts = DriftFacts(
-        image=(image.height, image.width),
+        image=image,
         cosines=cosines if resampled else {"recomputed": cosines[method]},
         resampled=resampled,
         low=low,
@@ -204,7 +208,7 @@ def feature_drift(checkpoint: Checkpoint, new: Size, pixels: Pixels, method: Met
 
 
 def image_of(config: ViTConfig, grid: Size) -> Size:
-    """The image whose patches make this grid."""
+    """Return the image size whose patches form this grid."""
     patch = config.patch
     stride = config.embedding.stride if isinstance(config.embedding, Patches) else None
     sides = zip(grid, patch, stride or patch, strict=True)

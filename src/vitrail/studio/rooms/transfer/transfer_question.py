@@ -1,4 +1,4 @@
-"""What room 5 asks: a table, the grid it goes to, and how; and a patch for the projection to go to."""
+"""The parameters of room 5."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ TableView = Literal["colours", "component", "channel"]
 Resampling = Literal[
     "timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2", "bilinear", "area", "exact"
 ]
-"""`checkpoint.surgery.resample.Method`, spelt here so that the page's controls need no torch."""
+"""The names of `checkpoint.surgery.resample.Method`, repeated so that the controls do not import torch."""
 
 
 class Question(Loaded):
-    """A table, the grid it goes to, and how; and a patch for the projection to go to."""
+    """A position table, a new grid and a resampling method; a new patch size for the projection."""
 
     transfer_table: Literal["own", "known"] = choice(
         "own",
         label="Table",
-        about="The model's own positions, or random ones whose power falls as 1/f², on any grid",
+        about="The model's positions, or a random table whose power falls as 1/f², on any grid",
         words={"own": "the model's", "known": "power 1/f²"},
     )
-    old_rows: int = number(14, 2, 40, label="From rows", about="Of the grid that a 1/f² table is on")
-    old_columns: int = number(14, 2, 40, label="From columns", about="Of the grid that a 1/f² table is on")
-    new_rows: int = number(14, 2, 40, label="To rows", about="Of the grid that the table goes to")
-    new_columns: int = number(20, 2, 40, label="To columns", about="Of the grid that the table goes to")
+    old_rows: int = number(14, 2, 40, label="From rows", about="Rows of the old grid")
+    old_columns: int = number(14, 2, 40, label="From columns", about="Columns of the old grid")
+    new_rows: int = number(14, 2, 40, label="To rows", about="Rows of the new grid")
+    new_columns: int = number(20, 2, 40, label="To columns", about="Columns of the new grid")
     resampling: Resampling = choice(
         "timm",
         label="Method",
-        about="The first six are conventions: what models were trained with, or will be run by",
+        about="How the table is resampled; the first six are conventions of libraries",
         words={
             "timm": "timm: bicubic, antialiased",
             "huggingface": "Hugging Face: bicubic",
@@ -41,26 +41,24 @@ class Question(Loaded):
             "big_vision": "big_vision: linear, corners",
             "siglip2": "SigLIP 2: linear, antialiased",
             "bilinear": "linear",
-            "area": "mean over the area",
+            "area": "area average",
             "exact": "exact: the cosine series",
         },
     )
-    bands: int = number(4, 1, 8, label="Bands", about="Of frequency, to tell the errors apart")
+    bands: int = number(4, 1, 8, label="Bands", about="Number of frequency bands for the errors")
     table_view: TableView = choice(
         "colours",
         label="Show",
-        about="The table has as many channels as the model is wide: three components as colours, or one at a time",
+        about="Three principal components as colours, one component, or one channel",
         words={"colours": "colours", "component": "component", "channel": "channel"},
     )
     table_index: int = number(
-        0, 0, 4095, step=1, label="Which", about="Component, the strongest first, or channel; from 0"
+        0, 0, 4095, step=1, label="Index", about="Index of the component, strongest first, or of the channel"
     )
-    resized_patch: int = number(
-        3, 1, LARGEST_PATCH, unit="px", label="New patch", about="That the projection's filters go to"
-    )
+    resized_patch: int = number(3, 1, LARGEST_PATCH, unit="px", label="New patch", about="Height of the new patch")
     filter_resize: Literal["pinv", "natural", "interpolate"] = choice(
         "pinv",
-        label="Filters by",
-        about="The pseudo-inverse of the resize (FlexiViT); the same over photographs; or as pictures",
-        words={"pinv": "pinv", "natural": "natural", "interpolate": "picture"},
+        label="Resize by",
+        about="Pseudo-inverse of the resize (FlexiViT), the same weighted by photographs, or plain interpolation",
+        words={"pinv": "pinv", "natural": "natural", "interpolate": "interpolate"},
     )

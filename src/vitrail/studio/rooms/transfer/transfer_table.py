@@ -1,4 +1,4 @@
-"""The table of positions that is carried, and what every method makes of it."""
+"""The position table that is resampled, and the error of every method."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["TableErrors", "formulas_of", "grids_of", "measure_table", "new_grid"
 
 CONVENTIONS = get_args(Convention)
 KNOWN_WIDTH = 192
-MAX_PLACES = 1600
+MAX_PATCHES = 1600
 
 
 class Band(BaseModel):
-    """Frequencies between two shares of the finest that the old grid carries."""
+    """A band of frequencies, as fractions of the highest frequency of the old grid."""
 
     low: float
     high: float
     energy: float
-    """Share of the table's energy (its mean aside) in this band."""
+    """The band's share of the table's energy, without the mean."""
     error: float
     round_trip: float
 
 
 class MethodErrors(BaseModel):
-    """One method between the two grids: as `vitrail simulate --json` says it, and what it is."""
+    """One method between the two grids, as in `vitrail simulate --json`, with a description."""
 
     method: str
     about: str
@@ -48,7 +48,7 @@ class MethodErrors(BaseModel):
 
 
 class Survival(BaseModel):
-    """One kind of position between two grids; see `checkpoint.assess.kind_transfer`."""
+    """`checkpoint.assess.kind_transfer.Survival`: one kind of position between two grids."""
 
     kind: str
     place: float
@@ -62,58 +62,57 @@ class TableErrors(BaseModel):
     methods: list[MethodErrors]
     conventions: tuple[str, ...]
     disagreement: list[list[float]]
-    """Difference of the row's convention from the column's, relative to the latter."""
+    """The difference between the row's and the column's convention, relative to the column's."""
     largest_disagreement: float
     kinds: list[Survival]
-    """Which kind survives: the model's own first, then stand-ins."""
+    """The model's own positions first, then other kinds."""
     trained: bool
-    """Whether the first of them is the model's own."""
+    """Whether the first kind is the model's own."""
 
 
 def new_grid(asked: Question) -> Size:
     new = Size(asked.new_rows, asked.new_columns)
-    require(new.area <= MAX_PLACES, f"a grid of {new} has {new.area:,} places; use one of at most {MAX_PLACES:,}")
+    require(new.area <= MAX_PATCHES, f"a grid of {new} has {new.area:,} patches; use at most {MAX_PATCHES:,}")
     return new
 
 
-def grids_of(asked: Question, here: Session) -> tuple[Size, Size]:
-    """The weights' own grid, or the asked one, and the new one."""
+def grids_of(asked: Question, session: Session) -> tuple[Size, Size]:
+    """Return the old grid, which is the model's own or a chosen one, and the new grid."""
     if asked.transfer_table == "own":
-        return here.config(asked.weights).grid, new_grid(asked)
+        return session.config(asked.weights).grid, new_grid(asked)
     return Size(asked.old_rows, asked.old_columns), new_grid(asked)
 
 
-def own_table(asked: Question, here: Session) -> Tensor | None:
+def own_table(asked: Question, session: Session) -> Tensor | None:
     from vitrail.checkpoint.assess.kind_transfer import learned_table
 
-    return learned_table(here.checkpoint(asked.weights)) if asked.transfer_table == "own" else None
+    return learned_table(session.checkpoint(asked.weights)) if asked.transfer_table == "own" else None
 
 
-def table_of(asked: Question, here: Session, old: Size) -> Tensor:
+def table_of(asked: Question, session: Session, old: Size) -> Tensor:
     from vitrail.checkpoint.assess.simulate import known_table
 
-    own = own_table(asked, here)
-    return here.once(("known", old), lambda: known_table(old, KNOWN_WIDTH)) if own is None else own
+    own = own_table(asked, session)
+    return session.once(("known", old), lambda: known_table(old, KNOWN_WIDTH)) if own is None else own
 
 
-def measure_table(asked: Question, here: Session, old: Size, new: Size) -> TableErrors:
-    """The library's answers, in the way that `vitrail simulate` asks for them."""
+def measure_table(asked: Question, session: Session, old: Size, new: Size) -> TableErrors:
+    """Measure every method and kind of position, as `vitrail simulate` does."""
     from vitrail.checkpoint.assess.kind_transfer import survival, survival_of
     from vitrail.checkpoint.assess.simulate import known_table, simulate
     from vitrail.checkpoint.surgery.resample import METHODS, resample_table
 
-    own = own_table(asked, here)
-    found = [simulate(old, new, method, table=own, bands=asked.bands) for method in get_args(Resampling)]
+    own = own_table(asked, session)
+    simulations = [simulate(old, new, method, table=own, bands=asked.bands) for method in get_args(Resampling)]
     table = known_table(old, KNOWN_WIDTH) if own is None else own
-    carried = {name: resample_table(table.double(), old=old, new=new, method=name) for name in CONVENTIONS}
-    config = here.config(asked.weights)
+    resampled = {name: resample_table(table.double(), old=old, new=new, method=name) for name in CONVENTIONS}
+    config = session.config(asked.weights)
     trained = []
     if asked.transfer_table == "own" and isinstance(config, ViTConfig):
-        with suppress(VitrailError):  # no positions, or biases of windows: nothing to carry
-            trained = [survival_of(here.checkpoint(asked.weights), new, method=asked.resampling)]
-    disagreement = [
-        [float((first - second).norm() / second.norm()) for second in carried.values()] for first in carried.values()
-    ]
+        with suppress(VitrailError):  # no positions, or window biases: nothing to resample
+            trained = [survival_of(session.checkpoint(asked.weights), new, method=asked.resampling)]
+    tables = resampled.values()
+    disagreement = [[float((row - column).norm() / column.norm()) for column in tables] for row in tables]
     return TableErrors(
         on_new_grid=config.position.describe().on_new_grid if isinstance(config, ViTConfig) else "the windows stay",
         methods=[
@@ -125,7 +124,7 @@ def measure_table(asked: Question, here: Session, old: Size, new: Size) -> Table
                 round_trip=each.round_trip,
                 bands=[Band(**vars(band)) for band in each.bands],
             )
-            for each in found
+            for each in simulations
         ],
         conventions=CONVENTIONS,
         disagreement=disagreement,
@@ -138,12 +137,12 @@ def measure_table(asked: Question, here: Session, old: Size, new: Size) -> Table
 def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
     return [
         Formula(
-            name="the table is a sum of cosines",
+            name="the table as a sum of cosines",
             symbols="t(i, j) = Σ a(k, l) · cos(πk (i + ½) / h) · cos(πl (j + ½) / w)",
-            numbers=f"k = 0 … {old.height - 1}, l = 0 … {old.width - 1}: {short(old.area)} waves a channel",
+            numbers=f"k = 0 … {old.height - 1}, l = 0 … {old.width - 1}: {short(old.area)} waves per channel",
         ),
         Formula(
-            name="what the new grid can carry",
+            name="waves that the new grid can represent",
             symbols="min(h, r) · min(w, s) of h · w waves",
             numbers=f"{min(old.height, new.height)} · {min(old.width, new.width)} of {short(old.area)} = "
             f"{min(old.height, new.height) * min(old.width, new.width) / old.area:.0%}",
@@ -151,11 +150,11 @@ def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
         Formula(
             name="error",
             symbols="|method(t) − exact(t)| / |t|, per band of waves",
-            numbers=f"{asked.bands} bands, by the finer of a wave's two axes = "
-            f"{', '.join(f'{(band + 1) / asked.bands:.0%}' for band in range(asked.bands))} of the finest",
+            numbers=f"{asked.bands} bands, by the higher of a wave's two frequencies = "
+            f"{', '.join(f'{(band + 1) / asked.bands:.0%}' for band in range(asked.bands))} of the highest",
         ),
         Formula(
-            name="rows to store",
+            name="rows of the table",
             symbols="r · s instead of h · w",
             numbers=f"{new.height} · {new.width} instead of {old.height} · {old.width} = "
             f"{short(new.area)} instead of {short(old.area)}",

@@ -1,4 +1,4 @@
-"""Room 10, walk through: one image from pixels to logits, with the numbers of one token in place."""
+"""Room 10, walk through: one image from pixels to logits, with the numbers of one token."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vitrail.errors import require
 from vitrail.geometry import position_id
 from vitrail.studio.arrays import Frame, Header, frame
 from vitrail.studio.controls import Asking, number
-from vitrail.studio.rooms.walk.walk_facts import Facts, block_of, pixels_of, rounded, shapes_of, verdict_of
-from vitrail.studio.session import Here, Session
+from vitrail.studio.rooms.walk.walk_facts import Facts, block_of, pixels_of, prediction_of, rounded, shapes_of
+from vitrail.studio.session import Session, SessionDep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,36 +26,36 @@ router = APIRouter()
 
 
 class Question(Asking):
-    """Which token to follow, and into which block, head and unit."""
+    """The token to follow, and the block, head, unit and key to show."""
 
-    block: int = number(0, 0, 63, label="Block", about="The one that is opened; 0 is the first")
-    head: int = number(0, 0, 63, label="Head", about="0 is the first")
-    unit: int = number(0, 0, 4095, label="Unit", about="Which of the projection's outputs is computed in the open")
+    block: int = number(0, 0, 63, label="Block", about="The block that is shown in detail; index from 0")
+    head: int = number(0, 0, 63, label="Head", about="Index from 0")
+    unit: int = number(0, 0, 4095, label="Unit", about="The component of the token that is computed step by step")
     key: int = number(
-        -1, -1, 4095, label="Key", about="The token whose key is met, by its place; −1 is the one attended to most"
+        -1, -1, 4095, label="Key", about="Index of the token whose key is shown; −1: the one with the most attention"
     )
 
 
 @router.get("/walk", response_class=Frame, response_model=Header[Facts])
-def walk(asked: Annotated[Question, Query()], here: Here) -> Frame:
-    """Every stop of the way: facts and formulas of one token, and the tokens of all as bytes around 127.5."""
+def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
+    """Return facts and formulas of one token at every step, and all tokens as bytes around 127.5."""
     from vitrail.look.walk import walk_through
 
     def compute() -> tuple[Subject, Walk]:
-        subject = here.subject(asked.image, asked.weights, asked.seen)
+        subject = session.subject(asked.image, asked.weights, asked.seen)
         depth = getattr(subject.model.config, "depth", 0)
         require(
             asked.block < depth or not depth,
-            f"block {asked.block} is not among the model's {depth}; use 0 to {depth - 1}",
+            f"block {asked.block} is not among the model's {depth} blocks; use 0 to {depth - 1}",
         )
         return subject, walk_through(subject.model, subject.image, block=asked.block)
 
-    size = here.seen_size(asked.weights, asked.seen)
-    subject, walked = here.once(("walk", asked.image, asked.weights, size, asked.block), compute)
-    return _followed(asked, subject, walked, here)
+    size = session.seen_size(asked.weights, asked.seen)
+    subject, walked = session.once(("walk", asked.image, asked.weights, size, asked.block), compute)
+    return _frame(asked, subject, walked, session)
 
 
-def _followed(asked: Question, subject: Subject, walked: Walk, here: Session) -> Frame:
+def _frame(asked: Question, subject: Subject, walked: Walk, session: Session) -> Frame:
     from vitrail.look.views.words import prefix_names
     from vitrail.studio.rooms.walk.walk_formulas import Followed, formulas_of
 
@@ -65,8 +65,8 @@ def _followed(asked: Question, subject: Subject, walked: Walk, here: Session) ->
     total, width = walked.tokens[0].shape
     heads = walked.block.q.shape[0]
     for name, value, count in (("token", token, total), ("key", asked.key, total), ("head", asked.head, heads)):
-        require(value < count, f"{name} {value} is not among {count}; use 0 to {count - 1}")
-    require(asked.unit < width, f"unit {asked.unit} is not among the width's {width}; use 0 to {width - 1}")
+        require(value < count, f"{name} {value} is not among the {count} {name}s; use 0 to {count - 1}")
+    require(asked.unit < width, f"unit {asked.unit} is not among the token's {width} units; use 0 to {width - 1}")
     cell = token - layout.prefix if token >= layout.prefix else middle
     row, column = divmod(cell, grid.width)
     stride = subject.model.config.embedding.stride or subject.model.config.patch  # type: ignore[union-attr]
@@ -75,25 +75,25 @@ def _followed(asked: Question, subject: Subject, walked: Walk, here: Session) ->
     key = int(step.weights.argmax()) if asked.key < 0 else asked.key
     names = prefix_names(subject)
     at = Followed(token=token, cell=cell, key=key, head=asked.head, unit=asked.unit, corner=corner)
-    checkpoint = here.checkpoint(asked.weights)
+    checkpoint = session.checkpoint(asked.weights)
     pixel = int(subject.pixels[*corner, 0])
     formulas = formulas_of(walked, step, at, pixel, checkpoint.preprocessing)
     facts = Facts(
         shapes=shapes_of(walked),
-        grid=tuple(grid),
+        grid=grid,
         prefix=names,
         token=token,
         cell=cell,
         place=(row, column),
         key=key,
-        asks=_words(token, names, grid.width),
-        met=_words(key, names, grid.width),
+        query_name=_name(token, names, grid.width),
+        key_name=_name(key, names, grid.width),
         **pixels_of(subject, walked, at),
         block=block_of(walked, token, step),
         depth=[rounded(stop[token]) for stop in walked.tokens],
         lengths=[round(stop[token].norm().item(), 4) for stop in walked.tokens],
         pooled=rounded(walked.pooled),
-        verdict=verdict_of(walked, checkpoint.labels),
+        prediction=prediction_of(walked, checkpoint.labels),
         formulas=formulas,
     )
     arrays = {
@@ -105,7 +105,7 @@ def _followed(asked: Question, subject: Subject, walked: Walk, here: Session) ->
     return frame(facts, arrays)
 
 
-def _words(token: int, names: list[str], columns: int) -> str:
+def _name(token: int, names: list[str], columns: int) -> str:
     if token < len(names):
         return names[token]
     row, column = divmod(token - len(names), columns)
@@ -113,7 +113,7 @@ def _words(token: int, names: list[str], columns: int) -> str:
 
 
 def _signed(values: Tensor) -> np.ndarray:
-    """uint8 with 0 in the middle; the largest hundredth may be cut, so that the rest is seen."""
+    """Scale to uint8 with 0 in the middle; the largest 0.5 % are clipped, so that the rest is visible."""
     array = values.float().numpy()
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     return np.round(np.clip(array / limit, -1, 1) * 127.5 + 127.5).astype(np.uint8)

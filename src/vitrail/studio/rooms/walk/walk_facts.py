@@ -1,4 +1,4 @@
-"""The numbers of one token on its way from pixels to logits, as the page gets them."""
+"""The JSON of the walk: the numbers of one token from pixels to logits."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from vitrail.look.walk import Step, Walk
     from vitrail.studio.rooms.walk.walk_formulas import Followed
 
-__all__ = ["Facts", "block_of", "pixels_of", "rounded", "shapes_of", "verdict_of"]
+__all__ = ["Facts", "block_of", "pixels_of", "prediction_of", "rounded", "shapes_of"]
 
 Vector = list[float]
 Picture = list[list[Vector]]
-"""By channel, row and column."""
+"""Indexed by channel, row and column."""
 
 
 class Shapes(BaseModel):
-    """By the letter that stands for it."""
+    """Sizes by the letter that the page uses for them."""
 
     C: int
     H: int
@@ -45,7 +45,7 @@ class Shapes(BaseModel):
 
 
 class Block(BaseModel):
-    """The followed token inside the block that is opened."""
+    """The followed token inside one block."""
 
     entering: Vector
     normed: Vector
@@ -65,18 +65,18 @@ class Block(BaseModel):
 
 
 class Lens(BaseModel):
-    """What the model would say if it stopped here."""
+    """The prediction from the tokens after one block, by the model's own norm and head."""
 
     name: str
     probability: float
     last: float
-    """The probability of what it says in the end."""
+    """The probability of the final prediction."""
 
 
-class Verdict(Guess):
+class Prediction(Guess):
     logits: Vector
     row: Vector
-    """The head's weights for the most likely class."""
+    """The weights of the head for the most likely class."""
     products: Vector
     lens: list[Lens]
 
@@ -90,10 +90,10 @@ class Facts(BaseModel):
     place: Pair
     """The cell's row and column."""
     key: int
-    asks: str
-    met: str
+    query_name: str
+    key_name: str
     colours: list[list[list[int]]]
-    """The patch's bytes, by row, column and channel."""
+    """The bytes of the patch, by row, column and channel."""
     patch: Picture
     weight: Picture
     products: Picture
@@ -104,10 +104,10 @@ class Facts(BaseModel):
     entering: Vector
     block: Block
     depth: list[Vector]
-    """The token as it enters, and after each block."""
+    """The token before the first block, and after each block."""
     lengths: Vector
     pooled: Vector
-    verdict: Verdict | None
+    prediction: Prediction | None
     formulas: dict[str, Formula]
 
 
@@ -134,7 +134,7 @@ def shapes_of(walked: Walk) -> Shapes:
 
 
 def pixels_of(subject: Subject, walked: Walk, at: Followed) -> dict[str, Any]:
-    """From pixels to the token that enters: one patch, one unit."""
+    """Return the numbers from one patch to the token that enters the first block."""
     down, across = walked.patches.shape[2:]
     (top, left), cell = at.corner, at.cell
     token = cell + walked.layout.prefix
@@ -172,15 +172,15 @@ def block_of(walked: Walk, token: int, step: Step) -> Block:
     )
 
 
-def verdict_of(walked: Walk, labels: tuple[str, ...]) -> Verdict | None:
-    """Logits, probabilities; and what would be said at every stop."""
+def prediction_of(walked: Walk, labels: tuple[str, ...]) -> Prediction | None:
+    """Return logits, probabilities, and the prediction after every block; None for a model without a head."""
     if walked.head is None:
         return None
     first = int(walked.logits.argmax())
-    guess = guess_of(walked.logits, labels, tuple(walked.pixels.shape[1:]))
-    earlier = walked.lens.softmax(dim=1)
-    best = earlier.argmax(dim=1).tolist()
-    return Verdict(
+    guess = guess_of(walked.logits, labels, walked.pixels.shape[1:])
+    after_block = walked.lens.softmax(dim=1)
+    best = after_block.argmax(dim=1).tolist()
+    return Prediction(
         **dict(guess),
         logits=rounded(walked.logits.topk(len(guess.names)).values),
         row=rounded(walked.head[first]),
@@ -188,8 +188,8 @@ def verdict_of(walked: Walk, labels: tuple[str, ...]) -> Verdict | None:
         lens=[
             Lens(
                 name=class_name(index, labels),
-                probability=earlier[stop, index].item(),
-                last=earlier[stop, first].item(),
+                probability=after_block[stop, index].item(),
+                last=after_block[stop, first].item(),
             )
             for stop, index in enumerate(best)
         ],
@@ -197,5 +197,5 @@ def verdict_of(walked: Walk, labels: tuple[str, ...]) -> Verdict | None:
 
 
 def rounded(values: Tensor) -> list[Any]:
-    """Four digits are more than anyone reads, and half of the bytes."""
+    """Round to four digits, which halves the size of the JSON."""
     return np.round(values.double().numpy(), 4).tolist()
