@@ -8,8 +8,8 @@
 
 Files are chosen by name, as in `vitrail.images.folder`: hidden files are skipped, links to folders are not followed,
 and a dangling link is an input that will fail. An id is the path relative to the input, with / between its parts,
-followed by the member of a tar (a.tar/cat.jpg) or the row of a table (a.parquet#7). Bytes that are not UTF-8 are written \\xff.
-If two inputs would have the same id, the later one ends in #2.
+followed by the member of a tar (a.tar/cat.jpg) or the row of a table (a.parquet#7). Bytes that are not UTF-8 are
+written \\xff. If two inputs would have the same id, the later one ends in #2.
 """
 
 from __future__ import annotations
