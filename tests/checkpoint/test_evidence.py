@@ -142,7 +142,7 @@ def test_convert_writes_what_from_pretrained_loads(tmp_path: Path, capsys):
         "preprocessor_config.json",
     }
     assert call("convert", str(tmp_path / "timm"), str(tmp_path / "hf"), "--to", "huggingface") == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists, and a directory is not overwritten" in capsys.readouterr().err
     assert call("convert", str(tmp_path / "timm"), str(tmp_path / "x.npz"), "--to", "google") == 2
     assert "google cannot hold this model" in capsys.readouterr().err
     assert call("convert", str(tmp_path / "timm"), str(tmp_path / "x.npz"), "--to", "klingon") == 2

@@ -141,7 +141,7 @@ def test_an_adapted_model_is_read_back_whole_or_what_is_missing_is_said(dialect:
             ours, theirs = getattr(encoded.config, field.name), getattr(again.config, field.name)
             if ours == theirs or field.name in UNSEEN or (field.name == "head_bias" and not encoded.config.classes):
                 continue
-            words = (WORDS.get(field.name, field.name), "nothing tells these names from timm's")
+            words = (WORDS.get(field.name, field.name), "these names are also timm's")
             said = [note for note in encoded.notes if any(word in note for word in words)]
             assert said, (target, field.name, ours, theirs, encoded.notes)
         if encoded.config == adapted.config:
@@ -153,7 +153,7 @@ def test_an_adapted_model_is_read_back_whole_or_what_is_missing_is_said(dialect:
 def test_pixels_that_a_dialect_would_prepare_otherwise_are_said(tmp_path: Path):
     mean, std = IMAGENET
     steps = Preprocessing(image=Size(32, 32), mean=mean, std=std, interpolation="bilinear", crop_share=0.875)
-    note = "google's reader would prepare pixels otherwise than the model expects: bilinear, the shorter side to 36, "
+    note = "google's reader would not prepare pixels as the model expects: bilinear, the shorter side to 36, "
     note += "the middle 32x32; mean 0.485 0.456 0.406, std 0.229 0.224 0.225"
     assert note in save(made(PLAIN, preprocessing=steps), tmp_path / "a.npz", dialect="google").notes
     assert note not in save(made(PLAIN, preprocessing=steps), tmp_path / "b.pth", dialect="torchvision").notes
@@ -162,7 +162,7 @@ def test_pixels_that_a_dialect_would_prepare_otherwise_are_said(tmp_path: Path):
     )
     wide = PLAIN.but(image=Size(32, 64), norm_eps=1e-12)
     crop = made(wide, preprocessing=Preprocessing(image=wide.image))
-    said = "huggingface's reader would prepare pixels otherwise than the model expects: bicubic, resized to cover 32x64"
+    said = "huggingface's reader would not prepare pixels as the model expects: bicubic, resized to cover 32x64"
     assert any(note.startswith(said) for note in save(crop, tmp_path / "crop", dialect="huggingface").notes)
     squash = made(wide, preprocessing=Preprocessing(image=wide.image, resize="squash"))
     assert not any("pixels" in note for note in save(squash, tmp_path / "squash", dialect="huggingface").notes)
@@ -181,7 +181,7 @@ def test_a_config_that_a_single_file_has_no_room_for_is_said(tmp_path: Path):
     origin = encode(made(PLAIN), "timm").written.config or {"architecture": "vit_base_patch8_224"}
     arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 1, "num_heads": 3}
     known = made(PLAIN, dialect="timm", family="vit", origin={**origin, "model_args": arguments, "num_classes": 5})
-    note = f"without its config, which a single file has no room for; give {tmp_path / 'a'} to have both"
+    note = f"without its config, which a single file cannot store; give {tmp_path / 'a'} to write both"
     assert note in save(known, tmp_path / "a.pth").notes
     assert note not in save(known, tmp_path / "a").notes
     assert load(tmp_path / "a").config == PLAIN

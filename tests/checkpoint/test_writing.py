@@ -107,9 +107,9 @@ def test_an_error_while_writing_leaves_no_temporary_file(tmp_path: Path):
     ("target", "dialect", "reason"),
     [
         ("out.xyz", "timm", "ends in '.xyz', which names no format"),
-        ("out", "timm", "has no ending"),
-        ("out.safetensors", "huggingface", "give a name without an ending"),
-        ("out.pth", "vitrail", "no room for the config"),
+        ("out", "timm", "has no suffix"),
+        ("out.safetensors", "huggingface", "give a name without a suffix"),
+        ("out.pth", "vitrail", "cannot store the config"),
     ],
 )
 def test_a_target_that_says_no_format_is_refused(target: str, dialect: str, reason: str, tmp_path: Path):

@@ -57,7 +57,7 @@ def test_json_has_exact_values_and_an_id_finds_itself(vectors: Path, capsys: pyt
         (["--id", "gone.jpg"], "has no input 'gone.jpg'"),
         (["--id", "00001.png", "--out", "sheet.tiff"], "does not end in .png; name a file like picture.png"),
         (["--id", "00001.png", "--out", "no/where/sheet.png"], "folder 'no/where' does not exist"),
-        (["--id", "00001.png", "--top", "0"], "top 0 asks for nothing"),
+        (["--id", "00001.png", "--top", "0"], "top 0 is not positive"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(vectors: Path, arguments: list[str], words: str, capsys):

@@ -155,5 +155,5 @@ def test_adaptive_patches_go_alone(other: list[str], tmp_path: Path, capsys):
     assert embed(tmp_path, weights, *other) == 2
     printed = capsys.readouterr().err
     assert "--adaptive" in printed
-    assert "does not go together" in printed
+    assert "cannot be combined" in printed
     assert not (tmp_path / "out").exists()

@@ -102,7 +102,7 @@ def test_mistakes_are_one_line():
         build_engine(checkpoint, "cuda")  # type: ignore[arg-type]
     with pytest.raises(VitrailError, match="int8 needs images"):
         build_engine(checkpoint, "int8")
-    with pytest.raises(VitrailError, match="merge -1 is below 0"):
+    with pytest.raises(VitrailError, match="merge -1 is negative"):
         build_engine(checkpoint, merge=-1)
 
 

@@ -80,12 +80,12 @@ def test_a_graph_that_differs_from_torch_is_refused_and_what_was_there_stays(
     [
         (SMALL, None),
         (SMALL.but(position=parts.NoPosition()), None),
-        (SMALL.but(position=parts.Learned(convention="dinov2")), "dinov2's way"),
+        (SMALL.but(position=parts.Learned(convention="dinov2")), "as dinov2 does"),
         (SMALL.but(position=parts.Rotary()), "Rotary is computed for one grid"),
-        (SMALL.but(attention=parts.LinearAttention()), "LinearAttention is laid out"),
+        (SMALL.but(attention=parts.LinearAttention()), "LinearAttention is computed for one grid"),
         (SMALL.but(remainder="pad"), "remainder 'pad'"),
-        (PyramidConfig(), "PyramidConfig cuts windows"),
-        (MobileConfig(), "MobileConfig cuts windows"),
+        (PyramidConfig(), "PyramidConfig has windows"),
+        (MobileConfig(), "MobileConfig has windows"),
     ],
 )
 def test_what_keeps_a_size_fixed_is_said(config, reason: str | None):

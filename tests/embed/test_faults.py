@@ -93,7 +93,7 @@ def test_a_worker_that_dies_in_no_image_ends_the_run_with_a_line(
 ):
     worker = Worker(tmp_path, WorkerOptions())
     monkeypatch.setattr(worker, "_attempt", lambda task, lost: "SIGKILL")
-    with pytest.raises(VitrailError, match=rf"died 3 times in {words}, in no image \(SIGKILL\); if memory is short"):
+    with pytest.raises(VitrailError, match=rf"died 3 times in {words}, outside any image \(SIGKILL\); if memory"):
         worker.do(task)
 
 

@@ -111,7 +111,7 @@ def test_a_folder_without_images_is_its_tables_or_its_tars(tmp_path: Path):
     ("name", "data", "words"),
     [
         ("gone", None, "does not exist"),
-        ("a.zip", b"PK", "none of a folder, a list"),
+        ("a.zip", b"PK", "not a folder, a list"),
         ("empty.txt", b"\n\n", "is empty"),
         ("a.tar", b"\x1f\x8b not plain", "not a readable tar"),
         ("a.parquet", b"PAR1 no", "not a readable Parquet file"),

@@ -87,9 +87,9 @@ def test_merging_more_costs_more_cosine():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"position": parts.Rotary()}, "Rotary acts between places"),
-        ({"position": parts.RelativeBias()}, "RelativeBias acts between places"),
-        ({"attention": parts.WindowedAttention(window=Size(3, 2))}, "WindowedAttention needs its grid"),
+        ({"position": parts.Rotary()}, "Rotary needs one place per token"),
+        ({"position": parts.RelativeBias()}, "RelativeBias needs one place per token"),
+        ({"attention": parts.WindowedAttention(window=Size(3, 2))}, "WindowedAttention needs a grid"),
     ],
 )
 def test_what_needs_a_grid_is_refused(changes, line: str):

@@ -93,7 +93,7 @@ def test_int8_packs_too():
 
 
 def test_merging_and_native_sizes_are_refused_together():
-    with pytest.raises(VitrailError, match="do not go together"):
+    with pytest.raises(VitrailError, match="cannot be combined"):
         PackedEngine(engine_of(SMALL, merge=2))
 
 

@@ -71,7 +71,7 @@ def test_an_id_without_a_vector_or_without_a_row_is_named(run: tuple[Path, Plan]
 def test_more_than_there_is_gives_all_there_is(run: tuple[Path, Plan]):
     folder, plan = run
     assert len(nearest(folder, plan, np.ones(24, np.float32), 1000).matches) == COUNT - 1
-    with pytest.raises(VitrailError, match="top 0 asks for nothing"):
+    with pytest.raises(VitrailError, match="top 0 is not positive"):
         nearest(folder, plan, np.ones(24, np.float32), 0)
     with pytest.raises(VitrailError, match="the query has 5 numbers and the vectors 24"):
         nearest(folder, plan, np.ones(5, np.float32))
@@ -97,7 +97,7 @@ def test_moved_weights_are_taken_and_other_weights_are_not(tmp_path: Path):
     with pytest.raises(VitrailError, match="do not exist"):
         embed_query(tmp_path / "out", plan, image)
     assert embed_query(tmp_path / "out", plan, image, weights=moved).shape == (24,)
-    with pytest.raises(VitrailError, match="are not those"):
+    with pytest.raises(VitrailError, match="are not the ones"):
         embed_query(tmp_path / "out", plan, image, weights=save_weights(tmp_path / "o.safetensors", seed=2))
 
 

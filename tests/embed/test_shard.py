@@ -231,9 +231,9 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"native": True, "merge": 2}, "--native does not go together with --merge"),
-        ({"native": True, "tokens": "npy"}, "--native does not go together with --tokens"),
-        ({"merge": 1, "tokens": "npy"}, "--merge does not go together with --tokens"),
+        ({"native": True, "merge": 2}, "--native and --merge cannot be combined"),
+        ({"native": True, "tokens": "npy"}, "--native and --tokens cannot be combined"),
+        ({"merge": 1, "tokens": "npy"}, "--merge and --tokens cannot be combined"),
         ({"merge": -1}, "merge -1 is not a whole number of 0 or more"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Weights → weights: read any dialect, change grid, patch or prefix, and write back."""
+"""Checkpoints: read weights in any dialect, adapt them to another config, and write them back."""

@@ -1,4 +1,4 @@
-"""The weights that come with vitrail: a small ViT, trained on CIFAR-10 by the commands on its model card."""
+"""The bundled weights: a small ViT, trained on CIFAR-10 with the commands on its model card."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 __all__ = ["DEFAULT", "embedded_path", "names_weights", "weights_path"]
 
 DEFAULT = "default"
-"""The name that stands for these weights wherever a path to weights is taken; a file of that name is ./default."""
+"""The name of the bundled weights, accepted instead of a path; a file of that name is ./default."""
 
 
 def names_weights(name: str) -> bool:
-    """Whether a word is a path that exists, or the name of the bundled weights; a preset's name is neither."""
+    """Whether a name is an existing path or the bundled weights, rather than a preset."""
     return name == DEFAULT or os.path.exists(name)
 
 
@@ -22,5 +22,5 @@ def embedded_path() -> Path:
 
 
 def weights_path(name: str | Path) -> Path:
-    """Where the weights are that a path or the bundled name stands for."""
+    """Return the path of weights that are given by path or by the bundled name."""
     return embedded_path() if str(name) == DEFAULT else Path(name)

@@ -1,4 +1,4 @@
-"""A trained model as a value: what it is, its weights, what it expects of its pixels, and how all that is known."""
+"""A trained model as a value: config, weights, preprocessing, and how these are known."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ class Evidence:
     """How a checkpoint's config is known, in words."""
 
     config: str
-    """What says the parts that shapes do not show: a config beside the weights, metadata, or a known preset."""
+    """Source of what shapes do not show: a config beside the weights, metadata, or a known preset."""
     grid: str
-    """What says how the positions are laid out."""
+    """Source of the grid that the positions are on."""
     assumed: tuple[str, ...] = ()
-    """What neither a config nor the weights say: given the value that is usual for such a model."""
+    """Fields that neither a config nor the weights give, set to the usual value for such a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Weights under vitrail's own names, with the config that they fit; surgery gives new ones.
+    """Weights under vitrail's own names, with the config that they fit.
 
-    Tensors may be mapped from their file: they are read when they are used, and must not be written to.
+    Tensors may be memory-mapped from their file: they are read on first use, and must not be changed in place.
     """
 
     config: Config
     tensors: Mapping[str, Tensor]
     preprocessing: Preprocessing
     format: str = "memory"
-    """How the file stored it."""
+    """The file format it was read from."""
     dialect: str = "vitrail"
     family: str = "vit"
-    """Which of the dialect's tables of names the file followed."""
+    """The dialect's table of names that the file matched."""
     name_prefix: str = ""
-    """What the file puts before the model's names."""
+    """The prefix of all names in the file."""
     evidence: Evidence = Evidence(config="made here", grid="made here")
     labels: tuple[str, ...] = ()
-    """What the head's outputs are called, in their order; empty where the file does not say."""
+    """Names of the head's outputs, in order; empty if the file has none."""
     extra: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors that the architecture has no place for, under the dialect's names: written back to the same dialect."""
+    """Tensors that the architecture does not use, under the dialect's names; written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The config beside the weights, as it was read: what it says beyond `config` goes back to the same family."""
+    """The config file beside the weights; fields that `config` does not cover are written back to the same family."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> ViT | PyramidViT | MobileViT:
-        """The model in eval mode with these weights, every tensor accounted for."""
+        """Build the model in eval mode with these weights; every tensor must match."""
         with torch.device("meta"):
             model = build(self.config)
         expected = model.state_dict()
         missing, unknown = sorted(expected.keys() - self.tensors.keys()), sorted(self.tensors.keys() - expected.keys())
         if missing or unknown:
             raise VitrailError(
-                f"the weights do not fit the config: missing {_few(missing)}, without a place {_few(unknown)}; "
+                f"the weights do not fit the config: missing {_few(missing)}, unexpected {_few(unknown)}; "
                 "adapt the checkpoint to the config"
             )
         for name, tensor in self.tensors.items():
@@ -81,7 +81,7 @@ class Checkpoint:
                     "adapt the checkpoint to the config"
                 )
         dtype = dtype or _dtype(self.tensors)
-        # assigned, not copied into: fresh weights are never made; copied once, so that training leaves these alone
+        # assigned, so that no fresh weights are made; copied once, so that training does not change these
         own = {
             name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
             for name, tensor in self.tensors.items()
@@ -113,12 +113,12 @@ class Checkpoint:
         return found
 
     def but(self, **changes: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype: torch.dtype) -> None:
-    """Fixed tables are a function of the config and not in the state dict: replace the meta ones by their values."""
+    """Compute the fixed tables, which are not in the state dict, in place of the meta buffers."""
     for module in model.modules():
         if isinstance(module, PositionModule):
             module.compute_buffers(device, dtype)
@@ -126,8 +126,8 @@ def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype:
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The type of most weights: files mix, for instance half precision with norms in float32. No layer computes in
-    float8, so that such weights become float32."""
+    """Return the dtype of most weights, since files may mix, e.g. half precision with float32 norms. Layers cannot
+    compute in float8, so float8 becomes float32."""
     sizes: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""What a model's outputs are called, where its file says so."""
+"""Names of a model's classes, if its file has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LABELS_KEY = "vitrail_labels"
 
 
 def read_labels(stored: Stored, classes: int) -> tuple[str, ...]:
-    """From vitrail's metadata, or from `id2label` in a config beside the weights; empty where nothing names them."""
+    """Read class names from vitrail's metadata, or from `id2label` in the config; empty if there are none."""
     written = stored.metadata.get(LABELS_KEY)
     found: Any = (
         parse_json(written, f"the label metadata of {stored.path}", "write it again")
@@ -25,7 +25,7 @@ def read_labels(stored: Stored, classes: int) -> tuple[str, ...]:
 
 
 def _named(stored: Stored, classes: int) -> list[Any]:
-    held = stored.config.get("id2label")
-    labels = [held.get(str(index)) for index in range(classes)] if isinstance(held, dict) else []
-    placeholders = [f"LABEL_{index}" for index in range(classes)]  # what transformers writes for no names
+    names = stored.config.get("id2label")
+    labels = [names.get(str(index)) for index in range(classes)] if isinstance(names, dict) else []
+    placeholders = [f"LABEL_{index}" for index in range(classes)]  # transformers' default
     return labels if labels != placeholders else []

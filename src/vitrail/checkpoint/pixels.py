@@ -1,13 +1,13 @@
-"""A picture → the pixels that a model was trained to see: decoded, resized, cropped, still uint8.
+"""Decode, resize and crop an image to the uint8 pixels that a model was trained on.
 
-Two paths with one geometry: the whole image is resized to sides that round as the training code's did, then the middle
-is cut out. (A crop without that rounding costs more cosine than any decoder.)
+Two paths with the same geometry: the whole image is resized, its sides rounded as in the training code, and the centre
+is cropped. (Cropping without that rounding costs more cosine than any decoder.)
 
-    exact   Pillow's decoder and Pillow's resize, to the bit
-    fast    a JPEG leaves out frequencies that the resize would remove, and torch resizes, on bytes and antialiased
+    exact   exactly Pillow's decoder and resize
+    fast    a JPEG is decoded at a fraction of its size, and torch resizes uint8 pixels, antialiased
 
 The fast path's pixels differ from the exact ones by at most `MEAN_TOLERANCE` levels of 255 on average over an image;
-without a JPEG to shrink, by at most 1 anywhere.
+images that are not JPEGs by at most 1 level per pixel.
 
 Shapes: H×W pixels, C channels.
 """
@@ -34,25 +34,25 @@ Image = str | Path | bytes | Pixels | Pillow.Image
 """A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
 
 MEAN_TOLERANCE = 1.5
-"""Levels of 255, on average over an image, by which the fast path may differ from the exact one on a photograph."""
+"""Mean difference per pixel, in levels of 255, that the fast path may have on a photograph."""
 SPARE = 2
-"""A JPEG is decoded to no less than this many times what the model sees."""
+"""A JPEG is decoded to at least this many times the size that the model takes."""
 MOST_PIXELS = 2**24
-"""Most pixels of the resized image: beyond, as for a picture of 1×20000, only the middle is resized."""
+"""Above this many pixels after resizing (e.g. for an image of 1×20000), only the centre is resized."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """An image as the model takes it, and what it was."""
+    """An image as the model takes it, and its original size."""
 
     pixels: Pixels
     """uint8 (H, W, C)"""
     original: Size
-    """The upright size of the file's picture."""
+    """Size of the image in the file, after EXIF rotation."""
 
 
 def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepared:
-    """Decode, resize and crop to `steps.image`; what gives no picture raises an ImageError."""
+    """Decode, resize and crop to `steps.image`; raise ImageError if the image cannot be decoded."""
     pixels, original = _read(image, steps, exact=exact)
     whole, seen = steps.resized_size(original), steps.image
     top, left = steps.corner(whole)
@@ -70,7 +70,7 @@ def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepa
 
 
 def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, Size]:
-    """The pixels, perhaps of a JPEG that was decoded smaller, and the upright size of the picture."""
+    """Return the pixels, perhaps of a JPEG decoded at a fraction of its size, and the image's upright size."""
     channels = steps.channels
     if channels not in (1, 3):
         raise VitrailError(
@@ -92,15 +92,15 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
 
 
 _ON_BYTES = ("bilinear", "bicubic")
-"""What torch resizes on bytes."""
+"""Interpolations that torch has for uint8."""
 
 
 def resize(
     pixels: Pixels, size: Size, interpolation: Interpolation = "bicubic", *, original: Size | None = None
 ) -> Pixels:
-    """Resize on bytes, antialiased. A JPEG's decoder rounds sides up: 1201 / 2 → 601 pixels that show 600.5, so the
-    scale is that of the `original`."""
-    import torch  # not above: the studio's first room asks for a crop, and would wait for torch
+    """Resize uint8 pixels, antialiased. A JPEG decoder rounds sides up (1201 / 2 → 601 pixels that show 600.5), so the
+    scale is computed from the `original` size."""
+    import torch  # imported late: the studio's first room needs only a crop
 
     original = original or Size(*pixels.shape[:2])
     shrunk = round(max(original) / max(pixels.shape[:2]))
@@ -116,7 +116,7 @@ def _pillow(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
 
 
 def _resize_part(pixels: Pixels, original: Size, whole: Size, corner: tuple[int, int], steps: Preprocessing) -> Pixels:
-    """The middle of the resized image, without the rest of it."""
+    """Resize only the centre of the image."""
     image, shrunk = steps.image, round(max(original) / max(pixels.shape[:2]))
     down, across = original.height / shrunk / whole.height, original.width / shrunk / whole.width
     (top, left), method = corner, Pillow.Resampling[steps.interpolation.upper()]

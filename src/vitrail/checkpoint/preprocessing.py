@@ -1,4 +1,4 @@
-"""What a model expects of its pixels, and where that is known from. Every model's pixels are prepared here."""
+"""The preprocessing that a model expects, and how it is known; all pixels are prepared here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["HALF", "IMAGENET", "OPENAI_CLIP", "Interpolation", "Preprocessing", 
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and deviation per channel, of pixels between 0 and 1."""
+"""Mean and standard deviation per channel, of pixels between 0 and 1."""
 
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 OPENAI_CLIP: Statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -39,10 +39,9 @@ class Preprocessing(Value):
     crop_share: Annotated[float, Range("[0.0625, 1]", "use 1 for no crop")] = 1.0
     """The share of a side that the crop keeps; at least 1/16, so that the resized image stays small."""
     half_pixel: Literal["even", "down"] = "even"
-    """Where the middle begins when the margin is odd: half of it rounds to even (torchvision, timm) or down
-    (transformers)."""
+    """How half of an odd margin is rounded in the crop: to even (torchvision, timm) or down (transformers)."""
     source: str = "the default"
-    """Where this was found: a file beside the weights, or what the family was trained with."""
+    """Source of these values: a file beside the weights, or the family's usual ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,16 +56,16 @@ class Preprocessing(Value):
 
     @property
     def resize_to(self) -> Size:
-        """What the image is resized to, or its shorter side, before the middle is cut out: rounded down, as in timm.
+        """Return the size to which the image, or its shorter side, is resized before the crop, rounded down as in timm.
 
         >>> Preprocessing(image=Size(224, 224), crop_share=0.9).resize_to
         Size(height=248, width=248)
         """
-        # a hair more, so that a share that was once computed from two sides gives the larger one back
+        # the epsilon inverts a share that was computed from two sides
         return Size(*(math.floor(side / self.crop_share + 1e-6) for side in self.image))
 
     def resized_size(self, original: Size) -> Size:
-        """What the whole image is resized to before the middle is cut out.
+        """Return the size to which the whole image is resized before the crop.
 
         The shorter side is image / crop_share, rounded down, and the longer one follows: rounded down for a square
         (torchvision, timm, transformers), to the nearest otherwise (timm).
@@ -84,13 +83,13 @@ class Preprocessing(Value):
         return Size(*(round(side / scale) for side in original))
 
     def corner(self, resized: Size) -> tuple[int, int]:
-        """The row and the column of the resized image at which the middle begins."""
+        """Return the top row and the left column of the crop in the resized image."""
         margins = [(whole - part) / 2 for whole, part in zip(resized, self.image, strict=True)]
         top, left = (math.floor(margin) if self.half_pixel == "down" else round(margin) for margin in margins)
         return top, left
 
     def part_of(self, original: Size) -> tuple[float, float, float, float]:
-        """The part of the original that the model sees: top, left, height and width, in its pixels.
+        """Return the part of the original that the model sees: top, left, height and width, in pixels.
 
         >>> Preprocessing(image=Size(64, 64)).part_of(Size(320, 400))
         (0.0, 40.0, 320.0, 320.0)
@@ -101,7 +100,7 @@ class Preprocessing(Value):
         return top * down, left * across, self.image.height * down, self.image.width * across
 
     def squashed(self, image: Size) -> Preprocessing:
-        """The same pixels with the whole picture resized to another size, whatever its shape."""
+        """Return a copy that resizes the whole image to `image`, ignoring its aspect ratio."""
         return self.but(image=image, resize="squash", crop_share=1.0)
 
     def __call__(self, *images: Image, exact: bool = True) -> Tensor:
@@ -113,7 +112,7 @@ class Preprocessing(Value):
         return self.normalise(torch.stack(pixels).permute(0, 3, 1, 2))
 
     def pixels(self, image: Image, *, exact: bool = False) -> Prepared:
-        """Decode, resize and crop, still uint8; what gives no picture raises an ImageError."""
+        """Decode, resize and crop to uint8; raise ImageError if the image cannot be decoded."""
         return prepare(image, self, exact=exact)
 
     def normalise(self, images: Tensor) -> Tensor:

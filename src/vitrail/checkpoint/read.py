@@ -1,4 +1,4 @@
-"""A path → a checkpoint: open, recognise the dialect, rename, settle the config, check every shape."""
+"""Read a checkpoint: open the file, detect the dialect, rename, infer the config, check every shape."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from vitrail.nn.build import build
 __all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
 
 CONFIG_KEY = "vitrail"
-"""The metadata key under which vitrail keeps the config, in files of every dialect that it writes."""
+"""Metadata key of the config, in files of every dialect that vitrail writes."""
 PREPROCESSING_KEY = "vitrail_preprocessing"
 MOST_PIXELS, MOST_TOKENS = 2**28, 2**20
-"""Most pixels and tokens of an image: far beyond what attention is used for."""
+"""Limits on the pixels and tokens of an image, far above practical sizes."""
 LEAST_PER_BLOCK = 6
 """Tensors of a block without biases: two norms and four matrices."""
 
@@ -41,9 +41,8 @@ def load(
 ) -> Checkpoint:
     """Read weights of any dialect: a file, a directory with its config, or "default", the bundled model.
 
-    `from_image` says for which image the positions were made, `num_heads` how many heads there are, and
-    `architecture` which of timm's models it is, where neither a config beside the weights nor the exact shape of a
-    known model does.
+    `from_image` (the image size that the positions were trained for), `num_heads` and `architecture` (timm's name of
+    the model) are needed only if neither a config beside the weights nor the shapes of a known model give them.
     """
     stored = open_stored(weights_path(path))
     if architecture is not None:
@@ -56,7 +55,7 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
     if "architecture" in stored.config:
         require(
             dialect.name == "timm",
-            f"{stored.path} has {dialect.name}'s names, and an architecture is timm's word for a model; leave it out",
+            f"{stored.path} has {dialect.name}'s names, and --architecture is for timm's; leave it out",
         )
     known = family.known(stored, prefix)
     tensors, rest = read_rows(family.rows, stored.tensors, prefix, known.sizes)
@@ -126,7 +125,7 @@ def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) ->
     try:
         with torch.device("meta"):
             expected = build(config).state_dict()
-    except (RuntimeError, TypeError, OverflowError) as error:  # torch's, of sides that 64 bits do not hold
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch raises these for sides that overflow 64 bits
         reason = str(error).splitlines()[0][:80]
         raise VitrailError(f"{stored.path} has a config that nothing can be built from ({reason}); mend it") from None
     missing = sorted(expected.keys() - tensors.keys())

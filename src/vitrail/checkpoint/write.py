@@ -1,7 +1,6 @@
-"""A checkpoint → files of any dialect that can say it; otherwise the reason why not.
+"""Write a checkpoint in any dialect that can represent it, or say why it cannot.
 
-A dialect writes only what it would read back: the names are turned round by the same table, read again, and the
-config that comes out must be the one that went in.
+A dialect writes only what it reads back: names are mapped by the same table, read again, and the config must be equal.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ __all__ = ["Encoded", "encode", "save"]
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A checkpoint in a dialect's words."""
+    """A checkpoint in a dialect's names."""
 
     dialect: str
     family: str
@@ -50,15 +49,15 @@ class Encoded:
     carried: tuple[str, ...]
     """Tensors that the model does not use, written as they were."""
     dropped: tuple[str, ...]
-    """Tensors of the source that this dialect has no place for."""
+    """Tensors of the source that this dialect cannot store."""
     notes: tuple[str, ...]
-    """What was changed or left out, and what its reader should know."""
+    """What was changed or left out, and other notes for the user."""
 
 
 def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -> Encoded:
-    """Write a checkpoint in a dialect, by default its own: a file by its name's ending, or a directory.
+    """Write a checkpoint in a dialect (default: its own): a file, whose suffix sets the format, or a directory.
 
-    Whatever stops it, what was at `path` before stays; a directory is never written over.
+    A file is replaced atomically; an existing directory is refused.
     """
     path, named = Path(path), dialect_named(dialect or checkpoint.dialect)
     encoded = encode(checkpoint, named.name)
@@ -88,17 +87,17 @@ def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -
 
 
 def _unsaid_by(stored: Stored, checkpoint: Checkpoint, encoded: Encoded, dialect: Dialect) -> Iterator[str]:
-    """What the files do not say, for one who loads them there."""
+    """Yield notes on what a reader of the files would not know."""
     if dialect.tells_all:
         return
     family = dialect.family(encoded.family)
     assert family is not None
     if encoded.written.config and not stored.config:
         folder = stored.path.with_suffix("")
-        yield f"without its config, which a single file has no room for; give {folder} to have both"
+        yield f"without its config, which a single file cannot store; give {folder} to write both"
     elif _pixels(checkpoint.preprocessing) != _pixels(dialect.preprocessing(stored, family, encoded.config.image)):
         ours = pixels_in_words(checkpoint.preprocessing)
-        yield f"{dialect.name}'s reader would prepare pixels otherwise than the model expects: {ours}"
+        yield f"{dialect.name}'s reader would not prepare pixels as the model expects: {ours}"
     if checkpoint.labels and read_labels(stored, encoded.config.classes) != checkpoint.labels:
         yield f"the names of its {len(checkpoint.labels)} classes have no place in {stored.path.name}"
 
@@ -110,23 +109,21 @@ def _pixels(steps: Preprocessing) -> tuple[Any, ...]:
 def _check_file(path: Path, dialect: Dialect) -> None:
     require(
         not dialect.directory,
-        f"{dialect.name} is a directory with a config beside the weights; give a name without an ending, not {path}",
+        f"{dialect.name} is a directory with a config beside the weights; give a name without a suffix, not {path}",
     )
     require(
         not dialect.tells_all or path.suffix == ".safetensors",
-        f"{path} has no room for the config that vitrail's own files carry; give {path.with_suffix('.safetensors')}",
+        f"{path} cannot store the config, which vitrail's own files have; give {path.with_suffix('.safetensors')}",
     )
-    require(bool(path.suffix), f"{path} has no ending to say the format; give {path}{dialect.suffix}")
+    require(bool(path.suffix), f"{path} has no suffix, which sets the format; give {path}{dialect.suffix}")
 
 
 def _write_directory(path: Path, encoded: Encoded, metadata: dict[str, str]) -> None:
-    """All files under a temporary name first, so that the directory appears whole or not at all."""
-    require(
-        not os.path.lexists(path), f"{path} is there already, and a directory is not written over; choose another name"
-    )
+    """Write all files to a temporary directory, then rename it, so that it appears atomically."""
+    require(not os.path.lexists(path), f"{path} exists, and a directory is not overwritten; choose another name")
     try:
         with temporary_folder(path) as temporary:
-            prefix = "open_clip_" if encoded.dialect == "openclip" else ""  # the names that each library looks for
+            prefix = "open_clip_" if encoded.dialect == "openclip" else ""  # the file names that each library expects
             write_tensors(temporary / f"{prefix}model.safetensors", encoded.tensors, metadata)
             write_json_file(temporary / f"{prefix}config.json", encoded.written.config)
             if encoded.written.processor:
@@ -138,7 +135,7 @@ def _write_directory(path: Path, encoded: Encoded, metadata: dict[str, str]) -> 
 
 
 def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:
-    """The checkpoint in a dialect's names, or in those of an equivalent model that the dialect has."""
+    """Encode the checkpoint in a dialect's names, rewriting it to an equivalent model if the dialect needs that."""
     named = dialect_named(dialect)
     families = sorted(named.families, key=lambda family: family.name != checkpoint.family)
     reasons: list[tuple[int, str]] = []
@@ -149,19 +146,19 @@ def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:
                 return _with_rest(found, checkpoint, named, family, done)
             reasons.append((*found[:1], f"{family.name}: {found[1]}"))
     _, reason = min(reasons, key=lambda each: each[0])
-    raise VitrailError(f"{dialect} cannot hold this model ({reason}); write it as vitrail's own, or adapt it first")
+    raise VitrailError(f"{dialect} cannot represent this model ({reason}); write it as vitrail, or adapt it first")
 
 
 def _with_rest(
     encoded: Encoded, checkpoint: Checkpoint, dialect: Dialect, family: Family, done: tuple[str, ...]
 ) -> Encoded:
-    """Tensors that the model does not use: back to where they came from, and said where they have no place."""
+    """Add tensors that the model does not use if the dialect is their own; otherwise note that they are dropped."""
     rest = _rest(checkpoint)
     if (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name):
         carried, dropped = rest, []
     else:
         carried, dropped = {}, [name for name in rest if not _is_computed(name, checkpoint)]
-        mask = checkpoint.extra.get(MASK_TOKEN)  # of zeros where it is none that was trained
+        mask = checkpoint.extra.get(MASK_TOKEN)  # zeros unless it was trained
         if mask is not None and mask.any() and not _has_place(MASK_TOKEN, checkpoint, family):
             dropped.append(MASK_TOKEN[1:])
     without = (f"without {few(dropped)}, which {dialect.name} has no place for",) if dropped else ()
@@ -175,7 +172,7 @@ def _with_rest(
 
 
 def _rest(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Tensors under the dialect's own names that no row has."""
+    """Return the unused tensors, which have the dialect's own names."""
     return {name: tensor for name, tensor in checkpoint.extra.items() if not name.startswith("+")}
 
 
@@ -185,7 +182,7 @@ def _has_place(name: str, checkpoint: Checkpoint, family: Family) -> bool:
 
 
 def _is_computed(name: str, checkpoint: Checkpoint) -> bool:
-    """Whether a tensor is what the config says anyway, such as a mask or the periods of a rotation."""
+    """Whether a tensor follows from the config, such as a mask or rotary periods."""
     family = dialect_named(checkpoint.dialect).family(checkpoint.family)
     known = family.constants(checkpoint.config) if family is not None else {}
     constant, tensor = known.get(name.removeprefix(checkpoint.name_prefix)), checkpoint.extra[name]
@@ -193,7 +190,7 @@ def _is_computed(name: str, checkpoint: Checkpoint) -> bool:
 
 
 def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | tuple[int, str]:
-    """The encoded checkpoint, or how far it was from fitting, and why."""
+    """Return the encoded checkpoint, or a misfit score and its reason."""
     config = checkpoint.config
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
     rows = tuple(_at_home(row) for row in family.rows) if home else family.rows
@@ -229,7 +226,7 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     if mistaken == dialect.name:
         return 0, "it would be read as another of its families"
     if mistaken is not None:
-        notes = (*notes, f"nothing tells these names from {mistaken}'s, and vitrail reads them as such")
+        notes = (*notes, f"these names are also {mistaken}'s, and vitrail reads them as {mistaken}'s")
     return Encoded(
         dialect=dialect.name,
         family=family.name,
@@ -243,12 +240,12 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
 
 
 def _at_home(row: Row) -> Row:
-    """What a file came with, it keeps, though the library itself has no place for it."""
+    """Keep a mask token that the file had, even where its library has none."""
     return dataclasses.replace(row, when=always) if row.ours == (MASK_TOKEN,) else row
 
 
 def _mistaken_for(dialect: Dialect, family: Family, tensors: dict[str, Tensor], written: Written) -> str | None:
-    """The dialect that the files would be read as, if it is not this one or not this family of it."""
+    """Return the dialect that the files would be read as, if it is not this dialect and family."""
     stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
     found, kind, _ = recognise(stored)
     return None if (found.name, kind.name) == (dialect.name, family.name) else found.name
@@ -257,28 +254,28 @@ def _mistaken_for(dialect: Dialect, family: Family, tensors: dict[str, Tensor], 
 def _read_back(
     config: Config, family: Family, tensors: dict[str, Tensor], prefix: str, written: Written
 ) -> Config | str:
-    """The config that the dialect's reader would find, or why it would find none."""
+    """Return the config that the dialect's reader infers, or why it fails."""
     stored = Stored(path=Path("the result"), format="memory", tensors=tensors, config=written.config)
     try:
         again, _ = read_rows(family.rows, tensors, prefix, sizes_of(config))
         known = family.known(stored, prefix)
-        image = config.image if known.image is None else None  # what a config says is held to it
+        image = config.image if known.image is None else None  # a size in the config must agree
         heads = config.num_heads if isinstance(config, ViTConfig) and "num_heads" not in known.fields else None
         found, _ = family.settle(again, known, from_image=image, num_heads=heads)
     except VitrailError as error:
-        return str(error).partition(";")[0]  # the remedy is for files, and this is none
+        return str(error).partition(";")[0]  # the remedy is about files
     return found
 
 
 def _difference(config: Config, found: Config, loose: frozenset[str]) -> str | None:
-    """What would be another model when read back, in words; None where nothing would."""
+    """Describe how the model that is read back differs; None if it is the same."""
     ours, theirs = _essence(config), _essence(found)
     different = [name for name in ours if name not in loose and theirs.get(name) != ours[name]]
     return ", ".join(f"its {name} is {theirs.get(name)}, this model's {ours[name]}" for name in different) or None
 
 
 def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) -> Iterator[str]:
-    """What the weights do not show and their reader takes otherwise, though the model is the same on its own grid."""
+    """Yield settings that the file does not store and its reader sets differently, without effect on the own grid."""
     if not isinstance(config, ViTConfig) or not isinstance(found, ViTConfig):
         return
     if type(config.pool) is not type(found.pool):
@@ -296,14 +293,14 @@ def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) 
 
 
 def _essence(config: Config) -> dict[str, Any]:
-    """What makes two configs one function: without training's fields, first values, and conventions of resizing."""
+    """Return the fields that determine the model's function: no dropout, initial values or resampling conventions."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     for name in ("dropout", "attention_dropout", "drop_path", "remainder"):
         fields.pop(name, None)
     if isinstance(config, PyramidConfig) and all(
         Windows.of(grid, config.window).padded == grid for grid in config.grids
     ):
-        fields.pop("window_padding")  # there is none
+        fields.pop("window_padding")  # nothing is padded
     if not isinstance(config, ViTConfig):
         return fields
     fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
@@ -318,7 +315,7 @@ def _essence(config: Config) -> dict[str, Any]:
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config.pool, AttentionPool):
         pool = config.pool
-        alike = pool.activation == fields["activation"]  # as in every library, so that it is known with the blocks'
+        alike = pool.activation == fields["activation"]  # as in every library, so the blocks' activation implies it
         activation = "the blocks' activation" if alike else pool.activation
         seen = " and the prefix" if pool.prefix and config.prefix.count else ""
         fields["pool"] = (
@@ -327,5 +324,5 @@ def _essence(config: Config) -> dict[str, Any]:
     if config.classes == 0:
         fields.pop("head_bias")
         if config.final_norm == "tokens" and isinstance(config.pool, ClsPool | MeanPool):
-            fields["pool"] = "the reader's choice"  # a model without a head gives tokens
+            fields["pool"] = "the reader's choice"  # a model without a head returns tokens
     return fields

@@ -1,1 +1,1 @@
-"""Images → vectors: pixels, engines, packed batches, exports; any number of images, resumable."""
+"""Embed any number of images, resumably: engines that run a model, jobs over folders, and search."""

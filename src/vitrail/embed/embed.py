@@ -1,4 +1,4 @@
-"""Images → vectors, from the first look at the input to _SUCCESS."""
+"""Embed a folder of images, from listing the inputs to writing _SUCCESS."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from vitrail.rules import positive
 __all__ = ["LEAST_COSINE", "Embedded", "embed"]
 
 LEAST_COSINE = 0.99
-"""Int8 vectors farther than this from float32's, in the mean of a sample, are refused."""
+"""Refuse int8 if its mean cosine to float32, on a sample of the images, is below this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What a run came to."""
+    """The result of a run."""
 
     plan: Plan
     tally: Tally | None
-    """None if it was stopped before the end."""
+    """None if the run was stopped before the end."""
     stopped: int | None = None
-    """By which signal."""
+    """The signal that stopped the run, if one did."""
 
 
 def embed(
@@ -52,11 +52,10 @@ def embed(
     begin: Callable[[Plan, list[str], Agreement | None], None] = lambda plan, notes, agreement: None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Embedded:
-    """Embed every image of `source` into the folder `out`, or go on with what was begun there.
+    """Embed every image of `source` into the folder `out`, or resume the run that `out` has.
 
-    Workers each decode and compute with one thread; as many as there are cores, unless given. `begin` is told the
-    plan, what a person should know, and how near vectors that are not float32's come to them; `watch` where the run
-    stands.
+    Each worker decodes and computes with one thread (default: one worker per core). `begin` is called with the plan,
+    notes for the user and, for approximate engines, the agreement with float32; `watch` with the run's progress.
     """
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
@@ -77,11 +76,11 @@ def embed(
 def _notes(plan: Plan, *, fresh: bool) -> list[str]:
     notes = []
     if plan.repeated:
-        notes.append(f"{plan.repeated:,} lines of {plan.input} came again and count once")
+        notes.append(f"{plan.repeated:,} repeated lines of {plan.input} count once")
     if plan.unread:
         notes.append(f"{plan.unread:,} tables and tars in {plan.input} are not read; give each by itself")
     if not fresh:
-        with suppress(VitrailError):  # an input that is gone: every row that is still to do will say so
+        with suppress(VitrailError):  # if the input is gone, every remaining row will say so
             more = growth(plan)
             notes += [more] if more else []
     return notes

@@ -1,4 +1,4 @@
-"""What a search found, with its originals opened again, as a contact sheet."""
+"""Tiles of a contact sheet: the query and its matches, read again from their original files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def query_tile(name: str, source: Callable[[], Path | bytes]) -> Tile:
 
 
 def match_tile(folder: Path, plan: Plan, match: Match) -> Tile:
-    """What was found, with its original opened again."""
+    """Return the tile of a match, drawn from its original image."""
     tile = Tile(name=match.id, detail=f"{match.height} x {match.width}", score=match.score)
     return _tile(tile, lambda: original(folder, plan, match), PICTURE)
 
 
 def original(folder: Path, plan: Plan, match: Match) -> Path | bytes:
-    """What the vector was made of, if it is still there."""
+    """Return the file or bytes that a match was embedded from."""
     return Opener()(read_shard(folder, plan, match.shard)[match.row])
 
 

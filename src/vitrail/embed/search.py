@@ -1,4 +1,4 @@
-"""Exact nearest neighbours by cosine, part by part: memory holds one part and the best so far."""
+"""Exact nearest neighbours by cosine, one part in memory at a time."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = ["Found", "Match", "embed_query", "nearest", "stored"]
 class Match:
     id: str
     score: float
-    """The cosine, 1 for the same direction."""
+    """Cosine to the query."""
     height: int
     width: int
     shard: int
     row: int
-    """Its place in the shard's part."""
+    """Row number in the shard's part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     matches: list[Match]
     searched: int
-    """Vectors that were compared."""
+    """Number of vectors compared."""
     missing: int
-    """Parts that are not done yet."""
+    """Number of parts that are not written yet."""
 
 
 def nearest(folder: Path, plan: Plan, query: NDArray[np.float32], top: int = 12) -> Found:
-    """The vectors with the greatest cosine to the query, best first; of equals the one that comes first."""
-    require(top > 0, f"top {top} asks for nothing; give 1 or more")
+    """Return the vectors with the greatest cosine to the query, best first; ties keep the input order."""
+    require(top > 0, f"top {top} is not positive; give 1 or more")
     query = query / max(float(np.linalg.norm(query)), 1e-12)
     best: list[Match] = []
     searched = missing = 0
@@ -72,7 +72,7 @@ def _table(folder: Path, shard: int, columns: list[str]) -> Any:
 
 
 def _vectors(table: Any) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The rows that have a vector, and these."""
+    """Return the numbers of the rows that have a vector, and their vectors."""
     column = table.column("vector").combine_chunks()
     rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
@@ -80,20 +80,20 @@ def _vectors(table: Any) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 
 def stored(folder: Path, plan: Plan, name: str) -> tuple[NDArray[np.float32], Match]:
-    """The vector of an input that was embedded, by its id, and the input as a match with itself."""
+    """Return the stored vector of an input by its id, and the input as a match with itself."""
     for shard in range(plan.shards):
         if is_done(folder, plan, shard):
             table = _table(folder, shard, ["id", "error", "height", "width", "vector"])
             row = table.column("id").index(name).as_py()
             if row >= 0:
-                held = table.slice(row, 1).to_pylist()[0]
-                error, vector = held.pop("error"), held.pop("vector")
+                fields = table.slice(row, 1).to_pylist()[0]
+                error, vector = fields.pop("error"), fields.pop("vector")
                 require(error is None, f"{name} has no vector: {error}")
-                return np.asarray(vector, np.float32), Match(score=1.0, shard=shard, row=row, **held)
+                return np.asarray(vector, np.float32), Match(score=1.0, shard=shard, row=row, **fields)
     raise VitrailError(f"{folder} has no input {name!r}; ids are paths relative to {plan.input}")
 
 
 def embed_query(folder: Path, plan: Plan, image: Path, *, weights: Path | None = None) -> NDArray[np.float32]:
-    """A new image's vector, made as those of the folder were."""
+    """Embed a new image with the folder's own plan."""
     engine = engine_of(folder, plan, weights=weights)
     return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]

@@ -1,1 +1,1 @@
-"""Files on disk → names and tensors, checked before anything is trusted; and back, whole or not at all."""
+"""File formats of weights: validated before use when read, written atomically."""

@@ -1,7 +1,7 @@
 """Zip archives, as PyTorch and NumPy write them: the directory is checked before anything is unpacked.
 
-Both write the directory at the very end of the file, without a comment behind it. An archive that has it elsewhere is
-refused, because readers of zips do not agree on what such an archive holds.
+Both write the directory at the very end of the file, without a comment after it. An archive that has it elsewhere is
+refused, because zip readers disagree on the contents of such archives.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vitrail.errors import VitrailError, require
 __all__ = ["open_archive"]
 
 MOST_MEMBERS = 100_000
-"""PyTorch writes one per tensor, an optimizer's tensors too."""
+"""PyTorch writes one member per tensor, including the optimizer's."""
 LONGEST_DIRECTORY = 400 * MOST_MEMBERS
 """Bytes."""
 END, LOCATOR_64, END_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """Open a zip whose directory is where it belongs, of bounded size, and names no member twice."""
+    """Open a zip; refuse a misplaced or too large directory and repeated member names."""
     with path.open("rb") as file:
         count, length = _directory(path, file)
     require(
@@ -44,7 +44,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 def _directory(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """How many members the directory has, and how many bytes, by the records at the end of the file."""
+    """Return the directory's number of members and of bytes, from the records at the end of the file."""
     behind = file.seek(0, 2) - END.size
     sign, _, _, _, count, length, begin, comment = _unpack(path, file, END, behind)
     found = sign == b"PK\5\6" and comment == 0

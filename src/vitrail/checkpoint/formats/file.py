@@ -1,6 +1,6 @@
-"""Files: a path → names, tensors and the configs beside them; and back, whole or not at all.
+"""Read tensors and the config files beside them; write tensors atomically.
 
-Reading runs no code: safetensors, plain arrays, and pickles by torch's weights-only reader, with no way around it.
+Reading never runs code: safetensors, plain arrays, and pickles through torch's weights-only reader.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensor
 CONFIGS = ("config.json", "open_clip_config.json")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 LONGEST_NAME = 500
-"""Letters; the longest names of known models have 100."""
+"""In characters; the longest names of known models have 100."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What lies in a file, or a directory, before anything is made of it."""
+    """The raw contents of a weights file or directory."""
 
     path: Path
     format: str
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    """config.json beside the weights; empty where there is none."""
+    """config.json beside the weights; empty if there is none."""
     processor: Mapping[str, Any] = field(default_factory=dict)
-    """preprocessor_config.json beside the weights; empty where there is none."""
+    """preprocessor_config.json beside the weights; empty if there is none."""
 
 
 def open_stored(path: Path) -> Stored:
@@ -61,7 +61,7 @@ def _open(path: Path) -> Stored:
     if path.is_dir():
         return _open_directory(path)
     stored = _open_file(path)
-    if path.name in WEIGHTS:  # by these names a config.json beside them is theirs
+    if path.name in WEIGHTS:  # standard names, so a config.json beside them belongs to them
         return _with_configs(stored, path.parent)
     return stored
 
@@ -134,7 +134,7 @@ def _open_file(path: Path) -> Stored:
     with path.open("rb") as file:
         start = file.read(LONGEST_SIGN)
     metadata: dict[str, str] = {}
-    if start[:4] in (b"PK\3\4", b"PK\5\6"):  # the second begins an archive of nothing
+    if start[:4] in (b"PK\3\4", b"PK\5\6"):  # the second starts an empty archive
         kind, tensors = _open_zip(path)
     elif start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] < 2**40:
         kind = "safetensors"
@@ -172,12 +172,12 @@ def _open_zip(path: Path) -> tuple[str, dict[str, Tensor]]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write in the format that the name's ending asks for; metadata has a place in safetensors only."""
+    """Write tensors in the format of the path's suffix; only safetensors stores the metadata."""
 
     def torch_file(file: BinaryIO) -> None:
         try:
             torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
-        except RuntimeError as error:  # closing its zip, torch hides what stopped the writing
+        except RuntimeError as error:  # torch hides the OSError when it closes its zip
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
     writers: dict[str, Callable[[BinaryIO], None]] = {

@@ -1,4 +1,4 @@
-"""What a file is that is no weights file, by its first bytes, and what to do about it."""
+"""Identify files that are not weights by their first bytes, for a helpful error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.checkpoint.formats.safetensors import DAMAGED
 __all__ = ["LONGEST_SIGN", "UNPACK", "foreign"]
 
 LONGEST_SIGN = 512
-"""Bytes of a file's beginning that are looked at."""
+"""Bytes read from the start of a file."""
 GIVE = "give safetensors, .npz or a PyTorch file"
 EXPORTED = "give the weights that it was exported from"
 UNPACK = "unpack it and give the weights inside"
@@ -55,11 +55,11 @@ ENDINGS = {
     ".mlmodel": (b"\x08", "a Core ML model", EXPORTED),
     ".msgpack": (b"", "Flax's msgpack", "save its arrays by name with numpy.savez"),
 }
-"""Formats without a sign of their own: the file's ending and the bytes that it may begin with."""
+"""Formats without a signature: the suffix, and the bytes that the file may start with."""
 
 
 def foreign(path: Path, start: bytes) -> str:
-    """What is wrong with a file that begins like no weights file: what it is, where that shows, and the remedy."""
+    """Return the error message for a file that is not a weights file: what it is, and the remedy."""
     if not start:
         return f"{path} is empty; {DAMAGED}"
     for place, sign, name, remedy in KINDS:

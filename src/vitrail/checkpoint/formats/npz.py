@@ -1,4 +1,4 @@
-"""NumPy's .npz, as Google's models come: a zip of arrays, each checked against its own header before it is read."""
+"""NumPy's .npz, the format of Google's models: a zip of arrays, each checked against its header before it is read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from vitrail.errors import VitrailError, require
 __all__ = ["read_npz", "write_npz"]
 
 MOST_COMPRESSED = 30
-"""Times that a file may grow when unpacked; weights hardly compress, a bomb does a thousandfold."""
+"""Largest ratio of unpacked to stored size: weights hardly compress, and zip bombs do a thousandfold."""
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those of numpy.savez and numpy.savez_compressed."""
+"""The compression methods of numpy.savez and numpy.savez_compressed."""
 
 
 class _Array(NamedTuple):
-    """What an array's own header says."""
+    """The contents of an array's header."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -74,7 +74,7 @@ def _read(name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
         )
         due, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
         require(due == held, f"{name} of shape {shape} in {dtype} has {held:,} bytes and needs {due:,}; {DAMAGED}")
-        data = bytearray(file.read(due))  # no more than the header tells of, whatever the member unpacks to
+        data = bytearray(file.read(due))  # at most what the header declares, whatever the member unpacks to
     require(len(data) == due, f"{name} ends after {len(data):,} of {due:,} bytes; {DAMAGED}")
     order = "F" if array.fortran else "C"
     values = np.frombuffer(data, np.uint16 if half else dtype).reshape(shape, order=order)
@@ -86,9 +86,9 @@ def _header(name: str, file: IO[bytes]) -> _Array:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python 2's numbers, as in (3L, 4L): they are read all the same
+            warnings.simplefilter("ignore")  # numbers of Python 2, as in (3L, 4L), are read all the same
             array = _Array(*readers[np.lib.format.read_magic(file)](file))
-    except Exception as error:  # a header is a Python expression, so that anything may be raised
+    except Exception as error:  # a header is a Python expression: any exception may be raised
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VitrailError(f"{name} is not an array ({reason[:80]}); {DAMAGED}") from None
     require(

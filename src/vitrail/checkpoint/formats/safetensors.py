@@ -1,4 +1,4 @@
-"""The safetensors format: mapped when read, streamed when written; every rule of the header checked before use.
+"""The safetensors format: memory-mapped reading, streamed writing, and a fully validated header.
 
 A file is eight bytes of header length, a JSON header with type, shape and byte range of every tensor, then the bytes.
 """
@@ -36,9 +36,9 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MOST_TENSORS = 20_000
-"""A 7-billion-parameter ViT has 1,200; more than this is not a ViT but an attack on the reader's time."""
+"""A 7-billion-parameter ViT has 1,200; a file with more is not a ViT."""
 LONGEST_HEADER = LONGEST_JSON
-"""Bytes: 400 for every one of the most tensors. The format allows 100 MB, which take half a minute to parse."""
+"""In bytes, 400 per tensor. The format allows 100 MB, which take half a minute to parse."""
 DAMAGED = "the file is damaged or was not written whole; fetch it again"
 
 
@@ -51,7 +51,7 @@ class _Entry(NamedTuple):
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors, mapped from the file, and the header's metadata."""
+    """Return the tensors, memory-mapped, and the header's metadata."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         require(size > 8, f"{path} has {size} bytes, less than a safetensors header; {DAMAGED}")
@@ -67,12 +67,12 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         require(isinstance(header, dict), f"{path} has a header that is not a JSON object; {DAMAGED}")
         metadata = _metadata(path, header.pop("__metadata__", {}))
         entries = _entries(path, header, size - 8 - length)
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private: nothing reaches the file
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private: writes do not reach the file
     return {entry.name: _tensor(mapped, 8 + length, entry) for entry in entries}, metadata
 
 
 def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Stream tensors to an open file, one at a time: a mapped or transposed one is read only then."""
+    """Write tensors to an open file one at a time, so that mapped or transposed ones are read only then."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in tensors.items():
@@ -87,7 +87,7 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's values in order, without a copy where they already lie so."""
+    """Return a tensor's bytes in row-major order, without a copy if it is contiguous."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
@@ -150,7 +150,7 @@ def _tensor(mapped: mmap.mmap, start: int, entry: _Entry) -> Tensor:
     begin, size = start + entry.begin, entry.end - entry.begin
     if size == 0:
         return torch.empty(entry.shape, dtype=entry.dtype)
-    if begin % entry.dtype.itemsize:  # not aligned, as some writers leave it: a copy is
+    if begin % entry.dtype.itemsize:  # some writers do not align tensors: copy them
         return torch.frombuffer(bytearray(mapped[begin : begin + size]), dtype=entry.dtype).view(entry.shape)
     count = size // entry.dtype.itemsize
     return torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=begin).view(entry.shape)

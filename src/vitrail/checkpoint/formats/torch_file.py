@@ -1,7 +1,7 @@
-"""PyTorch's own files: pickles by torch's weights-only reader, with no way around it.
+"""PyTorch's own files: pickles, read only by torch's weights-only reader.
 
-A pickle says where every tensor's storage lies in the file, and how the tensor is laid out in it. Both are checked
-against the file's size, because a layout may claim any number of values of a storage that holds one.
+A pickle gives every tensor's storage and strides. Both are checked against the file's size, because strides may claim
+any number of values from a storage that has one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from vitrail.errors import VitrailError, require
 __all__ = ["is_torch_archive", "read_torch"]
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "teacher", "model_ema")
-"""Where training scripts keep the weights among their other state."""
+"""Keys under which training scripts save the weights."""
 LONGEST_PICKLE = 32 * 2**20
-"""Bytes, without the storages: 200 a tensor. Unpickling makes up to sixty times as many."""
+"""In bytes, without the storages: 200 per tensor. Unpickling may take sixty times as much memory."""
 MOST_SHARED = 64
-"""Bytes of tensors per byte of the file: storages may be shared, as a block's by all blocks, but not without end."""
+"""Largest ratio of tensor bytes to file bytes: blocks may share storages, within reason."""
 
 
 def is_torch_archive(names: list[str]) -> bool:
@@ -37,7 +37,7 @@ def is_torch_archive(names: list[str]) -> bool:
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, mapped where the file is a zip."""
+    """Return the tensors of a state dict, memory-mapped if the file is a zip."""
     with path.open("rb") as file:
         zipped = file.read(4) == b"PK\3\4"
     if zipped:
@@ -79,7 +79,7 @@ def _check_archive(path: Path) -> None:
 
 
 class _BoundedPickle(io.RawIOBase):
-    """A file of torch's older format: pickles, which are read here by the byte, then storages, read into memory."""
+    """A file of torch's legacy format: pickles, whose bytes are counted here, then storages."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.file, self.left = file, LONGEST_PICKLE
@@ -109,7 +109,7 @@ class _BoundedPickle(io.RawIOBase):
 def _unpickled(path: Path, file: Any, *, mapped: bool) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of unusual pickles: they open, or the error says why not
+            warnings.simplefilter("ignore")  # unusual pickles: they open, or the error says why not
             return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         reason = re.sub(r"\s+", " ", str(error)).partition("WeightsUnpickler error:")[2].strip() or "not only tensors"
@@ -117,13 +117,13 @@ def _unpickled(path: Path, file: Any, *, mapped: bool) -> Any:
             f"{path} holds more than weights ({reason[:100]}), and vitrail runs no code from files; "
             "where you trust it, save its state_dict as safetensors"
         ) from None
-    except Exception as error:  # a pickle gives torch's functions any arguments, so that anything may be raised
+    except Exception as error:  # a pickle passes any arguments to torch's functions: any exception may be raised
         reason = re.sub(r"\s+", " ", str(error)) or type(error).__name__
         raise VitrailError(f"{path} does not open as a PyTorch file ({reason[:80]!r}); {DAMAGED}") from None
 
 
 def _weights_in(path: Path, value: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of the one inside a training script's state."""
+    """Return the tensors of a state dict, or of the one inside a training script's checkpoint."""
     for _ in range(3):
         if not isinstance(value, Mapping):
             break
@@ -139,7 +139,7 @@ def _weights_in(path: Path, value: Any) -> dict[str, Tensor]:
 
 
 def _check_storages(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a tensor that has no values of its own in the file, or fewer than its shape claims."""
+    """Refuse tensors whose storage has fewer values than their shape claims."""
     claimed, size = 0, path.stat().st_size
     for name, tensor in tensors.items():
         require(

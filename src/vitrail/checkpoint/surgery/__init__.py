@@ -1,1 +1,1 @@
-"""Weights carried to another config: positions, projections, prefix, pool and head, with a list of what changed."""
+"""Surgery: adapt weights to another config, with a list of all changes."""

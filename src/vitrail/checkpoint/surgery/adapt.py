@@ -1,8 +1,7 @@
-"""(checkpoint, target) → checkpoint and changes: weights carried to another image, patch, prefix, pool or head.
+"""Adapt a checkpoint to another image, patch, prefix, pool or head: (checkpoint, target) → (checkpoint, changes).
 
-The old and the new model are built without weights, and every tensor of the new one is asked for by its module: the
-grid that a table was trained on is the module's own, never a count's square root. Tensors that need nothing are the
-same objects as before.
+The old and the new model are built on the meta device, and every tensor of the new one is made by its kind of module:
+the grid of a table is the module's own, never the square root of a count. Unchanged tensors are the same objects.
 
 Shapes: D width, C channels, P×Q patch.
 """
@@ -44,13 +43,13 @@ def adapt(
     projection: str = "pinv",
     seed: int = 0,
 ) -> tuple[Checkpoint, Changes]:
-    """Carry a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
+    """Adapt a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
 
-    The changes say what became of every tensor; `vitrail.assess` judges them.
+    The changes list every tensor; `vitrail.assess` measures their effect.
 
-    `method`, one of `METHODS` or "hf", resamples the positions: by default the convention that the checkpoint carries.
+    `method`, one of `METHODS` or "hf", resamples the positions (default: the checkpoint's own convention).
     `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
-    drawn from a normal of deviation 0.02 with `seed`.
+    drawn from a normal distribution of standard deviation 0.02 with `seed`.
     """
     source = checkpoint.config
     named, how = None if method is None else method_of(method), projection_named(projection)
@@ -69,7 +68,7 @@ def adapt(
         preprocessing=change_preprocessing(checkpoint.preprocessing, target),
         evidence=_evidence(checkpoint.evidence, source, target),
         labels=checkpoint.labels if target.classes == source.classes else (),
-        # a stored table of sines is the old grid's, and may have as many rows as the new one's
+        # a stored sinusoidal table belongs to the old grid, even if the new grid has the same number of rows
         extra={name: tensor for name, tensor in checkpoint.extra.items() if name != FIXED_TABLE},
     )
     return adapted, changes
@@ -81,7 +80,7 @@ def _evidence(before: Evidence, source: Config, target: Config) -> Evidence:
 
 
 class _Surgery:
-    """One operation: goes through the new model's tensors and notes what became of each."""
+    """One adaptation: makes every tensor of the new model, and records the change."""
 
     def __init__(
         self, checkpoint: Checkpoint, target: Config, *, method: Method | None, projection: Projection, seed: int
@@ -117,7 +116,7 @@ class _Surgery:
         return tensors, tuple(changes)
 
     def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
-        """What needed nothing is the same object as before; what is new has the weights' type."""
+        """Return the stored tensor if it is unchanged; otherwise the new one in the weights' dtype."""
         if tensor is self.before.get(name):
             return self.stored[name]
         return tensor.to(self.stored[name].dtype if name in self.stored else self.dtype)
@@ -143,7 +142,7 @@ class _Surgery:
         )
 
     def _prefix(self, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Carried:
-        """(1, tokens, D): they stay, new ones come behind. A token whose position row goes takes the row with it."""
+        """(1, tokens, D): keep tokens and append new ones; add a position row that is removed to its token."""
         count = min(tokens.shape[1], shape[1])
         kept, notes = tokens[:, :count], []
         names = [f"registers.{index}" for index in range(count)] if leaf == "registers" else [leaf]
@@ -160,7 +159,7 @@ class _Surgery:
         return Carried(kept if notes else tokens, "; ".join(notes))
 
     def _convolution(self, weight: Tensor, shape: tuple[int, ...]) -> Carried:
-        """(D, C, P, Q): channels first, then the patch."""
+        """(D, C, P, Q): change the channels, then the patch size."""
         old, new = Size(*weight.shape[2:]), Size(*shape[2:])
         result, notes, resized = change_channels(weight, shape[1]), [], None
         if weight.shape[1] != shape[1]:
@@ -172,7 +171,7 @@ class _Surgery:
         return Carried(result, "; ".join(notes), resized)
 
     def _fresh(self, name: str, shape: tuple[int, ...], why: str = "") -> Carried:
-        """Zero for heads and biases, one for a norm's scale, a small normal for tokens, queries and their layers."""
+        """Make a new tensor: zeros for heads and biases, ones for norm scales, a small normal otherwise."""
         owner, _, leaf = name.rpartition(".")
         if owner in HEADS or leaf == "bias":
             result, how = torch.zeros(shape), "zero"
@@ -187,5 +186,5 @@ class _Surgery:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Nothing can be computed in float8."""
+    """Convert float8, in which torch cannot compute, to float32."""
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor

@@ -1,7 +1,7 @@
-"""A trained model of one patch size, told to give flat parts of an image larger patches.
+"""Give a trained model of one patch size larger patches for the flat parts of an image, without training.
 
-Nothing is trained: the projection of the larger patch reads from it what the trained one reads from the same patch at
-half its size, and a larger patch takes the mean of the positions that it covers.
+The larger projection gives a patch the token that the trained one gives the same patch at half its size; the position
+of a larger patch is the mean of those that it covers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["adaptive_config", "with_adaptive_patches"]
 
 
 def adaptive_config(config: Config, threshold: float) -> ViTConfig:
-    """The config with patches of two sizes, its own and twice that; refused for models that cannot have them."""
+    """Return the config with patches of its own size and of twice that; raise VitrailError if it cannot have them."""
     plain = isinstance(config, ViTConfig) and isinstance(config.embedding, Patches)
     kind = type(config.embedding if isinstance(config, ViTConfig) else config).__name__
-    require(plain, f"adaptive patches are for a plain ViT's own, not for {kind}; leave them out")
+    require(plain, f"adaptive patches need the plain patches of a ViT, not {kind}; leave them out")
     assert isinstance(config, ViTConfig)
     assert isinstance(config.embedding, Patches)
     fine, stride = config.patch, config.embedding.stride
@@ -35,9 +35,9 @@ def adaptive_config(config: Config, threshold: float) -> ViTConfig:
 
 
 def with_adaptive_patches(checkpoint: Checkpoint, threshold: float) -> Checkpoint:
-    """Patches of the trained size where a cell's detail reaches `threshold`, of twice that where it does not.
+    """Use patches of the trained size where a cell's detail reaches `threshold`, and of twice that elsewhere.
 
-    0 gives the model as it was; see `vitrail.nn.adaptive.detail_scores` for what the threshold is compared with.
+    0 keeps the model unchanged; `vitrail.nn.adaptive.detail_scores` defines detail.
     """
     config = adaptive_config(checkpoint.config, threshold)
     assert isinstance(config.embedding, Adaptive)

@@ -1,7 +1,6 @@
-"""What must be known before an adapted model is relied on, in sentences.
+"""Sentences that warn about an adapted model: one for every change that makes it differ from the trained one.
 
-A change that makes the model compute something else than the trained one is never silent: each has a sentence here,
-and where there is none the vectors are the old ones.
+Without a sentence, the vectors are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["caveats"]
 
 REMEDY = "fine-tune, or measure it on images"
 TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
-"""Fields that change nothing once a model is trained."""
+"""Fields that matter only in training."""
 
 
 def caveats(
@@ -57,7 +56,7 @@ def caveats(
 
 
 def _on_method(source: Config, target: Config, tables: Sequence[Resized], method: Method | None) -> Iterator[str]:
-    same = getattr(source, "position", None) == getattr(target, "position", None)  # a convention may have gone along
+    same = getattr(source, "position", None) == getattr(target, "position", None)  # unless the convention changed
     if method is not None and not tables and same:
         yield f"method {method} has nothing to resample here: no table of positions goes to another grid"
 
@@ -94,8 +93,8 @@ def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
 
 
 def _on_projection(resized: Sequence[Resized]) -> Iterator[str]:
-    """A patch that grows keeps its tokens, except where filters are resized as pictures."""
-    for each in resized[:1]:  # others of the same embedding are resized in proportion
+    """Warn when tokens change: a larger patch keeps them, except with "interpolate"."""
+    for each in resized[:1]:  # the others are resized in proportion
         words = f"the patch projection {each.old} → {each.new} ({each.by})"
         if each.new.height < each.old.height or each.new.width < each.old.width:
             yield f"{words} loses detail, and nothing undoes it; fine-tune"
@@ -104,7 +103,7 @@ def _on_projection(resized: Sequence[Resized]) -> Iterator[str]:
 
 
 def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:
-    """Every token attends to the prefix: one token more or fewer changes all vectors."""
+    """Warn when the prefix changes: every token attends to it, so all vectors change."""
     for name, before, after in (
         ("CLS token", old.cls, new.cls),
         ("distillation token", old.distillation, new.distillation),
@@ -120,15 +119,15 @@ def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:
 
 
 def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
-    """Parts whose tensors stay while what is done with them changes."""
+    """Warn about parts that keep their tensors but compute differently."""
     if not _in_proportion(source, target):
         yield _changed("embedding", source.embedding, target.embedding)
     old, new = source.position, target.position
-    exact = isinstance(old, Learned | RotaryMixed)  # rows that go are added to their tokens; frequencies stay
+    exact = isinstance(old, Learned | RotaryMixed)  # removed rows are added to their tokens; frequencies stay
     if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
         exact = (
             old.prefix == new.prefix or new.prefix or target.prefix.count == 0
-        )  # new entries are zero, others go with their tokens
+        )  # new entries are zero, others are removed with their tokens
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention
@@ -140,7 +139,7 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 
 
 def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
-    """Whether the embedding differs in its patch alone."""
+    """Whether the embedding differs only in its patch size."""
     try:
         return source.embedding.with_patch(target.patch) == target.embedding
     except VitrailError:
@@ -156,7 +155,7 @@ def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     elif old != new:
         yield _changed("pool", old, new)
     norms = {source.final_norm, target.final_norm}
-    cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # a norm of tokens, then CLS, is CLS, then a norm
+    cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # norm then CLS equals CLS then norm
     if len(norms) == 2 and not (cls_alone and "none" not in norms):
         match source.final_norm, target.final_norm:
             case "none", _:
@@ -173,7 +172,7 @@ PARTS = ("embedding", "position", "attention", "remainder", "window_padding")
 
 
 def _on_fields(source: Config, target: Config) -> Iterator[str]:
-    """Fields that have no tensors and no sentence of their own."""
+    """Warn about changed fields without tensors that no other sentence covers."""
     said = (*ELSEWHERE, *PARTS, *(() if isinstance(source, MobileConfig) else ("patch",)))
     for field in fields(source):
         old, new = getattr(source, field.name), getattr(target, field.name)
@@ -197,7 +196,7 @@ def _on_head(checkpoint: Checkpoint, target: Config, changes: Sequence[Change]) 
 
 
 EXPLAINED = ("prefix.", "pool.", "head.", "distillation_head.", "norm.")
-"""Tensors whose coming and going the sentences above explain."""
+"""Tensors that the sentences above explain."""
 
 
 def _on_rest(changes: Sequence[Change]) -> Iterator[str]:
@@ -213,7 +212,7 @@ def _changed(name: str, old: object, new: object) -> str:
 
 
 def _on_windows(source: Config, target: Config) -> Iterator[str]:
-    """What fills windows that stick out of the new grids."""
+    """Say how windows that do not divide the new grids are padded."""
     windows = _windows(target)
     if windows is None or windows == _windows(source):
         return
@@ -229,7 +228,7 @@ def _on_windows(source: Config, target: Config) -> Iterator[str]:
 
 
 def _windows(config: Config) -> tuple[Size, tuple[Size, ...], str] | None:
-    """The window, the grids that it is laid over, and what it is padded with; None without windows."""
+    """Return the window, the grids that it divides, and its padding; None without windows."""
     if isinstance(config, PyramidConfig):
         return config.window, config.grids, config.window_padding
     if isinstance(config, ViTConfig) and isinstance(config.attention, WindowedAttention):

@@ -1,4 +1,4 @@
-"""What surgery did, as data: every tensor of both models accounted for, and what that means, in sentences."""
+"""The result of surgery as data: the change of every tensor of both models, and notes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Status = Literal["kept", "resampled", "missing", "unused"]
 STATUSES: dict[Status, str] = {
     "kept": "the same tensor, untouched",
     "resampled": "made from the old tensor",
-    "missing": "made new: the old model has none that fits",
-    "unused": "the new model has no place for it: left out",
+    "missing": "newly made: the old model has none that fits",
+    "unused": "left out: the new model does not use it",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resized:
-    """How a tensor was carried to another grid or patch size."""
+    """How a tensor was resized to another grid or patch size."""
 
     what: Literal["positions", "biases", "patch"]
     old: Size
@@ -33,12 +33,12 @@ class Resized:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of one tensor."""
+    """The change of one tensor."""
 
     name: str
     status: Status
     before: tuple[int, ...] | None
-    """Its shape in the old model; None if it has none there."""
+    """Shape in the old model; None if it is new."""
     after: tuple[int, ...] | None
     note: str = ""
     resized: Resized | None = None
@@ -46,13 +46,13 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Kept, resampled, missing, unused: every tensor of the old and the new model is in exactly one line."""
+    """All changes: every tensor of the old and the new model is listed exactly once."""
 
     source: Config
     target: Config
     tensors: tuple[Change, ...]
     notes: tuple[str, ...] = ()
-    """What makes the new model compute something else than the trained one."""
+    """How the new model differs from the trained one."""
 
     def named(self, status: Status) -> tuple[str, ...]:
         return tuple(change.name for change in self.tensors if change.status == status)

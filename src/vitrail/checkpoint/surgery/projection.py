@@ -1,7 +1,7 @@
 """Tensor → tensor: the patch projection, for another patch size or other input channels.
 
 A patch x of the old size, resized to the new one, is B·x. The new filters ŵ should read from it what the old ones
-read from x: ŵ·(B x) ≈ w·x. Upward there is an exact answer; downward pixels are gone, and so is some of the token.
+read from x: ŵ·(B x) ≈ w·x. A larger patch has an exact solution; with a smaller one, part of the token is lost.
 B is bicubic and antialiased, one matrix per axis.
 
 Shapes: D width, C channels, P×Q old patch, R×S new patch.
@@ -29,7 +29,7 @@ seen by DINOv2-S/14's trained filters: docs/adapting.md."""
 
 
 def projection_named(name: str) -> Projection:
-    """A way to resize the projection, by its name."""
+    """Check the name of a way to resize the projection."""
     require(
         name in get_args(Projection), f"projection {name!r} is unknown; use one of {', '.join(get_args(Projection))}"
     )
@@ -37,12 +37,12 @@ def projection_named(name: str) -> Projection:
 
 
 def resize_projection(weight: Tensor, new: Size, *, how: Projection = "pinv") -> Tensor:
-    """(D, C, P, Q) → (D, C, R, S), computed in float64, in the weight's own type; the same size is the same object.
+    """(D, C, P, Q) → (D, C, R, S), computed in float64, in the weight's dtype; the same size returns the same object.
 
     pinv: the pseudo-inverse of B (FlexiViT, arXiv 2212.08013): exact when the patch grows.
     natural: the same, least squares over photographs instead of white noise: exact too when the patch grows, and
     loses less when it shrinks.
-    interpolate: the filters as pictures, times the areas' ratio so that a flat patch about keeps its token.
+    interpolate: the filters resized as images, times the ratio of areas, so that a flat patch nearly keeps its token.
     """
     old = Size(*weight.shape[2:])
     if old == new:

@@ -50,16 +50,16 @@ ALIASES = {"hf": "huggingface", "bicubic": "huggingface", "scipy": "big_vision",
 
 
 def method_of(name: str) -> Method:
-    """A method by its name or a short one (hf)."""
+    """Return a method by its name or alias (hf)."""
     found = ALIASES.get(name, name) if isinstance(name, str) else None
     require(found in METHODS, f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
     return found  # type: ignore[return-value]
 
 
 def resample_table(table: Tensor, *, old: Size, new: Size, method: Method = "timm") -> Tensor:
-    """(old.area, D) → (new.area, D), in the table's own type; the same grid gives the same object.
+    """(old.area, D) → (new.area, D), in the table's dtype; the same grid returns the same object.
 
-    The grid's rows alone: split off the prefix's first. Computed in float32 at least, `exact` in float64.
+    The table has no prefix rows: split them off first. Computed in float32 at least, `exact` in float64.
     """
     require(
         table.ndim == 2 and table.shape[0] == old.area,
@@ -90,12 +90,12 @@ def along_axes(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def cosine_matrix(old: int, new: int) -> Tensor:
     """(new, old) in float64: the cosine series of `old` samples (DCT-II), read at the centres of `new` cells.
 
-    Upward it passes no frequency that was not there; downward it keeps the ones that the new grid can carry and
-    drops the rest. So up and back is the identity, and down and up is a projection.
+    Upsampling adds no frequencies; downsampling keeps those that the new grid can represent. So up and back is the
+    identity, and down and up is a projection.
     """
     kept = torch.arange(min(old, new), dtype=torch.float64)
     waves = cosines(old, kept)  # (k, old), orthonormal rows
-    scale = math.sqrt(new / old)  # orthonormal on both grids: a constant must stay what it is
+    scale = math.sqrt(new / old)  # orthonormal on both grids, so that a constant is unchanged
     return scale * cosines(new, kept).T @ waves
 
 
@@ -107,7 +107,7 @@ def cosines(samples: int, waves: Tensor) -> Tensor:
 
 
 def axis_matrix(old: int, new: int, method: Method) -> Tensor:
-    """(new, old) in float64: what a method does along one axis of a grid."""
+    """(new, old) in float64: a method's matrix along one axis of a grid."""
     probe = torch.eye(old, dtype=torch.float64).repeat_interleave(2, dim=0)  # the same in both columns of (old, 2)
     resampled = resample_table(probe, old=Size(old, 2), new=Size(new, 3), method=method)
     return resampled.view(new, 3, old)[:, 1]
@@ -119,9 +119,9 @@ def axis_matrix(old: int, new: int, method: Method) -> Tensor:
 def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "timm") -> Tensor:
     """((2r − 1)(2c − 1) [+ 3], h) → the same for another grid or window; BEiT's three prefix entries are kept.
 
-    timm and huggingface do what those libraries do to relative biases: timm's keeps near offsets, counted in patches,
-    and spreads the far ones; huggingface's is bilinear. The other methods treat the offsets as a grid. All of these
-    but timm's scale offsets with the grid, so that a bias goes with a distance on the image.
+    timm and huggingface resample as those libraries do: timm keeps near offsets, counted in patches, and spreads the
+    far ones; huggingface is bilinear. The other methods treat the offsets as a grid. All but timm scale offsets with
+    the grid, so that a bias belongs to a distance in the image.
     """
     before, after = offsets_of(old), offsets_of(new)
     entries = table.shape[0] - before.area
@@ -141,7 +141,7 @@ def resample_relative(table: Tensor, *, old: Size, new: Size, method: Method = "
 
 
 def cut_relative(table: Tensor, *, old: Size, new: Size) -> Tensor:
-    """The entries of the offsets that a smaller window still has, for windows, whose offsets count patches."""
+    """Return the entries for the offsets of a smaller window."""
     before, after = offsets_of(old), offsets_of(new)
     offsets, prefix = table.split([before.area, table.shape[0] - before.area])
     top, left = old.height - new.height, old.width - new.width

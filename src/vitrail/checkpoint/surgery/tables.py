@@ -1,4 +1,4 @@
-"""Position tables from an old module to a new one: learned rows and relative biases, each with its note.
+"""Adapt position tables from an old module to a new one: learned tables and relative biases.
 
 Shapes: D width, N patches; a learned table is (prefix rows + N, D).
 """
@@ -22,7 +22,7 @@ __all__ = ["Carried", "carry_position", "prefix_rows"]
 
 
 class Carried(NamedTuple):
-    """A tensor of the new model; the old one itself where nothing had to be done."""
+    """A tensor of the new model, which is the old one itself if it is unchanged."""
 
     tensor: Tensor
     note: str = ""
@@ -31,7 +31,7 @@ class Carried(NamedTuple):
 
 
 def prefix_rows(config: Config) -> tuple[str, ...]:
-    """The prefix tokens that have a row of their own in a learned table, in order."""
+    """Return the names of the prefix tokens that have a row in the learned table, in order."""
     if not isinstance(config, ViTConfig) or not isinstance(config.position, Learned):
         return ()
     prefix = config.prefix
@@ -66,7 +66,7 @@ def _carry_learned(
     rows: tuple[tuple[str, ...], tuple[str, ...]],
     method: Method | None,
 ) -> Carried:
-    """Patches' rows resampled, prefix rows by their token's name; a token without a row before starts at zero."""
+    """Resample the rows of patches; keep prefix rows by their token's name, with zeros for new tokens."""
     before, after = rows
     if old.grid == new.grid and before == after:
         return Carried(table)
@@ -85,8 +85,8 @@ def _carry_learned(
 
 
 def _carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None) -> Carried:
-    """Offsets resampled by the convention. A smaller window keeps those that it still has, as it does when the model
-    runs on a small grid; but timm resamples the tables of windows whose padding is zeros. Prefix entries come last."""
+    """Resample the offsets by the convention. A smaller window keeps its offsets, as when the model runs on a small
+    grid; but with zero padding its table is resampled, as timm does. Prefix entries come last."""
     entries = (table.shape[0] - offsets_of(old.grid).area, new.table.shape[0] - offsets_of(new.grid).area)
     if old.grid == new.grid and entries[0] == entries[1]:
         return Carried(table)

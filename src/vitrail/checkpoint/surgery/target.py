@@ -1,4 +1,4 @@
-"""Which config an adaptation aims at, and whether weights can be carried there."""
+"""The target config of an adaptation, and whether the weights can be adapted to it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ __all__ = ["change_preprocessing", "check_target", "find_target"]
 
 VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
 FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion", "last_width"))
-"""Fields that shape the encoder's own weights; the others may change."""
+"""Fields that determine the shapes of the encoder's weights and cannot change."""
 
 
 def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | None = None) -> Config:
-    """The config with some fields changed; `patch` works for every model, and a named convention goes along.
+    """Return the config with some fields changed; `patch` works for every model, and `method` sets the convention.
 
-    A value may be given as the command line takes it: an image as "384x640", a prefix as "cls,registers=4", a pool as
-    "mean".
+    Values may be text, as on the command line: an image "384x640", a prefix "cls,registers=4", a pool "mean".
     """
     found = {name: _read_value(config, name, value) for name, value in changes.items()}
     if isinstance(config, ViTConfig):
@@ -56,7 +55,7 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
 
 
 def _position_of(position: Position, prefix: Prefix, method: Method | None) -> dict[str, Position]:
-    """What becomes of positions that are not named: they learn a convention, and lose the entries of a prefix."""
+    """Return the changed position: with the named convention, and without prefix entries if there is no prefix."""
     if isinstance(position, Learned) and method in get_args(Convention):
         return {"position": replace(position, convention=method)}
     if isinstance(position, RelativeBias):
@@ -67,7 +66,7 @@ def _position_of(position: Position, prefix: Prefix, method: Method | None) -> d
 
 
 def _read_value(config: Config, name: str, value: Any) -> Any:
-    """Read what the command line writes in words; every other value is the config's to check."""
+    """Parse values that are given as text; the config checks all others."""
     if isinstance(config, ViTConfig) and name == "pool":
         return _read_pool(value, config)
     if isinstance(config, ViTConfig) and name == "prefix":
@@ -93,7 +92,7 @@ def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
 
 
 def check_target(source: Config, target: Config) -> None:
-    """Refuse what weights cannot follow: another width, depth, kind of embedding or of position."""
+    """Raise VitrailError if weights cannot be adapted: another width, depth, kind of embedding or position."""
     require(
         type(source) is type(target),
         f"a {type(source).__name__} cannot become a {type(target).__name__}; adapt within one kind",
@@ -114,7 +113,7 @@ def check_target(source: Config, target: Config) -> None:
 
 
 def change_preprocessing(before: Preprocessing, target: Config) -> Preprocessing:
-    """The same pixels for another image size; statistics follow the channels as the filters do."""
+    """Return the preprocessing for the target's image size; mean and std follow the channels as the filters do."""
     channels, mean, std = target.channels, before.mean, before.std
     if channels == 1 and len(mean) > 1:
         mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)

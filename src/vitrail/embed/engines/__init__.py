@@ -1,1 +1,1 @@
-"""uint8 images → vectors: what runs a model fast, in float32 or in 8 bits, on packed, merged or adaptive tokens."""
+"""Engines that run a model fast: float32 or int8, on packed, merged or adaptive tokens; and exports."""

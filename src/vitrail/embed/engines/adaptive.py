@@ -1,7 +1,7 @@
-"""A plain model on adaptive patches: flat parts of an image are seen through larger ones, and fewer tokens do the work.
+"""Run a plain model on adaptive patches: flat parts of an image get larger patches, and fewer tokens are computed.
 
-The model was not trained for it (`vitrail.checkpoint.surgery.adaptive`), so a large patch stands for the small ones
-that it covers: it counts as many times in attention, and as many times when tokens are pooled.
+The model was not trained for it (`vitrail.checkpoint.surgery.adaptive`), so a large patch replaces the small ones that
+it covers: it is counted that many times in attention and in pooling.
 
 Shapes: B images, N patches of the image that has most, T tokens of one image, D width, H×W pixels, C channels.
 """
@@ -24,7 +24,7 @@ __all__ = ["AdaptiveEngine"]
 
 
 class AdaptiveEngine(PackedEngine):
-    """Images have different numbers of patches, so they are packed, each attending by itself."""
+    """An engine that packs images, because adaptive patches differ in number from image to image."""
 
     def groups(self, batch: Tensor) -> Iterator[tuple[Tensor, Group]]:
         x, layout = self.engine.embed(batch)
@@ -33,13 +33,13 @@ class AdaptiveEngine(PackedEngine):
         for index, tokens in enumerate(counts):
             rectangles = layout.rectangles[index : index + 1, : tokens - layout.prefix]
             own = replace(layout, mask=None, rectangles=rectangles)
-            # a rotary position leaves no room for a bias: its large patches count once
+            # rotary positions leave no place for a bias: large patches are counted once
             position = within(self.engine.model.position, own, x)
             position = _counted(own) if position is None else position
             yield x[index, :tokens], Group(count=1, layout=own, tokens=tokens, position=position)
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
-        """Every cell of the grid takes the token that stands for it, so that pooling means what it meant."""
+        """Pool over the cells of the full grid, each with the token that covers it."""
         if x.shape[1] > layout.prefix:
             patches = to_dense(x[:, layout.prefix :], layout).flatten(2).mT  # (1, h·w, D)
             x = torch.cat([x[:, : layout.prefix], patches], dim=1)
@@ -47,7 +47,7 @@ class AdaptiveEngine(PackedEngine):
 
 
 def _counted(layout: Layout) -> Tensor:
-    """(1, 1, 1, T): what makes a key count as often as the cells that it stands for."""
+    """(1, 1, 1, T): the bias that counts a key once per cell that it covers."""
     assert layout.rectangles is not None
     cells = layout.rectangles[..., 2:].prod(dim=-1).float()  # (1, N)
     return F.pad(cells.log(), (layout.prefix, 0))[:, None, None]

@@ -30,20 +30,20 @@ __all__ = ["Agreement", "Engine", "EngineName", "Features", "LeanEngine", "Plain
 
 EngineName = Literal["torch", "int8"]
 ROWS = 800
-"""Tokens that go through the encoder at a time: what lies between two layers then stays in the cache."""
+"""Tokens per pass through the encoder, so that activations stay in the CPU's cache."""
 
 
 class Features(NamedTuple):
     vectors: Tensor
     """(B, D)."""
     tokens: Tensor
-    """(B, T, D), the encoder's after the final norm."""
+    """(B, T, D), after the final norm."""
     layout: Layout
-    """Where they lie."""
+    """The layout of the tokens."""
 
 
 class Engine(Protocol):
-    """What runs a model. Images are uint8 (B, H, W, C), as `prepare` gives them."""
+    """Runs a model on uint8 images (B, H, W, C), as `prepare` returns them."""
 
     name: str
     width: int
@@ -67,25 +67,26 @@ def build_engine(
     compile: bool = False,  # noqa: A002 — torch's word
     merge: int = 0,
 ) -> Engine:
-    """The engine of that name for these weights. `threads`: of torch in this process; as they are unless given.
+    """Build the engine of that name for these weights.
 
-    `calibration`: uint8 (B, H, W, C), some of the user's images, from which int8 learns its ranges; or these.
-    `compile`: by torch.compile, at the first batch. `merge`: tokens that every block merges away.
+    `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
+    (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
+    `merge`: tokens that every block merges away.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
-    require(merge >= 0, f"merge {merge} is below 0; give the tokens that every block merges, or 0 for none")
+    require(merge >= 0, f"merge {merge} is negative; give the number of tokens that every block merges, or 0")
     if threads is not None:
         torch.set_num_threads(threads)
     plain = isinstance(checkpoint.config, ViTConfig)
     kind = type(checkpoint.config).__name__
     require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
-    require(plain or not merge, f"{kind} has no sequence to merge tokens of; use merge 0")
+    require(plain or not merge, f"{kind} has no single sequence of tokens to merge; use merge 0")
     engine = LeanEngine(checkpoint, merge=merge) if plain else PlainEngine(checkpoint)
     if name == "int8":
         assert isinstance(engine, LeanEngine)
         require(
             calibration is not None and len(calibration) > 0,
-            "int8 needs images to learn its ranges from; give some of your own as calibration",
+            "int8 needs images to calibrate on; give some of your own as calibration",
         )
         assert calibration is not None
         engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
@@ -99,7 +100,7 @@ def build_engine(
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Cosines of one engine's vectors with another's, over some images."""
+    """Cosines between two engines' vectors of the same images."""
 
     images: int
     mean: float
@@ -111,14 +112,14 @@ class _Vectors(Protocol):
 
 
 def agreement(engine: _Vectors, reference: _Vectors, images: Tensor) -> Agreement:
-    """How near an engine comes to a reference on uint8 (B, H, W, C)."""
+    """Compare an engine with a reference on uint8 images (B, H, W, C)."""
     ours, theirs = (each.vectors(images).double() for each in (engine, reference))
     cosines = F.cosine_similarity(ours, theirs, dim=1)
     return Agreement(images=len(images), mean=cosines.mean().item(), lowest=cosines.min().item())
 
 
 class PlainEngine:
-    """The model as it is: for pyramids and mobile networks, and to hold the others to."""
+    """The unmodified model: for pyramids and mobile networks, and the reference for the other engines."""
 
     name = "torch"
 
@@ -138,14 +139,14 @@ class PlainEngine:
     @torch.inference_mode()
     def features(self, images: Tensor) -> Features:
         model = self.model
-        require(isinstance(model, ViT), f"{type(model).__name__} has no tokens of one grid; ask for vectors only")
+        require(isinstance(model, ViT), f"{type(model).__name__} has no tokens on one grid; use vectors() instead")
         assert isinstance(model, ViT)
         tokens, layout = model.features(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
         return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
 
 
 class LeanEngine:
-    """A ViT of any config, without the work that pooling does not need, some rows at a time."""
+    """A ViT of any config that computes only what pooling reads, a few images at a time."""
 
     def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
         model = checkpoint.model(dtype=torch.float32)
@@ -175,13 +176,13 @@ class LeanEngine:
 
     @torch.inference_mode()
     def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
-        """What the layers are given by these uint8 images (B, H, W, C): all that int8 has to know of them."""
-        parts = self.parts(calibration)  # adaptive patches differ in number from one to the next
+        """Measure the input ranges of all layers on uint8 images (B, H, W, C), to calibrate int8."""
+        parts = self.parts(calibration)  # adaptive patches differ in number from image to image
         return watched(self._every_block(), lambda: [(self.vectors(part), self.features(part)) for part in parts])
 
     @torch.inference_mode()
     def to_int8(self, ranges: Mapping[str, Tensor]) -> None:
-        """Give the blocks 8-bit layers, for these ranges of what they are given."""
+        """Replace the blocks' layers by 8-bit ones, quantised for these input ranges."""
         quantise(self._every_block(), ranges)
         if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
             self.front.embedding = IntegerPatches(self.front.embedding)
@@ -191,7 +192,7 @@ class LeanEngine:
         return self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
 
     def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
-        """uint8 (B, H, W, C) → the sequence that the first block reads."""
+        """uint8 (B, H, W, C) → the input of the first block."""
         if self.front is not None:
             x, layout = self.front.embed(images)
         else:
@@ -205,19 +206,19 @@ class LeanEngine:
         return x, layout
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
-        """Tokens, all or those that are kept, → (B, D)."""
+        """Pool the tokens, all or the kept ones → (B, D)."""
         return one_vector(self.model.pooled(self.model.normed(x), layout))
 
     def _vectors(self, images: Tensor) -> Tensor:
         return self.pooled(*self.encode(*self.embed(images), self.blocks))
 
     def parts(self, images: Tensor) -> tuple[Tensor, ...]:
-        """The images that go through the encoder together."""
+        """Split a batch into parts that pass through the encoder together."""
         config = self.model.config
         tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
         return images.split(max(1, ROWS // tokens))
 
 
 def one_vector(vector: Tensor) -> Tensor:
-    """A distilled model has two, (B, 2, D): their mean, as its heads' answers are averaged."""
+    """Average the two vectors of a distilled model, (B, 2, D), as its heads' logits are averaged."""
     return vector.mean(dim=1) if vector.ndim == 3 else vector

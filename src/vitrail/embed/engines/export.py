@@ -1,7 +1,7 @@
-"""A checkpoint → a file for another runtime: ONNX, or OpenVINO's IR; read back and compared before it gets its name.
+"""Export a checkpoint to ONNX or OpenVINO's IR; the file is read back and compared before it is renamed into place.
 
 The graph takes normalised pixels, float32 (batch, channels, height, width), as `image`, and gives `vector`, float32
-(batch, width). What the pixels must have gone through is in an ONNX file's metadata, with the config.
+(batch, width). The metadata of an ONNX file has the preprocessing and the config.
 
 Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w patches, D width.
 """
@@ -39,14 +39,14 @@ __all__ = ["SUFFIXES", "Exported", "export", "why_fixed"]
 SUFFIXES = (".onnx", ".xml")
 LEAST_COSINE = 0.9999
 LARGEST = 2**31 - 2**24
-"""Bytes of weights: ONNX keeps a graph below 2 GiB."""
+"""At most this many bytes of weights: an ONNX file is limited to 2 GiB."""
 
 Runner = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and how near it comes to torch on the images that it was tried on."""
+    """The exported file, and its agreement with torch on the images that it was compared on."""
 
     path: str
     bytes: int
@@ -54,13 +54,13 @@ class Exported:
     opset: int
     images: int
     sizes: tuple[Size, ...]
-    """The sizes that it was tried at."""
+    """The image sizes that were compared."""
     largest_difference: float
     lowest_cosine: float
 
 
 def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool = False, opset: int = 18) -> Exported:
-    """Write .onnx or .xml (with its .bin), try it on uint8 images (B, H, W, C), and refuse what differs from torch."""
+    """Write .onnx or .xml (with its .bin), and raise VitrailError if it differs from torch on uint8 (B, H, W, C)."""
     require(path.suffix in SUFFIXES, f"{path} does not end in {' or '.join(SUFFIXES)}; name a file like model.onnx")
     require(path.parent.is_dir(), f"folder {path.parent} does not exist; make it first")
     reason = why_fixed(checkpoint.config) if dynamic else None
@@ -79,10 +79,10 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
             require(
                 cosine >= LEAST_COSINE,
                 f"{path} was not written: its vectors' cosine to torch's is {cosine:.5f}, below {LEAST_COSINE}; "
-                f"try another --opset, or --dynamic differently",
+                f"try another --opset, or with or without --dynamic",
             )
             size = 0
-            for suffix in (".onnx",) if path.suffix == ".onnx" else (".bin", ".xml"):  # the .xml is opened: last
+            for suffix in (".onnx",) if path.suffix == ".onnx" else (".bin", ".xml"):  # readers open the .xml
                 part = written.with_suffix(suffix)
                 size += part.stat().st_size
                 flush(part)
@@ -102,25 +102,25 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
 
 
 def why_fixed(config: Config) -> str | None:
-    """Why the image's size cannot be left open in a graph; None where it can."""
+    """Return why the image size cannot be dynamic in a graph; None if it can."""
     if not isinstance(config, ViTConfig):
-        return f"{type(config).__name__} cuts windows or maps that are laid out for one size"
+        return f"{type(config).__name__} has windows or maps that are computed for one size"
     if not isinstance(config.embedding, parts.Patches) or config.remainder != "error":
-        return f"{type(config.embedding).__name__} with remainder {config.remainder!r} looks at the size in Python"
+        return f"{type(config.embedding).__name__} with remainder {config.remainder!r} reads the size in Python"
     if not isinstance(config.attention, parts.FullAttention):
-        return f"{type(config.attention).__name__} is laid out for one grid"
+        return f"{type(config.attention).__name__} is computed for one grid"
     match config.position:
         case parts.NoPosition():
             return None
         case parts.Learned(convention="timm" | "huggingface"):
             return None
         case parts.Learned(convention=convention):
-            return f"{convention}'s way of resampling positions has no ONNX operator"
+            return f"ONNX has no operator that resamples positions as {convention} does"
     return f"{type(config.position).__name__} is computed for one grid"
 
 
 class _Fixed(nn.Module):
-    """(B, C, H, W) → (B, D), at the size that it is traced with."""
+    """(B, C, H, W) → (B, D), at the traced size."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class _Fixed(nn.Module):
 
 
 class _Open(nn.Module):
-    """(B, C, H, W) → (B, D) at every size that the patch divides: positions are resampled inside the graph."""
+    """(B, C, H, W) → (B, D) at any size that the patch divides: the graph resamples the positions."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class _Open(nn.Module):
 
 
 def _position(table: LearnedTable, rows: int, columns: int, prefix: int) -> Tensor:
-    """(1, prefix + N, D): resampled even to its own grid, which changes nothing."""
+    """(1, prefix + N, D): always resampled, which changes nothing on the table's own grid."""
     before, patches = table.table.split([table.prefix_rows, table.grid.area])
     image = patches.T.reshape(1, -1, *table.grid)  # (1, D, h, w)
     image = F.interpolate(
@@ -185,9 +185,9 @@ def _write_onnx(
         }
         assert isinstance(model, ViT)
     module = (_Open(model) if dynamic else _Fixed(model)).eval()  # type: ignore[arg-type]
-    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # what its optimizer leaves as it is, is no one's worry
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it logs every node that it does not optimise
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+        warnings.simplefilter("ignore")  # the exporter warns about its own code
         try:
             program = torch.onnx.export(
                 module,
@@ -227,7 +227,7 @@ def _openvino(onnx: Path) -> tuple[Path, Runner]:
 
 
 def _other_size(pixels: Tensor, config: Config) -> Tensor:
-    """The same images at another size and shape: some patches fewer one way, some more the other."""
+    """Resize the images to another aspect ratio: fewer patches along one axis, more along the other."""
     assert isinstance(config, ViTConfig)
     grid, patch = config.grid, config.patch
     size = (max(2, grid.height * 3 // 4) * patch.height, (grid.width + 2) * patch.width)

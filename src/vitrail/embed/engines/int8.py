@@ -1,14 +1,14 @@
-"""Linear layers in 8 bits: static ranges from the user's own images, smoothed, by oneDNN's integer product.
+"""Linear layers in 8 bits: static ranges calibrated on the user's images, smoothed, with oneDNN's integer product.
 
     y = (q − zero)·scale @ (w·scales)ᵀ + b      q: uint8 tokens, w: int8 weights with a scale per output
 
-Large channels are shrunk and the weights that read them grown alike (SmoothQuant, arXiv 2211.10438), so that one range
-fits all channels. What turns a token into q (divide, shift, half a step to round by) is folded into the layer before
-it: a norm's affine part, or the values that attention averages, since its weights add up to one. Left to do is to cut
-off below 0 and above the highest step, and to convert.
+Large channels are scaled down and the weights that read them scaled up (SmoothQuant, arXiv 2211.10438), so that one
+range fits all channels. Quantising a token to q (divide, shift, add half a step to round) is folded into the layer
+before it: a norm's affine part, or the values that attention averages, since its weights sum to one. What remains is to
+clamp to 0 and the highest step, and to convert.
 
-Without VNNI instructions, pairs of products are added in 16 bits and saturate: there tokens have 7 bits, so that they
-cannot. A small product that would saturate tells which machine this is.
+Without VNNI instructions, pairs of products are added in 16 bits and saturate; tokens then have 7 bits, so that they
+do not. A small product that would saturate detects such a machine.
 
 Shapes: B images, T tokens, D width, K inputs of a layer, N outputs.
 """
@@ -30,20 +30,20 @@ __all__ = ["IntegerDense", "IntegerPatches", "highest_step", "quantise", "watche
 
 
 SMOOTHING = 0.7
-"""How much of a channel's range moves into the weights: on trained ViT-S weights 0.65 … 0.8 do alike, 0.5 loses twice
-as much cosine."""
+"""Share of a channel's range that moves into the weights: on trained ViT-S weights 0.65 to 0.8 are equally good,
+and 0.5 loses twice as much cosine."""
 
 
 @cache
 def highest_step() -> int:
-    """255, or 127 where the machine's 8-bit product saturates above."""
+    """Return 255, or 127 if this machine's 8-bit product saturates."""
     ones = IntegerDense(torch.full((16, 64), 127.0), None, step=1.0, zero=0, weight_steps=127)
     exact = ones.product(torch.full((16, 64), 255, dtype=torch.uint8))
     return 255 if bool((exact == 255 * 127 * 64).all()) else 127
 
 
 class IntegerDense:
-    """x Wᵀ + b on tokens that are steps already: x in units of `step`, shifted by `zero` and by half a step."""
+    """x Wᵀ + b on quantised tokens: x in units of `step`, shifted by `zero` and by half a step."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, *, step: float, zero: int, top: int = 255, weight_steps: int = 127
@@ -68,9 +68,9 @@ class IntegerDense:
 
 
 class IntegerPatches(BytePatchEmbed):
-    """The patch step with 8-bit weights: pixels are steps as they come, so their side is exact.
+    """The patch projection with 8-bit weights; uint8 pixels need no quantisation.
 
-    They count from 128, where pixels lie around, so that a weight's rounding is not multiplied by their mean.
+    Pixels are centred at 128, near their mean, so that rounding a weight is not multiplied by that mean.
     """
 
     ZERO = 128
@@ -93,12 +93,12 @@ class IntegerPatches(BytePatchEmbed):
 
 
 class _Watch:
-    """A layer that notes the range of every input channel."""
+    """A layer that records the range of every input channel."""
 
     def __init__(self, dense: Dense) -> None:
         self.dense = dense
         self.seen = torch.zeros(2, dense.weight.shape[1])
-        """(2, K): the lowest and the highest."""
+        """(2, K): the minima and the maxima."""
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
@@ -107,7 +107,7 @@ class _Watch:
 
 
 def watched(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> dict[str, Tensor]:
-    """(2, K) by "block.layer": what the layers are given while `run` sends images through them."""
+    """Return the input range (2, K) of each "block.layer" while `run` passes images through the blocks."""
     layers = [_layers(block) for block in blocks]
     watches = [{name: _Watch(layer) for name, layer in each.items()} for each in layers]
     for block, each in zip(blocks, watches, strict=True):
@@ -119,7 +119,7 @@ def watched(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> dict[str,
 
 
 def quantise(blocks: Sequence[LeanBlock], ranges: Mapping[str, Tensor]) -> None:
-    """Give the blocks integer layers for the ranges that were `watched` in them."""
+    """Replace the blocks' layers by integer ones for the `watched` ranges."""
     for index, block in enumerate(blocks):
         layers = _layers(block)
         _quantise(block, layers, {name: ranges[f"{index}.{name}"] for name in layers})
@@ -138,7 +138,7 @@ def _put(block: LeanBlock, layers: dict) -> None:
 
 
 class _Range:
-    """How a layer's input becomes steps: x / smooth / step + zero."""
+    """How a layer's input is quantised: x / smooth / step + zero."""
 
     def __init__(self, layers: list[Dense], seen: list[Tensor]) -> None:
         weight = torch.cat([each.weight for each in layers])
@@ -162,7 +162,7 @@ def _quantise(block: LeanBlock, layers: dict[str, Dense], seen: dict[str, Tensor
     groups = (asking, ["out"], ["fc1"], ["fc2"])
     into, out, fc1, fc2 = (_Range([layers[name] for name in each], [seen[name] for name in each]) for each in groups)
     block.norm1, block.norm2 = _folded(block.norm1, into), _folded(block.norm2, fc1)
-    # the values are the last third of the outputs: attention gives `out` its input in steps
+    # the values are the last third of the outputs, so that attention passes quantised inputs to `out`
     *queries, last = (layers[name] for name in asking)
     weight, bias = last.weight.clone(), last.bias
     bias = weight.new_zeros(len(weight)) if bias is None else bias.clone()

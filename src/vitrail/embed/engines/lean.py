@@ -1,8 +1,8 @@
-"""The encoder, arranged to run and not to train: what pooling does not read is not computed, and nothing is copied.
+"""The encoder, arranged for inference: only what pooling reads is computed, and nothing is copied.
 
 Equal to the model's own `vector` up to rounding. Layer scales are folded into the linear layers before them,
-activations overwrite their input, and the last block of a CLS-pooled model works for the pooled tokens only, which is
-exact: its other tokens would be thrown away.
+activations are computed in place, and the last block of a CLS-pooled model computes only the pooled tokens, which is
+exact: the others would be discarded.
 
 Shapes: B images, T tokens, D width, h heads, d = D/h.
 """
@@ -27,7 +27,7 @@ __all__ = ["Dense", "LeanBlock", "Map", "Norm", "Stage", "kept_tokens", "lean_bl
 
 Map = Callable[[Tensor], Tensor]
 Stage = Callable[[Tensor, Layout, Rotation | Tensor | None], Tensor]
-"""Tokens (B, T, D), where they lie, and what positions do inside attention → tokens."""
+"""(tokens (B, T, D), their layout, what positions do inside attention) → tokens."""
 
 
 class Dense:
@@ -41,7 +41,7 @@ class Dense:
 
 
 class Norm:
-    """Layer norm with an affine part of its own, which may stand in for what the next layer would do first."""
+    """Layer norm with its own affine part, into which the next layer's first step can be folded."""
 
     def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
         self.weight, self.bias, self.eps = weight, bias, eps
@@ -51,7 +51,7 @@ class Norm:
 
 
 class LeanBlock:
-    """A block for inference. `qkv` is one layer, or in a last block that keeps some tokens a query's and the rest's."""
+    """A block for inference. `qkv` is one layer, or two (q; k and v) in a last block that keeps only some tokens."""
 
     def __init__(self, block: Block, keep: int | None = None) -> None:
         attention = block.attention
@@ -80,11 +80,11 @@ class LeanBlock:
         return self.with_mlp(x[:, keep] + self.out(mixed))
 
     def project(self, x: Tensor, kept: Tensor) -> list[Tensor]:
-        """Normalised tokens (…, D) → [q, k, v side by side], or where some are kept [their q, everyone's k, v]."""
+        """Normalised tokens (…, D) → [q, k, v concatenated], or [q of the kept tokens, k and v of all]."""
         return [layer(each) for layer, each in zip(self.qkv, (kept, x)[-len(self.qkv) :], strict=True)]
 
     def attend(self, projected: list[Tensor], layout: Layout, position: Rotation | Tensor | None) -> Tensor:
-        """What `project` gave, (B, T, …), → what attention gives the kept tokens, before the output projection."""
+        """The result of `project`, (B, T, …) → attention of the kept tokens, before the output projection."""
         q, k, v = self.heads(projected)
         q, k, bias = self.attention.placed(q, k, layout, position)
         if self.keep is None:
@@ -98,7 +98,7 @@ class LeanBlock:
         return x + self.fc2(self.between(self.fc1(self.norm2(x))))
 
     def heads(self, projected: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """What `project` gave → q, k, v, each (B, h, T, d); of the queries those that are kept."""
+        """The result of `project` → q, k, v, each (B, h, T, d); q has the kept tokens only."""
         heads = self.attention.num_heads
         split = [part.unflatten(-1, (-1, heads, self.head_width)).permute(2, 0, 3, 1, 4) for part in projected]
         q, k, v = (each for part in split for each in part.unbind(0))
@@ -108,13 +108,13 @@ class LeanBlock:
 
 
 def lean_blocks(model: ViT, *, keep: int | None) -> list[LeanBlock]:
-    """The model's blocks; the last works for the first `keep` tokens only, where that is given."""
+    """Return the model's blocks for inference; the last computes only the first `keep` tokens, if given."""
     blocks = [block for block in model.blocks if isinstance(block, Block)]
     return [*(LeanBlock(block) for block in blocks[:-1]), LeanBlock(blocks[-1], keep)]
 
 
 def kept_tokens(model: ViT) -> int | None:
-    """How many leading tokens the pool reads; None for all."""
+    """Return how many leading tokens the pool reads; None for all."""
     last = model.blocks[-1]
     assert isinstance(last, Block)
     if not isinstance(last.attention.mix, FullMix):
@@ -139,7 +139,7 @@ def _scaled(linear: nn.Linear, scale: Tensor | None) -> Dense:
 
 
 def _between(mlp: FeedForward | GatedFeedForward) -> Map:
-    """What stands between fc1 and fc2; it may write over what it is given."""
+    """Return what is between fc1 and fc2; it may work in place."""
     if isinstance(mlp, GatedFeedForward):
         return _gated
     if mlp.activation is F.gelu:

@@ -1,11 +1,11 @@
-"""Token merging (ToMe, arXiv 2210.09461): every block joins the pairs of patches that look most alike to its keys.
+"""Token merging (ToMe, arXiv 2210.09461): every block merges the pairs of patches whose keys are most similar.
 
-Patches are split into two alternating sets; each of the first finds its most similar in the second, and the r best
-pairs become their mean, weighted by how many patches each stands for. A token that stands for s patches counts s
-times in attention. Prefix tokens are never merged. After the last block, every patch takes the token that stands for
-it, so that pooling and layouts mean what they meant before.
+Patches are split into two alternating sets; each patch of the first is paired with the most similar one of the second,
+and the r best pairs are averaged, weighted by the patches that each token represents. A token of s patches is counted
+s times in attention. Prefix tokens are never merged. After the last block, every patch gets the token that represents
+it, so that pooling and layouts are unchanged.
 
-Shapes: B images, T tokens of which n patches are left of N, D width, h heads, d = D/h.
+Shapes: B images, T tokens, n patches left of N, D width, h heads, d = D/h.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = ["Merged", "MergingEncoder", "check_mergeable", "merge_patches"]
 
 @dataclass(frozen=True)
 class Merged:
-    """What is left of a sequence's patches."""
+    """The merged patches of a sequence."""
 
     patches: Tensor
     """(B, n, D)"""
     sizes: Tensor
-    """(B, n): how many patches each stands for."""
+    """(B, n): how many patches each token represents."""
     owner: Tensor
-    """(B, N): which of the n stands for each of the first patches."""
+    """(B, N): which of the n tokens represents each original patch."""
 
 
 def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
-    """Join r pairs, or as many as there are, by the cosine of `likeness` (B, n, d)."""
+    """Merge at most r pairs, by the cosine of `likeness` (B, n, d)."""
     patches, sizes = now.patches, now.sizes
     count = patches.shape[1]
     r = min(r, count // 2)
@@ -49,7 +49,7 @@ def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
     score, partner = (direction[:, ::2] @ direction[:, 1::2].mT).max(dim=-1)  # (B, ⌈n/2⌉)
     order = score.argsort(dim=-1, descending=True, stable=True)
     joined, kept = order[:, :r], order[:, r:].sort(dim=-1).values
-    to = partner.gather(1, joined)  # (B, r): places in the second hand
+    to = partner.gather(1, joined)  # (B, r): indices in the second set
 
     def hands(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second = x[:, ::2], x[:, 1::2]
@@ -76,7 +76,7 @@ def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
 
 
 class MergingEncoder:
-    """All blocks in one call: after the attention of each but the last, r patches are merged away."""
+    """All blocks in one call: r patches are merged after the attention of each block but the last."""
 
     def __init__(self, blocks: list[LeanBlock], r: int) -> None:
         self.blocks, self.r = blocks, r
@@ -104,19 +104,19 @@ class MergingEncoder:
 
 
 def check_mergeable(model: ViT) -> None:
-    """Refuse a model whose attention needs the places of tokens: a merged one has several."""
+    """Raise VitrailError if attention needs one place per token: a merged token has several."""
     attention, position = model.config.attention, model.config.position
     require(
         isinstance(attention, parts.FullAttention),
-        f"{type(attention).__name__} needs its grid, and merging leaves none; use merge 0",
+        f"{type(attention).__name__} needs a grid, which merging removes; use merge 0",
     )
     require(
         position.acts_on in ("tokens", "nothing"),
-        f"{type(position).__name__} acts between places, and a merged token has several; use merge 0",
+        f"{type(position).__name__} needs one place per token, and a merged token has several; use merge 0",
     )
     require(
         not isinstance(model.config.embedding, parts.Adaptive),
-        "adaptive patches are few already and of several sizes; use merge 0",
+        "adaptive patches already have several sizes; use merge 0",
     )
 
 

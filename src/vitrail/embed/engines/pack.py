@@ -1,7 +1,7 @@
-"""Images of different shapes in one batch: their tokens lie end to end, and nothing is padded.
+"""Images of different shapes in one batch: their tokens are concatenated, without padding.
 
-Linear layers and norms see one long row of tokens. Attention runs for the images of one grid at a time, so that no
-token sees another image's: each gets the vector that it gets alone.
+Linear layers and norms process all tokens at once. Attention runs per image, for all images of one grid together, so
+that an image gets the same vector as alone.
 
 Shapes: B images, R tokens of all of them, T of one, D width, H×W pixels, C channels.
 """
@@ -32,20 +32,20 @@ from vitrail.nn.rotary import Rotation
 __all__ = ["Group", "PackedEngine", "native_grid", "prepare_native"]
 
 ROWS = 1600
-"""Tokens that are packed together at a time."""
+"""Tokens that are packed at a time."""
 GRIDS = 64
-"""Grids whose positions are kept."""
+"""Number of grids whose positions are cached."""
 
 
 def native_grid(original: Size, patch: Size, token_budget: int) -> Size:
-    """Whole patches of the image at its own size, or shrunk until at most `token_budget` remain; never enlarged.
+    """Return the grid of an image at its own size, shrunk to at most `token_budget` patches; never enlarged.
 
     >>> native_grid(Size(480, 640), Size(16, 16), 196)
     Size(height=12, width=16)
     >>> native_grid(Size(1, 20_000), Size(16, 16), 196)
     Size(height=1, width=196)
     """
-    require(token_budget > 0, f"token budget {token_budget} is not above 0; give the most patches an image may have")
+    require(token_budget > 0, f"token budget {token_budget} is not positive; give the most patches per image")
     scale = min(1.0, math.sqrt(token_budget * patch.area / original.area))
     height = min(token_budget, max(1, int(original.height * scale / patch.height)))
     return Size(height, max(1, min(token_budget // height, int(original.width * scale / patch.width))))
@@ -59,7 +59,7 @@ def prepare_native(
     *,
     exact: bool = False,
 ) -> Prepared:
-    """The whole image at its own aspect ratio, to within the patch that its sides are rounded down to."""
+    """Prepare the whole image at its own aspect ratio, its sides rounded down to whole patches."""
     grid = native_grid(peek(source), patch, token_budget)
     whole = Size(grid.height * patch.height, grid.width * patch.width)
     return preprocessing.squashed(whole).pixels(source, exact=exact)
@@ -67,7 +67,7 @@ def prepare_native(
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Images that attend alike, next to each other in the row."""
+    """Consecutive images of one grid, whose attention is computed together."""
 
     count: int
     layout: Layout
@@ -80,19 +80,19 @@ class Group:
 
 
 class PackedEngine:
-    """An engine for images of any shapes that whole patches fill."""
+    """An engine for images of any shape that the patch divides."""
 
     def __init__(self, engine: LeanEngine) -> None:
         require(
             engine.blocks is engine.lean,
-            "merging and native sizes do not go together; use one of them",
+            "merging and native sizes cannot be combined; use one of them",
         )
         self.engine, self.name, self.width = engine, engine.name, engine.width
         self._added: dict[Size, Tensor] = {}
 
     @torch.inference_mode()
     def vectors(self, images: Sequence[Tensor] | Tensor) -> Tensor:
-        """uint8 images, each (H, W, C) → float32 (B, D), in their order."""
+        """uint8 images, each (H, W, C) → float32 (B, D), in the same order."""
         order = sorted(range(len(images)), key=lambda index: tuple(images[index].shape[:2]))
         vectors = torch.empty(len(images), self.width)
         for part in self._parts(images, order):
@@ -127,7 +127,7 @@ class PackedEngine:
         )
 
     def groups(self, batch: Tensor) -> Iterator[tuple[Tensor, Group]]:
-        """Images of one shape → the rows of those that attend alike."""
+        """Images of one shape → their tokens, per group of images whose attention is computed together."""
         x, layout = self._sequence(batch)
         position = within(self.engine.model.position, layout, x)
         yield x.flatten(0, 1), Group(count=len(x), layout=layout, tokens=x.shape[1], position=position)
@@ -136,7 +136,7 @@ class PackedEngine:
         return self.engine.pooled(x, layout)
 
     def _sequence(self, batch: Tensor) -> tuple[Tensor, Layout]:
-        """As the engine's `embed`, but a grid's added positions are resampled once."""
+        """As the engine's `embed`, with the added positions cached per grid."""
         model, front = self.engine.model, self.engine.front
         if front is None or not isinstance(model.position, AddedPosition):
             return self.engine.embed(batch)
@@ -150,7 +150,7 @@ class PackedEngine:
 
 
 def _through(block: LeanBlock, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
-    """(R, D) → (R, D), or the rows of the kept tokens only."""
+    """(R, D) → (R, D), or only the kept tokens."""
     h = block.norm1(x)
     if block.keep is None:
         after, kept, residual = groups, h, x

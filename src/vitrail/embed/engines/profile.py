@@ -1,4 +1,4 @@
-"""Where the time of an image goes: decode, patches, attention, MLP; and the share of what the machine can do.
+"""Measure where the time of an image goes (decode, patches, attention, MLP), and the share of the machine's peak.
 
 Shapes: B images, N patches, T tokens, D width, m mlp_width.
 """
@@ -34,9 +34,9 @@ class Row:
     section: str
     seconds_per_image: float
     share: float
-    """Share of the whole, decode included."""
+    """Share of the total time, decoding included."""
     flops_per_image: int
-    """Two per multiply-add; 0 for what is no product."""
+    """Two per multiply-add; 0 for sections without products."""
     peak_share: float
     """Share of the machine's float32 GEMM peak, in the same run."""
 
@@ -58,9 +58,9 @@ def profile(
     seconds: float = 2.0,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Time every part at every batch size, about `seconds` each; files are decoded over and over."""
+    """Time every section at every batch size, for about `seconds` each; files are decoded repeatedly."""
     require(len(files) > 0, "there are no images to time with; give some")
-    require(all(batch > 0 for batch in batches), f"batches {tuple(batches)} are not all above 0; give some like 1 8 64")
+    require(all(batch > 0 for batch in batches), f"batches {tuple(batches)} are not all above 0; give some like 1,8,64")
     watch("the machine's peak")
     peak = gemm_flops_per_second()
     watch("decode")
@@ -92,7 +92,7 @@ def profile(
 
 
 def gemm_flops_per_second(size: int = 1024) -> float:
-    """The best of some large float32 products: the peak that shares are of."""
+    """Measure the machine's peak: the fastest of several large float32 products."""
     a, b = torch.randn(2, size, size)
     return 2 * size**3 / min(_clock(lambda: a @ b) for _ in range(9))
 
@@ -104,7 +104,7 @@ def _clock(work: Callable[[], object]) -> float:
 
 
 def _repeat(once: Callable[[], dict[str, float]], seconds: float) -> dict[str, float]:
-    """Medians over at least three goes, after one that warms up."""
+    """Return medians over at least three runs, after a warm-up."""
     once()
     found, until = list[dict[str, float]](), perf_counter() + seconds
     while len(found) < 3 or perf_counter() < until:
@@ -114,7 +114,7 @@ def _repeat(once: Callable[[], dict[str, float]], seconds: float) -> dict[str, f
 
 @torch.inference_mode()
 def _timed(engine: LeanEngine, images: Tensor) -> dict[str, float]:
-    """Seconds of one forward, by section: the engine's own steps with a clock between them."""
+    """Return the seconds of one forward pass by section, timing the engine's own steps."""
     spent = dict.fromkeys(SECTIONS[1:], 0.0)
     last = perf_counter()
 
@@ -141,7 +141,7 @@ def _timed(engine: LeanEngine, images: Tensor) -> dict[str, float]:
 
 
 def _flops(engine: LeanEngine) -> dict[str, int]:
-    """Per image, of the products that the engine does: the last block's are fewer where it keeps some tokens only."""
+    """Return FLOPs per image by section, as the engine computes them: the last block may keep only some tokens."""
     config, size = engine.model.config, engine.preprocessing.image
     grid: Size = config.fit(size).grid
     tokens, width = config.prefix.count + grid.area, config.width

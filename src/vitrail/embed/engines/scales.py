@@ -23,7 +23,7 @@ __all__ = ["MultiScaleEngine", "prepared_for", "scaled_sizes"]
 
 
 def scaled_sizes(image: Size, patch: Size, scales: Sequence[float]) -> tuple[Size, ...]:
-    """The image times each scale, each side to its nearest whole number of patches, at least one.
+    """Return the image size times each scale, each side rounded to whole patches, at least one.
 
     >>> scaled_sizes(Size(224, 224), Size(16, 16), (1, 1.5))
     (Size(height=224, width=224), Size(height=336, width=336))
@@ -38,12 +38,12 @@ def scaled_sizes(image: Size, patch: Size, scales: Sequence[float]) -> tuple[Siz
 
 
 def prepared_for(preprocessing: Preprocessing, patch: Size, scales: Sequence[float]) -> Preprocessing:
-    """How images are prepared for a MultiScaleEngine: at the largest size."""
+    """Return the preprocessing for a MultiScaleEngine, which takes images at the largest size."""
     return replace(preprocessing, image=max(scaled_sizes(preprocessing.image, patch, scales)))
 
 
 class MultiScaleEngine:
-    """An engine that sees every image at several sizes. Images come at the largest."""
+    """An engine that averages over several sizes of every image, given at the largest."""
 
     def __init__(self, engine: Engine, sizes: Sequence[Size]) -> None:
         self.engine, self.sizes = engine, tuple(sizes)
@@ -51,12 +51,12 @@ class MultiScaleEngine:
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
-        """uint8 (B, H, W, C) at the largest size → float32 (B, D): the mean over sizes of vectors of unit length."""
+        """uint8 (B, H, W, C) at the largest size → float32 (B, D), the mean of the unit vectors over all sizes."""
         return _mean(self.engine.vectors(resized(images, size)) for size in self.sizes)
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Features:
-        """With the tokens at the largest size."""
+        """Return the averaged vectors, with the tokens of the largest size."""
         largest = self.engine.features(images)
         others = {size: self.engine.vectors(resized(images, size)) for size in {*self.sizes} - {max(self.sizes)}}
         return largest._replace(vectors=_mean(others.get(size, largest.vectors) for size in self.sizes))
@@ -67,7 +67,7 @@ def _mean(vectors: Iterable[Tensor]) -> Tensor:
 
 
 def resized(images: Tensor, size: Size) -> Tensor:
-    """uint8 (B, H, W, C) → the same at another size, antialiased."""
+    """Resize uint8 (B, H, W, C), antialiased."""
     if images.shape[1:3] == tuple(size):
         return images
     channels_first = images.permute(0, 3, 1, 2)

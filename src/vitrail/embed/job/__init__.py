@@ -1,1 +1,1 @@
-"""A run over many images: a frozen plan, shards, workers that may die, and a folder of part files."""
+"""A run over many images: a frozen plan, shards, worker processes that may die, and a folder of part files."""

@@ -1,7 +1,6 @@
-"""The same shards by actors on a Ray cluster, whose machines all see the input, the weights and the output.
+"""Run the shards on a Ray cluster whose machines all see the input, the weights and the output.
 
-An actor is one worker of `vitrail.embed.job.worker`, watched where it runs. An actor that dies is replaced, and its
-shard is given to the new one.
+An actor runs one `vitrail.embed.job.worker.Worker`. An actor that dies is replaced, and its shard is retried.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ __all__ = ["RayCluster", "RayCrew"]
 
 
 class RayCluster:
-    """A connection to the cluster at an address; without one, to a cluster that is started on this machine."""
+    """Connect to the Ray cluster at an address, or start one on this machine."""
 
     def __init__(self, address: str | None = None, *, cpus: int | None = None) -> None:
         try:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what runs here is nobody else's business
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
             import ray
         except ImportError:
             raise VitrailError("--engine ray needs Ray, which is not installed; pip install 'vitrail[ray]'") from None
@@ -42,9 +41,9 @@ class RayCluster:
 
 
 class RayCrew:
-    """An actor a member."""
+    """A crew with one Ray actor per member."""
 
-    underway: int = 0  # actors do shards out of sight: progress comes by the shard
+    underway: int = 0  # actors report only whole shards
 
     def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
         import ray
@@ -88,7 +87,7 @@ class RayCrew:
 
 
 class RayWorker:
-    """What an actor runs: a worker, and errors as lines, for they cross machines better than exceptions."""
+    """The actor: a worker whose errors are returned as text, because Ray wraps exceptions."""
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.worker = Worker(folder, options)

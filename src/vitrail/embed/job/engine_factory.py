@@ -1,8 +1,7 @@
-"""From a plan to what computes its vectors, the same in every process and on every machine.
+"""Build the engine that a plan asks for, identically in every process and on every machine.
 
-Int8 learns its ranges from a sample of the plan's own images. What it, merging and adaptive patches do to the vectors
-is measured against float32 on another sample: once, in a worker, and kept in the folder as
-calibration.safetensors and agreement.json.
+Int8 is calibrated on a sample of the plan's images. Approximate engines (int8, merging, adaptive patches) are compared
+with float32 on another sample, once, in a worker; the folder keeps calibration.safetensors and agreement.json.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ __all__ = ["Watch", "calibrate", "engine_of", "preparer_of", "read_agreement", "
 
 CALIBRATION, AGREEMENT = "calibration.safetensors", "agreement.json"
 SAMPLE = 32
-"""Images to learn from, and as many others to compare on."""
+"""Images to calibrate on; the same number of others is compared on."""
 Watch = Callable[[int | None, int], None]
-"""Is told the row that is being decoded, None while none is, and how many rows are done."""
+"""Called with the row being decoded (None if none is) and the number of finished rows."""
 
 
 def engine_of(
     folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None, stamp: str | None = None
 ) -> Engine | PackedEngine:
-    """The plan's engine on the plan's weights, as `_open_weights` checks them."""
+    """Build the plan's engine, after checking that the weights are the plan's."""
     options = plan.options
     ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
     engine = _engine(_open_weights(folder, plan, weights, stamp), options, threads=threads, ranges=ranges)
@@ -60,11 +59,11 @@ def engine_of(
 
 
 def _open_weights(folder: Path, plan: Plan, weights: Path | None, stamp: str | None) -> Checkpoint:
-    """Weights that must be those of the plan still: unchanged since the run hashed them, or of the same hash."""
+    """Load the weights; refuse them if neither their stamp nor their hash is the plan's."""
     path = weights_path(weights or plan.weights)
     require(
         weights_stamp(path) == stamp or weights_sha256(path) == plan.weights_sha256,
-        f"weights {path} are not those that the plan of {folder} was made with; give those, or choose another --out",
+        f"weights {path} are not the ones that {folder} was planned with; give those, or choose another --out",
     )
     return load(path).but(config=plan.config, preprocessing=plan.preprocessing)
 
@@ -72,7 +71,7 @@ def _open_weights(folder: Path, plan: Plan, weights: Path | None, stamp: str | N
 def _engine(
     checkpoint: Checkpoint, options: Options, *, threads: int | None, ranges: Mapping[str, Tensor] | None = None
 ) -> Engine:
-    """What the options ask for, one image size at a time."""
+    """Build the engine that the options ask for."""
     if options.adaptive is not None:
         checkpoint = with_adaptive_patches(checkpoint, options.adaptive)
     return build_engine(
@@ -91,7 +90,7 @@ def _packed(engine: Engine, options: Options) -> PackedEngine:
 
 
 def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
-    """What turns an input into the pixels that the plan's engine takes."""
+    """Return the function that turns an input into the pixels that the plan's engine takes."""
     options, steps, config = plan.options, plan.preprocessing, plan.config
     if options.native:
         assert isinstance(config, ViTConfig)
@@ -104,7 +103,7 @@ def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callab
 
 
 def vectors_of(engine: Engine | PackedEngine, images: Sequence[Prepared]) -> Tensor:
-    """Packed if their shapes differ, stacked if they do not."""
+    """Compute the vectors of images, packed if their shapes may differ, otherwise stacked."""
     pixels = [torch.from_numpy(image.pixels) for image in images]
     return engine.vectors(pixels) if isinstance(engine, PackedEngine) else engine.vectors(torch.stack(pixels))
 
@@ -122,27 +121,28 @@ def calibrate(
     threads: int | None,
     stamp: str | None = None,
 ) -> None:
-    """Choose the images that int8 learns from, learn, and compare with float32 on others."""
+    """Calibrate int8 on a sample of the images, and compare the engine with float32 on others."""
     many = min(2 * SAMPLE, plan.images)
     numbers = [index * plan.images // many for index in range(many)]
     alone = replace(plan, options=Options(exact=plan.options.exact))  # the model's own image, one size
     open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Tensor]()
     for number in numbers:
         watch(number, 0)
-        with suppress(ImageError):  # its row will say why
+        with suppress(ImageError):  # its row will have the error
             if number not in lost:
                 images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
     watch(None, 0)
     require(
-        len(images) > 0, f"none of {many} images that were tried to learn from can be read; use float32 and all tokens"
+        len(images) > 0,
+        f"none of {many} sampled images can be read; use --engine torch and all tokens",
     )
-    learnt, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
+    calibration, judged = torch.stack(images[::2]), torch.stack(images[1::2] or images)
     checkpoint = _open_weights(folder, plan, None, stamp)
     ranges = None
     if plan.options.engine == "int8":
         exact = _engine(checkpoint, replace(plan.options, engine="torch"), threads=threads)
         assert isinstance(exact, LeanEngine)
-        ranges = exact.ranges(learnt)
+        ranges = exact.ranges(calibration)
         write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
     ours = _engine(checkpoint, plan.options, threads=threads, ranges=ranges)
     ours = ours if plan.options.adaptive is None else _packed(ours, plan.options)
@@ -151,7 +151,7 @@ def calibrate(
 
 
 def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
-    """None if it has not been measured, or int8's ranges are gone: they are learnt together."""
+    """Return the measured agreement; None if it or int8's calibration, which is made with it, is missing."""
     if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The end of a run: everything counted from the parts themselves, manifest.json, and _SUCCESS last."""
+"""The end of a run: count the rows of all parts, write manifest.json and, last, _SUCCESS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail._version import __version__
 from vitrail.atomic import sweep, write_file, write_json_file
 from vitrail.embed.job.part_files import Tally, part_path, read_tally
 from vitrail.embed.job.plan import Plan
-from vitrail.errors import require
+from vitrail.errors import VitrailError
 
 __all__ = ["MANIFEST", "SUCCESS", "Failure", "failures", "finish"]
 
@@ -28,16 +28,17 @@ class Failure:
 
 
 def finish(folder: Path, plan: Plan, facts: dict[str, Any] | None = None) -> Tally:
-    """Count, and if every input has its row, say so on the disk."""
+    """Count the rows of all parts; if every input has one, write the manifest and _SUCCESS."""
     tallies = [read_tally(folder, plan, shard) for shard in range(plan.shards)]
     missing = [shard for shard, tally in enumerate(tallies) if tally is None]
-    require(not missing, f"{folder} lacks part {missing[:1]} of {plan.shards}; run the same command again")
+    if missing:
+        raise VitrailError(f"{folder} has no part {missing[0]} of {plan.shards}; run the same command again")
     total = sum((tally for tally in tallies if tally is not None), Tally())
     assert total.ok + total.failed == plan.images
     if (folder / SUCCESS).exists():
         return total
     sweep(folder)
-    for other in folder.glob("inputs-*.parquet"):  # of runs that were killed before they had a plan
+    for other in folder.glob("inputs-*.parquet"):  # left by runs that were killed before their plan was written
         if other.name != plan.inputs:
             other.unlink(missing_ok=True)
     manifest = {
@@ -58,7 +59,7 @@ def finish(folder: Path, plan: Plan, facts: dict[str, Any] | None = None) -> Tal
 
 
 def failures(folder: Path, plan: Plan) -> Iterator[Failure]:
-    """The inputs without a vector, in their order."""
+    """Yield the inputs that failed, in input order."""
     from pyarrow import parquet
 
     for shard in range(plan.shards):

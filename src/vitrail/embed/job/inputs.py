@@ -1,15 +1,15 @@
-"""What there is to embed: a path → inputs in an order that never changes, each with an id of its own.
+"""List what there is to embed: a path → inputs in a fixed order, each with a unique id.
 
     a folder    every image below it, in the order of the paths; if it has none, its Parquet tables or its tars
-    .txt        a path a line, relative to the list's own folder; a line that comes again counts once
-    .parquet    a row each: a column of bytes, or of {bytes, path}
-    .tar        a member each, not compressed
-    an image    itself
+    .txt        a path per line, relative to the list's own folder; repeated lines count once
+    .parquet    an image per row: a column of bytes, or of {bytes, path}
+    .tar        an image per member, not compressed
+    an image    one input
 
-Names choose, as in `vitrail.images.folder`: hidden ones are left out, links to folders are not followed, a link to
-nothing is an input that will fail. An id is the path relative to the input, with / between its parts; a tar's has
-its member after it (a.tar/cat.jpg), a table's its row (a.parquet#7). Bytes that are no UTF-8 are written \\xff. Where
-two inputs would have one id, the later one's ends in #2.
+Files are chosen by name, as in `vitrail.images.folder`: hidden files are skipped, links to folders are not followed,
+and a dangling link is an input that will fail. An id is the path relative to the input, with / between its parts,
+followed by the member of a tar (a.tar/cat.jpg) or the row of a table (a.parquet#7). Bytes that are not UTF-8 are
+written \\xff. If two inputs would have the same id, the later one ends in #2.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ KNOWN = SUFFIXES | {".parquet", ".tar"}
 
 
 class Input(NamedTuple):
-    """One image, where it lies, and what its file was when it was found."""
+    """One image: its id, where it is stored, and its file's size and time when it was listed."""
 
     id: str
     place: Place
     file: bytes
-    """The path, as the system has it."""
+    """The path, as bytes of the file system."""
     start: int
     """Byte offset in a tar, or row number in a table."""
     length: int
-    """Size of a tar's member, in bytes."""
+    """Size of the tar member, in bytes."""
     size: int
-    """Size of the file; −1 where there was none."""
+    """Size of the file; −1 if it did not exist."""
     modified: int
     """Modification time of the file, in nanoseconds."""
 
 
 @dataclass
 class Inputs:
-    """Inputs one after another; what was passed over is counted on the way."""
+    """An iterable of inputs that also counts what it skipped."""
 
     each: Iterator[Input]
     repeated: int = 0
-    """Lines of a list that came before."""
+    """Repeated lines of a list."""
     unread: int = 0
-    """Tables and tars beside a folder's images."""
+    """Tables and tars beside a folder's images, which are not read."""
 
     def __iter__(self) -> Iterator[Input]:
         return self.each
 
 
 def find_inputs(path: Path) -> Inputs:
-    """The inputs that a path stands for; files are looked at when their turn comes."""
+    """Return the inputs of a path; files are opened lazily, while iterating."""
     require(path.exists(), f"{path} does not exist; give a folder, a list (.txt), a .parquet, a .tar or an image")
     if path.is_dir():
         return _folder(path)
@@ -77,7 +77,7 @@ def find_inputs(path: Path) -> Inputs:
             return Inputs(_tar(path, path.name))
         case suffix if suffix in SUFFIXES:
             return Inputs(iter([_file(os.fsencode(path), path.name)]))
-    raise VitrailError(f"{path} is none of a folder, a list (.txt), a .parquet, a .tar or an image; give one of these")
+    raise VitrailError(f"{path} is not a folder, a list (.txt), a .parquet, a .tar or an image; give one of these")
 
 
 def _file(path: bytes, name: str) -> Input:
@@ -93,7 +93,7 @@ def _id(name: str) -> str:
 
 
 def _distinct(inputs: Iterable[Input], *, all_names: bool = False) -> Iterator[Input]:
-    """Number the ids that come again; of paths only those with a backslash can, as odd bytes are written with one."""
+    """Number repeated ids. Paths repeat only if they have a backslash, with which non-UTF-8 bytes are written."""
     seen: dict[str, int] = {}
     for each in inputs:
         if all_names or "\\" in each.id:
@@ -132,13 +132,13 @@ def _folder(root: Path) -> Inputs:
 
 
 def _names(root: Path, below: str = "") -> Iterator[str]:
-    """Images, tables and tars below a folder, relative to it, sorted part by part."""
+    """Yield the images, tables and tars below a folder, relative to it, sorted by path components."""
     try:
         with os.scandir(root / below) as entries:
             listed = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise VitrailError(
-            f"{root / below} cannot be listed ({error.strerror}), and its images would be left out; give access to it"
+            f"{root / below} cannot be listed ({error.strerror}), and its images would be skipped; give access to it"
         ) from None
     for entry in listed:
         name = f"{below}{entry.name}"
@@ -214,9 +214,9 @@ def _image_column(table: Any, path: Path) -> str:
 
 
 class Opener:
-    """An input → what a decoder takes, if its file is still what it was when the plan was made.
+    """Open an input for decoding; refuse it if its file changed since the plan was made.
 
-    The latest row group of a table is kept: neighbours in a shard are neighbours in the file.
+    The latest row group of a table is cached: neighbours in a shard are neighbours in the file.
     """
 
     def __init__(self) -> None:

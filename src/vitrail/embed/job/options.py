@@ -1,4 +1,4 @@
-"""What the vectors depend on beside the weights and the images."""
+"""The options of a run that change its vectors."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ APART = (
     ("--merge", "--tokens"),
     *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
 )
-"""One of each pair at a time: both change what a sequence is, or one is not made for the other."""
+"""Pairs of options that exclude each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Value):
-    """A part of the plan: every worker follows them, and another run with others is refused."""
+    """Part of the plan: all workers use the same options, and a run with different ones is refused."""
 
     engine: Literal["torch", "int8"] = "torch"
     dtype: Literal["float32", "float16"] = "float32"
-    """Type of the stored numbers."""
+    """Number type of the stored vectors."""
     exact: bool = False
-    """Decode and resize as Pillow does, to the bit."""
+    """Decode and resize exactly as Pillow does."""
     native: bool = False
-    """Images keep their aspect ratio."""
+    """Keep each image's aspect ratio."""
     token_budget: PositiveInt | None = None
-    """Most patches of an image at its native size."""
+    """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
     merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
     """Tokens that every block merges away."""
     adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
-    """Where an image has less detail than this, patches are twice as large."""
+    """Use patches twice as large where an image has less detail than this."""
     tokens: Literal["npy", "safetensors"] | None = None
-    """Keep every token's features too."""
+    """Also store every token's features, in this format."""
     compile: bool = False
-    """By torch.compile, whose kernels round otherwise."""
+    """Use torch.compile, whose kernels round differently."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,21 +61,21 @@ class Options(Value):
             "--engine int8": self.engine == "int8",
         }
         for one, other in APART:
-            require(not (asked[one] and asked[other]), f"{one} does not go together with {other}; use one of them")
+            require(not (asked[one] and asked[other]), f"{one} and {other} cannot be combined; use one of them")
 
     @property
     def approximate(self) -> bool:
-        """Whether the vectors are not float32's, so that how near they come is to be measured."""
+        """Whether the vectors differ from float32's, so that the agreement must be measured."""
         return self.engine == "int8" or self.merge > 0 or self.adaptive is not None
 
     def check(self, config: Config) -> None:
-        """Refuse what this model cannot do before a plan is made of it."""
+        """Raise VitrailError if this model cannot run with these options."""
         plain = isinstance(config, ViTConfig)
         special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
         require(
             plain or not special,
-            f"{type(config).__name__} has no one sequence of tokens; leave out --native, --merge, --tokens, --scales "
-            "and int8",
+            f"{type(config).__name__} has no single sequence of tokens; leave out --native, --merge, --tokens, "
+            "--scales and int8",
         )
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
         if self.compile:
@@ -85,6 +85,6 @@ class Options(Value):
         if isinstance(config, ViTConfig):
             require(
                 not (self.tokens and isinstance(config.embedding, Adaptive)),
-                "adaptive patches differ from image to image and lie on no one grid; leave out --tokens",
+                "adaptive patches are not on one grid for all images; leave out --tokens",
             )
             scaled_sizes(config.image, config.patch, self.scales)

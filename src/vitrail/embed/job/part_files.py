@@ -1,4 +1,4 @@
-"""The output folder: a Parquet part per shard, a row per input, whole or not there at all.
+"""The output folder: a Parquet part per shard with a row per input, written atomically.
 
 part-00000.parquet          id, status, error, height, width, vector
 part-00000.tokens.npy       every token's features, if asked for: (rows, tokens, width), NaN where a row failed
@@ -37,7 +37,7 @@ def require_arrow() -> None:
 
 @dataclass(kw_only=True)
 class Rows:
-    """What became of a shard's inputs, in their order."""
+    """The results of a shard, in input order."""
 
     ids: Sequence[str]
     vectors: NDArray[np.floating]
@@ -64,7 +64,7 @@ class Tally:
 
 
 def reason_of(error: str) -> str:
-    """What errors of one kind have in common: the words before the details and the remedy.
+    """Return the kind of an error: its message without details and remedy.
 
     >>> reason_of("damaged JPEG (OSError: image file is truncated); replace or remove it")
     'damaged JPEG'
@@ -80,7 +80,7 @@ def part_path(folder: Path, shard: int) -> Path:
 
 
 def write_part(folder: Path, plan: Plan, shard: int, rows: Rows) -> Tally:
-    """Write a shard's files, the part itself last: where it is, the shard is done."""
+    """Write a shard's files, the part itself last: its existence marks the shard as done."""
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -131,12 +131,12 @@ def _write_tokens(path: Path, plan: Plan, rows: Rows) -> None:
 
 
 def is_done(folder: Path, plan: Plan, shard: int) -> bool:
-    """Whether the part is there, whole, of this plan and with as many rows as the plan says."""
+    """Whether the shard's part is complete, of this plan, and has the planned number of rows."""
     return _open_part(folder, plan, shard) is not None
 
 
 def read_tally(folder: Path, plan: Plan, shard: int) -> Tally | None:
-    """What a part holds; None if it isn't done."""
+    """Count the rows of a part; None if the shard is not done."""
     file = _open_part(folder, plan, shard)
     if file is None:
         return None

@@ -1,9 +1,9 @@
-"""The plan of a run, frozen once: which inputs, in which shards, through which model, to which kind of vector.
+"""The plan of a run, written once: its inputs, shards, model and kind of vector.
 
 plan.json            the plan
 inputs-….parquet     every input; row group i holds the inputs of shard i
 
-Whoever comes first writes it; everyone else, at the same time or later, follows it or is refused.
+The first process writes it; others, at the same time or later, follow it or are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Plan(Value):
     unread: NonNegativeInt
     shard_size: PositiveInt
     inputs: str
-    """The file beside this one that holds them."""
+    """Name of the file beside plan.json that lists the inputs."""
     ids_sha256: str
     weights: str
     weights_sha256: str
@@ -60,12 +60,12 @@ class Plan(Value):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that the output depends on; every part carries it."""
+        """Hash of everything that the output depends on; every part stores it."""
         return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
 
 
 def weights_sha256(path: Path) -> str:
-    """Hash of a file, or of the files directly in a directory."""
+    """Hash a file, or the files directly in a directory."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -75,7 +75,7 @@ def weights_sha256(path: Path) -> str:
 
 
 def weights_stamp(path: Path) -> str:
-    """What changes when the files do, at no cost: a stamp from before the hash stands for the hash within a run."""
+    """Return the files' sizes and times, which workers of a run compare instead of hashing the weights again."""
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
     stats = [file.stat() for file in files if file.exists()]
     return ";".join(f"{each.st_ino},{each.st_size},{each.st_mtime_ns},{each.st_ctime_ns}" for each in stats)
@@ -94,8 +94,8 @@ def freeze(
     shard_size: int | None = None,
     workers: int = 1,
 ) -> Plan:
-    """The folder's plan: made now if it has none; refused if it has one for something else."""
-    require(shard_size is None or shard_size > 0, f"shard size {shard_size} holds no image; give 1 or more")
+    """Return the folder's plan, making it if there is none; refuse a plan for something else."""
+    require(shard_size is None or shard_size > 0, f"shard size {shard_size} is not positive; give 1 or more")
     options.check(checkpoint.config)
     asked = {
         "input": str(source.absolute()),
@@ -124,12 +124,12 @@ def freeze(
         text = json.dumps(to_plain(plan), indent=2).encode() + b"\n"
         if write_file(folder / FILE, lambda file: file.write(text), replace=False):
             return plan
-        (folder / name).unlink(missing_ok=True)  # a run that has finished may have removed it
+        (folder / name).unlink(missing_ok=True)  # a finished run may have removed it
     held = read_plan(folder)
     changed = list(_differences(held, asked))
     require(
         not changed,
-        f"{folder} holds another run: {'; '.join(changed[:3])}; run it as it was begun, or choose another --out",
+        f"{folder} holds another run: {'; '.join(changed[:3])}; use the same options, or choose another --out",
     )
     return held
 
@@ -145,7 +145,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _shard_size(inputs: Inputs, asked: int | None, workers: int) -> tuple[int, Iterator[Input]]:
-    """As large as keeps files few, and so small that every worker gets several."""
+    """Choose a size that keeps files few but gives every worker several shards."""
     if asked is not None:
         return asked, iter(inputs)
     most = LARGEST_SHARD * SHARDS_PER_WORKER * workers
@@ -203,14 +203,14 @@ def read_plan(folder: Path) -> Plan:
 
 
 def read_shard(folder: Path, plan: Plan, shard: int) -> list[Input]:
-    """The inputs of one shard."""
+    """Return the inputs of one shard."""
     table = _opened(folder, plan).read_row_group(shard)
     columns = [table.column(name).to_pylist() for name in Input._fields]
     return [Input(*row) for row in zip(*columns, strict=True)]
 
 
 def input_at(folder: Path, plan: Plan, number: int) -> Input:
-    """One input by its place among all."""
+    """Return one input by its number in the plan."""
     row = _opened(folder, plan).read_row_group(number // plan.shard_size).slice(number % plan.shard_size, 1)
     return Input(**row.to_pylist()[0])
 
@@ -227,13 +227,13 @@ def _opened(folder: Path, plan: Plan) -> Any:
         ) from None
     require(
         file.num_row_groups == plan.shards and file.metadata.num_rows == plan.images,
-        f"{folder / plan.inputs} is not what the plan was made with; choose another --out",
+        f"{folder / plan.inputs} is not the file that the plan was made with; choose another --out",
     )
     return file
 
 
 def growth(plan: Plan) -> str | None:
-    """What the input holds now that the plan does not know, in words."""
+    """Say how the input has changed since the plan was made; None if it has not."""
     inputs = find_inputs(Path(plan.input))
     count, digest = 0, hashlib.sha256()
     while batch := list(islice(inputs, LARGEST_SHARD)):
@@ -258,6 +258,6 @@ def _differences(held: Plan, asked: dict[str, Any]) -> Iterator[str]:
                 if was != wants:
                     yield f"{field.name.replace('_', ' ')} was {was}, now {wants}"
         elif name == "config":
-            yield "the model's config is another"
+            yield "the model's config differs"
         else:
             yield f"{name.replace('_', ' ')} was {str(before)[-64:]}, now {str(now)[-64:]}"

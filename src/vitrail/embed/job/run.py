@@ -1,7 +1,7 @@
-"""Shards handed out until none is left: to processes of this machine, or to whatever else is a crew.
+"""Give shards to workers until none is left: to processes of this machine, or to another crew.
 
-Runs that share a folder need no locks. Each begins at another place and passes over what is done; where two do the
-same shard, both write the same file under a name of their own, and the later rename changes nothing.
+Runs that share a folder need no locks. Each starts at a random shard and skips those that are done; if two do the same
+shard, both write the same file under a temporary name of their own, and the later rename changes nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Crew", "Finished", "LocalCrew", "Progress", "run_shards"]
 
 
 class Finished(NamedTuple):
-    """A shard that was given to a member of the crew is done."""
+    """A member of the crew has finished its shard."""
 
     member: int
     tally: Tally
 
 
 class Crew(Protocol):
-    """Those who do shards, one each at a time."""
+    """Workers, each of which does one shard at a time."""
 
     size: int
 
@@ -46,26 +46,26 @@ class Crew(Protocol):
         ...
 
     def stop(self) -> None:
-        """Now, whatever is being done."""
+        """Stop at once, in the middle of shards."""
         ...
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands."""
+    """The progress of a run."""
 
     images: int
     tally: Tally = field(default_factory=Tally)
-    """Images in finished shards, by this run or by others."""
+    """Images in finished shards, of this run and others."""
     before: int = 0
-    """Images that were done when this run began."""
+    """Images that were done when this run started."""
     underway: int = 0
     own: int = 0
-    """Images that this run has done."""
+    """Images in shards that this run finished."""
     seconds: float = 0.0
-    """Since its first image: workers need a while to start."""
+    """Seconds since the first image, which leaves out the workers' start."""
     head_start: int = 0
-    """Images that were behind when the clock was started."""
+    """Images that were done when the clock was started."""
     stopping: bool = False
 
     @property
@@ -78,9 +78,9 @@ class Progress:
 
 
 def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress], None] = lambda _: None) -> int | None:
-    """Do what isn't done. Returns the signal that stopped it, if one did.
+    """Run all shards that are not done; return the signal that stopped the run, if one did.
 
-    After the first Ctrl-C or SIGTERM no more shards are begun; after the second, KeyboardInterrupt.
+    After the first Ctrl-C or SIGTERM no more shards are started; the second raises KeyboardInterrupt.
     """
     progress = Progress(images=plan.images)
     waiting: list[int] = []
@@ -101,7 +101,7 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
             while busy or (waiting and not stop.asked):
                 while idle and waiting and not stop.asked:
                     shard = waiting.pop()
-                    if is_done(folder, plan, shard):  # by another run, meanwhile
+                    if is_done(folder, plan, shard):  # another run did it meanwhile
                         progress.tally += read_tally(folder, plan, shard) or Tally()
                         continue
                     busy.add(idle[-1])
@@ -124,7 +124,7 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
 
 
 class LocalCrew:
-    """Processes of this machine, a thread here watching over each."""
+    """A crew of processes on this machine, each watched by a thread."""
 
     def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
         self.size = size

@@ -1,6 +1,6 @@
-"""One shard, from its inputs to its file: what every scheduler calls, and all that any of them calls.
+"""Process one shard, from its inputs to its file: the only function that a scheduler calls.
 
-It depends on nothing but the plan, so doing it twice, here or elsewhere, gives the same file.
+The result depends only on the plan, so that a retry, here or on another machine, writes the same file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def process_shard(
     decode: Callable[..., Prepared] = prepare,
     watch: Watch = lambda row, done: None,
 ) -> Tally:
-    """Decode, compute, write. A row that cannot be had says why, and the rest goes on.
+    """Decode the shard's images, compute their vectors and write its part; a row that fails has its error instead.
 
-    lost: rows that must not be tried, each with its reason.
+    `lost`: rows to skip, each with its error.
     """
     inputs = read_shard(folder, plan, shard)
     rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
@@ -77,7 +77,7 @@ def process_shard(
 
 
 def _without_name(message: str, item: Input) -> str:
-    """The row has its id already; and Parquet's text is UTF-8, which a path need not be."""
+    """Remove the name, which the row has as its id, and escape what is not UTF-8, as Parquet requires."""
     for name in (item.id, os.fsdecode(item.file), "image"):
         message = message.removeprefix(f"{name}: ")
     return message.encode(errors="backslashreplace").decode()

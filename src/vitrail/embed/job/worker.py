@@ -1,9 +1,8 @@
-"""A process that does shards, watched from outside: whatever a decoder does to it costs one image.
+"""A worker process, watched by its parent, so that a decoder that crashes or hangs costs one image.
 
-The worker says which row it is decoding. If it crashes there, or is silent for `patience` seconds, that row is given
-up with the reason, and a new process does the shard without it. A worker that was killed may not have deserved it
-(the system was short of memory, somebody's kill -9): the shard is done again, and only a second time is the row given
-up. A worker ends when its parent does.
+The worker reports which row it is decoding. If it crashes there, or reports nothing for `patience` seconds, that row
+fails with the reason, and a new process retries the shard without it. A worker that was killed from outside (out of
+memory, kill -9) retries the row once. A worker ends when its parent does.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ MAX_DEATHS = 3
 """Give up after a worker dies this often in one shard, outside any image."""
 ROW, SINCE, DONE = 0, 1, 2
 NO_ROW = -1
-"""On the board, while no row is being decoded."""
+"""The board's row while none is being decoded."""
 TIDYING = 5.0
-"""Seconds that a process may take to end by itself."""
+"""Seconds that a stopped process has to exit before it is killed."""
 HUNG = "hung"
 KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
-"""Ends that come from outside."""
+"""Signals that come from outside."""
 Task = int | Literal["calibration"]
-"""A shard's number, or what comes before the first shard: see `vitrail.embed.job.engine_factory`."""
-SPAWN = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+"""A shard's number, or `vitrail.embed.job.engine_factory.calibrate`, which comes before the first shard."""
+SPAWN = multiprocessing.get_context("spawn")  # a fork would copy only one of torch's threads
 
 
 class StoppedError(Exception):
-    """The worker was told to stop in the middle of a shard."""
+    """The worker was stopped in the middle of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,30 +55,30 @@ class WorkerOptions(Value):
     batch: PositiveInt = 4
     threads: PositiveInt = 1
     patience: PositiveFloat = 120.0
-    """Seconds that one image may take to decode."""
+    """Seconds that decoding one image may take."""
     decode: Callable[..., Any] | None = None
-    """Another decoder than vitrail's own."""
+    """A decoder to use instead of vitrail's."""
     stamp: str | None = None
-    """Of the weights as the run hashed them: a worker that finds the same does not hash them again."""
+    """`weights_stamp` when the run hashed the weights: a worker that finds the same skips hashing."""
 
 
 class Worker:
-    """Does one shard at a time, through as many processes as that takes."""
+    """Does one shard at a time, restarting its process if it dies."""
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
-        self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # the row being decoded, since when, and how many are done
+        self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
         self.process: BaseProcess | None = None
         self.line: Connection
         self.working = self.stopping = False
 
     @property
     def done(self) -> int:
-        """Rows of the shard under way that are done."""
+        """Finished rows of the current shard."""
         return self.board[DONE]
 
     def do(self, task: Task) -> Tally:
-        """A `VitrailError` says what keeps the shard from being written."""
+        """Do a task; raise VitrailError if its part cannot be written."""
         lost: dict[int, str] = {}
         deaths: Counter[int] = Counter()
         while True:
@@ -99,12 +98,12 @@ class Worker:
             elif deaths[row] >= MAX_DEATHS:
                 raise VitrailError(
                     f"a worker died {MAX_DEATHS} times in {f'shard {task}' if isinstance(task, int) else task}, "
-                    f"in no image ({result}); "
+                    f"outside any image ({result}); "
                     "if memory is short, use fewer --workers, then run the same command again"
                 )
 
     def stop(self) -> None:
-        """Let an idle process end by itself, and one at work now: parts get their names whole, so none is harmed."""
+        """Let an idle process exit, and kill a busy one, which is safe: parts are written atomically."""
         self.stopping = True
         if self.process is not None and self.working:
             self.process.kill()
@@ -112,14 +111,14 @@ class Worker:
             self.line.close()
 
     def join(self) -> None:
-        """Until a stopped process has ended."""
+        """Wait until a stopped process has ended."""
         if self.process is not None:
             self.process.join(timeout=TIDYING)
             self.process.kill()
             self.process.join()
 
     def _attempt(self, task: Task, lost: Mapping[int, str]) -> Tally | str:
-        """The task's tally, or how the process ended."""
+        """Return the task's tally, or how the process ended."""
         self.board[ROW], self.board[DONE] = NO_ROW, 0
         process = self.process if self.process is not None and self.process.is_alive() else self._start()
         try:
@@ -154,9 +153,9 @@ def _ending(code: int) -> str:
 
 
 def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
-    """Answer each (task, lost rows) with a tally, or with the line of an error that is the user's to mend."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everyone; the parent decides
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # --compile in this process: a pool would outlive its end
+    """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would outlive this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def watch(row: int | None, done: int) -> None:
