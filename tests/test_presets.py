@@ -10,7 +10,9 @@ import torch
 from peers import timm, transformers
 from vitrail.config import PyramidConfig
 from vitrail.errors import VitrailError
+from vitrail.geometry import Size
 from vitrail.nn.build import build
+from vitrail.preset_names import COMMON, preset_name
 from vitrail.presets import PRESETS, preset
 
 GOOGLE = {
@@ -191,3 +193,58 @@ def test_a_number_is_no_preset():
 def test_an_unknown_field_is_named_with_the_fields_there_are():
     with pytest.raises(VitrailError, match=r"has no field heads; its fields are .*num_heads"):
         preset("B/16", heads=3)
+
+
+KNOWN_IN_TIMM = [name for name in timm.list_models() if (known := preset_name(name)) and known[0] in PRESETS]
+
+
+@pytest.mark.parametrize("name", KNOWN_IN_TIMM)
+def test_a_name_of_timms_is_a_preset_of_the_same_size(name: str):
+    ours = preset(name)
+    with torch.device("meta"):
+        theirs = of_timm(name, num_classes=ours.classes)()  # a preset may have no head
+        # the authors' files may have a bias, or a position row of CLS, that timm leaves out
+        assert count(build(ours)) == pytest.approx(theirs, rel=5e-4)
+
+
+def test_many_of_timms_names_are_known():
+    families = {known[0].split("/")[0] for name in KNOWN_IN_TIMM if (known := preset_name(name))}
+    assert families >= {"Ti", "S", "B", "L", "H", "deit-B", "dinov2-S", "beit-B", "swin-T", "mobilevit-S"}
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as", "side"),
+    [
+        ("google/vit-base-patch16-384", "B/16", 384),
+        ("google/vit-huge-patch14-224-in21k", "H/14", 224),
+        ("facebook/dinov2-small", "dinov2-S/14", None),
+        ("facebook/dinov2-with-registers-giant", "dinov2-g/14-reg4", None),
+        ("hf-hub:timm/vit_small_patch14_dinov2.lvd142m", "dinov2-S/14", None),
+        ("facebook/deit-small-distilled-patch16-224", "deit-S/16-distilled", 224),
+        ("openai/clip-vit-large-patch14-336", "clip-L/14-336", None),
+        ("microsoft/swin-base-patch4-window7-224", "swin-B", 224),
+        ("facebook/vit-mae-huge", "mae-H/14", None),
+        ("vit_l_32", "L/32", None),
+        ("swin_s", "swin-S", None),
+        ("ViT-B/16", "B/16", None),
+        ("b16", "B/16", None),
+    ],
+)
+def test_names_of_other_libraries_are_presets(name: str, known_as: str, side: int | None):
+    expected = PRESETS[known_as] if side is None else PRESETS[known_as].but(image=Size(side, side))
+    assert preset(name) == expected
+    assert preset(name, image=Size(64, 64) if "swin" in known_as else Size(112, 112)).image.height in (64, 112)
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_name_that_is_suggested_is_known(name: str):
+    assert preset(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("vit_bas_patch16_224", "vit_base_patch16_224"), ("facebook/dinov2-smal", "facebook/dinov2-small")],
+)
+def test_a_typing_error_names_the_nearest(typed: str, meant: str):
+    with pytest.raises(VitrailError, match=meant):
+        preset(typed)

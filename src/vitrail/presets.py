@@ -24,6 +24,7 @@ from vitrail.parts import (
     Stem,
     SwiGLU,
 )
+from vitrail.preset_names import COMMON, preset_name
 
 __all__ = ["PRESETS", "preset"]
 
@@ -229,15 +230,25 @@ PRESETS: dict[str, Config] = {
 def preset(name: str, **changes: Any) -> Config:
     """Return a preset by name (case-insensitive), with some fields changed: `preset("b/16", classes=10)`.
 
-    >>> preset("b/16").grid
-    Size(height=14, width=14)
+    timm's, transformers' and torchvision's names are known too, with the image size that they say.
+
+    >>> preset("b/16").grid, preset("vit_base_patch16_384").image
+    (Size(height=14, width=14), Size(height=384, width=384))
     """
     require(isinstance(name, str), f"model {shown(name)} is not a preset name; give a string, like 'B/16'")
     exact = PRESETS.get(name)
     if exact is None:
         same = [other for other in PRESETS if other.lower() == name.strip().lower()]
+        if not same and (known := preset_name(name)) and known[0] in PRESETS:
+            same = [known[0]]
+            if known[1] is not None:
+                changes = {"image": Size(known[1], known[1])} | changes
         if len(same) != 1:  # g/14 and G/14 differ only by case
-            near = same or difflib.get_close_matches(name, PRESETS, n=4, cutoff=0.4) or ["B/16", "S/16", "dinov2-S/14"]
+            near = (
+                same
+                or difflib.get_close_matches(name, [*PRESETS, *COMMON], n=4, cutoff=0.4)
+                or ["B/16", "S/16", "dinov2-S/14"]
+            )
             raise VitrailError(f"model {name!r} is not a preset; try {', '.join(near)}")
         exact = PRESETS[same[0]]
     return exact.but(**changes) if changes else exact

@@ -1,0 +1,86 @@
+"""What timm, transformers, torchvision and papers call the models that vitrail has presets of."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["COMMON", "OTHER_NAMES", "preset_name"]
+
+SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
+SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "t": "T", "giantopt": "giant-opt", "so400m": "So400m"}
+SIZES |= {"small_plus": "S+", "huge_plus": "H+", "splus": "S+", "hplus": "H+", "7b": "7B"}
+SIZES |= {"xx-small": "XXS", "x-small": "XS", "xxs": "XXS", "xs": "XS"}
+
+OTHER_NAMES: tuple[tuple[str, str], ...] = (
+    # timm, without its organisation and the tag of the weights
+    (r"vit_(?P<size>tiny|small|base|large|huge)_patch(?P<patch>\d+)_(?P<image>\d+)", "{size}/{patch}"),
+    (r"vit_(?P<size>giant|gigantic)_patch14_(?P<image>\d+)", "{size}/14"),
+    (r"vit_(?P<size>small|base|large|giant)_patch14_dinov2", "dinov2-{size}/14"),
+    (r"vit_(?P<size>small|base|large|giant)_patch14_reg4_dinov2", "dinov2-{size}/14-reg4"),
+    (r"vit_(?P<size>small|small_plus|base|large|huge_plus|7b)_patch16_dinov3", "dinov3-{size}/16"),
+    (r"vit_(?P<size>base|large)_patch(?P<patch>\d+)_clip_quickgelu_(?P<image>\d+)", "clip-{size}/{patch}"),
+    (r"vit_(?P<size>base|large)_patch16_siglip_(?P<image>\d+)", "siglip-{size}/16"),
+    (r"deit_(?P<size>tiny|small|base)_patch16_(?P<image>\d+)", "deit-{size}/16"),
+    (r"deit_(?P<size>tiny|small|base)_distilled_patch16_(?P<image>\d+)", "deit-{size}/16-distilled"),
+    (r"beit_(?P<size>base|large)_patch16_(?P<image>\d+)", "beit-{size}/16"),
+    (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
+    (r"swin_(?P<size>tiny|small|base)_patch4_window7_(?P<image>224)", "swin-{size}"),
+    (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
+    # the Hugging Face Hub
+    (r"google/vit-(?P<size>base|large|huge)-patch(?P<patch>\d+)-(?P<image>\d+)(-in21k)?", "{size}/{patch}"),
+    (r"facebook/deit-(?P<size>tiny|small|base)-patch16-(?P<image>\d+)", "deit-{size}/16"),
+    (r"facebook/deit-(?P<size>tiny|small|base)-distilled-patch16-(?P<image>\d+)", "deit-{size}/16-distilled"),
+    (r"facebook/dino-vit(?P<size>[sb])(?P<patch>8|16)", "dino-{size}/{patch}"),
+    (r"facebook/dinov2-(?P<size>small|base|large|giant)", "dinov2-{size}/14"),
+    (r"facebook/dinov2-with-registers-(?P<size>small|base|large|giant)", "dinov2-{size}/14-reg4"),
+    (r"facebook/dinov3-vit(?P<size>s|splus|b|l|hplus|7b)16-pretrain-lvd1689m", "dinov3-{size}/16"),
+    (r"facebook/vit-mae-(?P<size>base|large)", "mae-{size}/16"),
+    (r"facebook/vit-mae-(?P<size>huge)", "mae-{size}/14"),
+    (r"openai/clip-vit-(?P<size>base|large)-patch(?P<patch>14|16|32)", "clip-{size}/{patch}"),
+    (r"openai/clip-vit-(?P<size>large)-patch14-336", "clip-{size}/14-336"),
+    (r"google/siglip-(?P<size>base|large)-patch16-(?P<image>\d+)", "siglip-{size}/16"),
+    (r"google/siglip-(?P<size>so400m)-patch14-(?P<image>\d+)", "siglip-{size}/14"),
+    (r"google/siglip2-(?P<size>base|large|so400m)-patch16-(?P<image>\d+)", "siglip2-{size}/16"),
+    (r"microsoft/beit-(?P<size>base|large)-patch16-(?P<image>\d+)", "beit-{size}/16"),
+    (r"microsoft/swin-(?P<size>tiny|small|base)-patch4-window7-(?P<image>224)", "swin-{size}"),
+    (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
+    # torchvision
+    (r"vit_(?P<size>[blh])_(?P<patch>\d+)", "{size}/{patch}"),
+    (r"swin_(?P<size>[tsb])", "swin-{size}"),
+    # papers, OpenCLIP, and people
+    (r"vit[-_ ](?P<size>ti|s|b|l|h)[-/_](?P<patch>\d+)", "{size}/{patch}"),
+    (r"(?P<size>ti|s|b|l|h)-?(?P<patch>\d+)", "{size}/{patch}"),
+)
+"""Patterns over lower-case names, with the preset that each stands for."""
+
+
+COMMON = (
+    *(f"vit_{size}_patch{patch}_224" for size in ("tiny", "small", "base", "large") for patch in (16, 32)),
+    *(f"google/vit-{size}-patch{patch}-224" for size in ("base", "large") for patch in (16, 32)),
+    *(f"facebook/dinov2-{size}" for size in ("small", "base", "large", "giant")),
+    *(f"vit_{size}_patch14_dinov2" for size in ("small", "base", "large", "giant")),
+    *(f"openai/clip-vit-{name}" for name in ("base-patch16", "base-patch32", "large-patch14")),
+    *(f"{maker}_{size}_patch16_224" for maker in ("deit", "beit") for size in ("base", "large")),
+    *(f"swin_{size}_patch4_window7_224" for size in ("tiny", "small", "base")),
+    *("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14", "ViT-B/16", "ViT-L/14"),
+)
+"""Names to suggest for one with a typing error."""
+
+
+def preset_name(name: str) -> tuple[str, int | None] | None:
+    """Return the preset that another library's name stands for, and its image side if the name says one.
+
+    >>> preset_name("vit_base_patch16_384"), preset_name("google/vit-large-patch32-384"), preset_name("ViT-B/16")
+    (('B/16', 384), ('L/32', 384), ('B/16', None))
+    """
+    plain = re.sub(r"^(hf-hub:)?(timm/)?", "", name.strip().lower())
+    plain = plain if "/" in plain else plain.partition(".")[0]
+    for pattern, template in OTHER_NAMES:
+        if found := re.fullmatch(pattern, plain):
+            groups = found.groupdict()
+            size = SIZES[groups["size"]]
+            if template.startswith("swin-"):
+                size = size[0]  # Swin's tiny is T
+            image = groups.get("image")
+            return template.format(size=size, patch=groups.get("patch")), int(image) if image else None
+    return None
