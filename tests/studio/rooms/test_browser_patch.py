@@ -53,7 +53,7 @@ def test_what_does_not_divide_is_shown_at_once(page: Page):
     page.get_by_label("Image side, exact").fill("225")
     page.keyboard.press("Enter")
     status = page.get_by_role("status")
-    expect(status).to_contain_text("225 × 225 does not divide by 16 × 16")
+    expect(status).to_contain_text("225 × 225 is not divisible by 16 × 16")
     expect(figure(page, "tokens")).to_have_text("226")  # padded to 240
     status.get_by_text("crop", exact=True).first.click()
     expect(figure(page, "tokens")).to_have_text("197")
@@ -76,12 +76,12 @@ def test_formulas_hold_the_numbers(page: Page):
 def test_every_view_is_exported(page: Page):
     page.goto("/?room=patch&height=192&width=320")
     expect(figure(page, "tokens")).to_have_text("241")
-    assert save(page, "Your image, cut", "PNG").startswith(b"\x89PNG")
-    header, row = save(page, "Your image, cut", "CSV").decode().splitlines()
+    assert save(page, "Your image in patches", "PNG").startswith(b"\x89PNG")
+    header, row = save(page, "Your image in patches", "CSV").decode().splitlines()
     assert dict(zip(header.split(","), row.split(","), strict=True))["tokens"] == "241"
-    drawing = save(page, "When attention takes over", "SVG").decode()
+    drawing = save(page, "When attention dominates", "SVG").decode()
     assert drawing.startswith("<svg")
     assert "var(" not in drawing
-    assert save(page, "When attention takes over", "PNG").startswith(b"\x89PNG")
-    config = config_from_json(save(page, "Half the patch, twice the patch", "JSON config").decode())
+    assert save(page, "When attention dominates", "PNG").startswith(b"\x89PNG")
+    config = config_from_json(save(page, "Half and double the patch size", "JSON config").decode())
     assert json.loads(config.to_json())["image"] == "192x320"

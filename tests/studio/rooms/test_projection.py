@@ -60,7 +60,7 @@ def test_formulas_end_in_the_numbers_beside_them():
     said = ask(model="S/16", patch_height=8, patch_width=12)
     shown = {formula["name"]: formula["numbers"] for formula in said["formulas"]}
     assert shown["parameters"] == f"384 · (8 · 12 · 3 + 1) = {said['params']:,}"
-    assert shown["a text model's lookup table"] == "50,000 · 384 = 19,200,000"
+    assert shown["lookup table of a text model"] == "50,000 · 384 = 19,200,000"
 
 
 def test_filters_and_answers_are_the_model_s_own(tmp_path):

@@ -85,9 +85,10 @@ def test_a_token_is_its_patch_projected_plus_its_position(tmp_path):
 def test_prefix_tokens_have_no_pixels_and_a_register_no_position(tmp_path):
     _, asker = studio_with(REGISTERS, tmp_path)
     cls, register = (asker.get("/api/tokens/one", params={"weights": OWN, "token": token}).json() for token in (0, 2))
-    assert (cls["name"], cls["values"], cls["row"]) == ("CLS", [], None)
+    assert (cls["values"], cls["row"]) == ([], None)
+    assert cls["place"].startswith("CLS is not a patch")
     assert any(cls["position"])
-    assert register["name"] == "register 1"
+    assert register["place"].startswith("register 1 is not a patch")
     assert not any(register["position"])
 
 
