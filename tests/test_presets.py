@@ -233,7 +233,7 @@ def test_many_of_timms_names_are_known():
 def test_names_of_other_libraries_are_presets(name: str, known_as: str, side: int | None):
     expected = PRESETS[known_as] if side is None else PRESETS[known_as].but(image=Size(side, side))
     assert preset(name) == expected
-    assert preset(name, image=Size(64, 64) if "swin" in known_as else Size(112, 112)).image.height in (64, 112)
+    assert preset(name, image=Size(448, 448)).image == Size(448, 448)
 
 
 @pytest.mark.parametrize("name", COMMON)

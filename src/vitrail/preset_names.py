@@ -55,12 +55,14 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
 
 
 COMMON = (
-    *(f"vit_{size}_patch{patch}_224" for size in ("tiny", "small", "base", "large") for patch in (16, 32)),
+    "vit_tiny_patch16_224",
+    *(f"vit_{size}_patch{patch}_224" for size in ("small", "base", "large") for patch in (16, 32)),
     *(f"google/vit-{size}-patch{patch}-224" for size in ("base", "large") for patch in (16, 32)),
     *(f"facebook/dinov2-{size}" for size in ("small", "base", "large", "giant")),
     *(f"vit_{size}_patch14_dinov2" for size in ("small", "base", "large", "giant")),
     *(f"openai/clip-vit-{name}" for name in ("base-patch16", "base-patch32", "large-patch14")),
-    *(f"{maker}_{size}_patch16_224" for maker in ("deit", "beit") for size in ("base", "large")),
+    *("deit_tiny_patch16_224", "deit_small_patch16_224", "deit_base_patch16_224"),
+    *("beit_base_patch16_224", "beit_large_patch16_224"),
     *(f"swin_{size}_patch4_window7_224" for size in ("tiny", "small", "base")),
     *("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14", "ViT-B/16", "ViT-L/14"),
 )

@@ -79,7 +79,7 @@ def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, cap
 
     capsys.readouterr()
     assert call(*train(model, run)) == 2
-    assert "holds a run; go on with --resume" in said(capsys)
+    assert "has a run; resume it with --resume" in said(capsys)
     assert call("train", "--resume", str(run), "--lr", "0.5") == 2
     assert "recipe.lr 0.001 → 0.5" in said(capsys)
     assert call("train", "--resume", str(run), "--data", "shapes", "--image", "24x32") == 2
@@ -160,7 +160,7 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode in (143, 0)  # 0 where all 40 steps were done before the signal came
-    assert process.returncode == 0 or "which is saved; go on with vitrail train --resume" in error
+    assert process.returncode == 0 or "which is saved; resume with vitrail train --resume" in error
     assert call("train", "--resume", str(tmp_path / "a")) == 0
     assert call("train", *long, "--out", str(tmp_path / "b")) == 0
     assert losses(tmp_path / "a") == losses(tmp_path / "b")

@@ -128,7 +128,7 @@ def test_stopped_anywhere_an_experiment_goes_on_and_ends_the_same(result: Result
 
 def test_runs_of_another_budget_are_not_mixed_in(result: Result):
     out = result.arms[0].runs[0].path.parents[1]
-    with pytest.raises(VitrailError, match=r"base-seed0 was begun otherwise: recipe.steps 2 → 3"):
+    with pytest.raises(VitrailError, match=r"base-seed0 has another job: recipe.steps 2 → 3"):
         run_experiment(TINY, data=["shapes"], out=out, seeds=1, steps=3, limit=12)
 
 

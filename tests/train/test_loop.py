@@ -85,7 +85,7 @@ def test_a_damaged_newest_state_is_passed_over_and_said(tmp_path: Path, whole: P
     file.write_bytes(data[:-40] if damage == "cut" else b"{" if damage == "manifest" else data)
     told: list[str] = []
     begin(tmp_path, RICH, watch=lambda facts: told.append(facts.get("note", "")))
-    assert [line for line in told if "step-00000004 is damaged" in line and "going on from" in line]
+    assert [line for line in told if "step-00000004 is damaged" in line and "resuming from" in line]
     assert losses(tmp_path) == losses(whole)
     assert same_weights(tmp_path, whole)
 

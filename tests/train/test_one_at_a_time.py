@@ -50,7 +50,7 @@ def test_a_training_in_the_folder_of_another_is_refused_and_the_other_ends_as_if
 
     def intrude(facts: dict[str, Any]) -> None:
         if facts.get("step") == 1 and "loss" in facts:
-            with pytest.raises(VitrailError, match=rf"run is being trained by process {os.getpid()} on .*; wait") as no:
+            with pytest.raises(VitrailError, match=rf"run is in use by process {os.getpid()} on .*; wait") as no:
                 begin(tmp_path / "run", SHORT)
             refusals.append(no)
 
@@ -66,7 +66,7 @@ def test_the_command_refuses_in_one_line(how: str, holder: tuple[Path, subproces
     folder, process = holder
     assert call("train", "--data", "shapes", "--model", "cifar", "--steps", "1", how, str(folder)) == 2
     shown = capsys.readouterr()
-    assert shown.err.startswith(f"vitrail: {folder} is being trained by process {process.pid} on ")
+    assert shown.err.startswith(f"vitrail: {folder} is in use by process {process.pid} on ")
     assert shown.err.endswith("; wait until it ends, or choose another folder\n")
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert [path.name for path in folder.iterdir()] == [".lock"]
@@ -91,7 +91,7 @@ def test_experiments_refuse_a_run_that_another_has_under_way(tmp_path: Path):
     first.mkdir(parents=True)
     held = lock(first / ".lock", os.O_RDWR | os.O_CREAT)
     assert held is not None
-    with pytest.raises(VitrailError, match="seed0 is being trained by another process"):
+    with pytest.raises(VitrailError, match="seed0 is in use by another process"):
         run_experiment(chosen, data=["shapes"], out=tmp_path, seeds=1, steps=1, limit=10)
     os.close(held)
     assert [path.name for path in first.iterdir()] == [".lock"]
@@ -112,4 +112,4 @@ def test_a_disk_without_locks_is_trained_on_and_said(tmp_path: Path, monkeypatch
     notes: list[str] = []
     monkeypatch.setattr(folder_module, "lock", no_locks)
     begin(tmp_path, SHORT, watch=lambda facts: notes.append(facts.get("note", "")))
-    assert any("has no locks: nothing keeps a second training out" in note for note in notes)
+    assert any("has no locks: do not start a second training out" in note for note in notes)

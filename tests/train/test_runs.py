@@ -48,11 +48,11 @@ def test_a_run_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path):
     run("shapes", CONFIG, recipe=RECIPE, out=tmp_path / "run", device="cpu")
     assert run(out=tmp_path / "run", resume=True, device="cpu").step == 3
     assert run("shapes", CONFIG, recipe=RECIPE, out=tmp_path / "run", resume=True, device="cpu").step == 3
-    with pytest.raises(VitrailError, match=r"was begun otherwise: config\.depth 2 → 1"):
+    with pytest.raises(VitrailError, match=r"has another job: config\.depth 2 → 1"):
         run("shapes", CONFIG.but(depth=1), out=tmp_path / "run", resume=True, device="cpu")
-    with pytest.raises(VitrailError, match=r"was begun otherwise: recipe\.batch 8 → 4"):
+    with pytest.raises(VitrailError, match=r"has another job: recipe\.batch 8 → 4"):
         run(out=tmp_path / "run", changes={"batch": 4}, resume=True, device="cpu")
-    with pytest.raises(VitrailError, match="holds a run"):
+    with pytest.raises(VitrailError, match="has a run"):
         run("shapes", CONFIG, out=tmp_path / "run", device="cpu")
 
 

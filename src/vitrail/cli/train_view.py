@@ -67,7 +67,7 @@ class View(LiveView):
             return
         if outcome.stopped is not None:
             self.note(
-                f"stopped after step {outcome.step}, which is saved; go on with vitrail train --resume {self.folder}"
+                f"stopped after step {outcome.step}, which is saved; resume with vitrail train --resume {self.folder}"
             )
             return
         accuracy = "" if outcome.accuracy is None else f", test accuracy {outcome.accuracy:.2%}"

@@ -1,4 +1,4 @@
-"""Learning: recipes as data, a loop to read in one sitting, and runs that resume bit for bit.
+"""Training: recipes as data, one short loop, and runs that resume bit for bit.
 
 `run` loads on demand: recipes and the list of experiments need no torch.
 """

@@ -1,7 +1,7 @@
-"""uint8 batches → uint8 batches: every image by its own numbers, whatever else is in the batch.
+"""Augment uint8 batches: every image by its own random numbers, independent of the rest of the batch.
 
-RandAugment (arXiv 1909.13719) without PIL or torchvision: geometry is one matrix an image, colour a few array
-operations. `draws` has a row of 0 ≤ u < 1 an image.
+RandAugment (arXiv 1909.13719) without PIL or torchvision: geometry is one matrix per image, colour a few array
+operations. `draws` has a row of 0 ≤ u < 1 per image.
 
 Shapes: B images, C channels, H×W pixels.
 """
@@ -22,14 +22,14 @@ __all__ = ["DRAWS", "OPERATIONS", "crop_box", "flip_and_shift", "rand_augment"]
 CROP_DRAWS, MOVE_DRAWS, OPERATION_DRAWS, MOST_OPERATIONS = 4, 3, 2, 8
 DRAWS = CROP_DRAWS + MOVE_DRAWS + OPERATION_DRAWS * MOST_OPERATIONS
 FILL = 128
-"""What comes in from beyond the edge."""
+"""Value of pixels from outside the image."""
 
 
 # ── a random part of an image of any size ──────────────────────────────────────────────────────────
 
 
 def crop_box(size: Size, smallest: float, draws: np.ndarray) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a random part: its area from `smallest` to 1, its shape from 3:4 to 4:3."""
+    """Draw a crop (top, left, height, width): its area from `smallest` to 1, its aspect ratio from 3:4 to 4:3."""
     area = size.area * (smallest + (1 - smallest) * draws[0])
     shape = math.exp((2 * draws[1] - 1) * math.log(4 / 3))
     height = min(size.height, max(1, round(math.sqrt(area / shape))))
@@ -46,7 +46,7 @@ def crop_box(size: Size, smallest: float, draws: np.ndarray) -> tuple[int, int, 
 
 
 def flip_and_shift(images: Tensor, *, flip: bool, shift: int, draws: Tensor) -> Tensor:
-    """Mirror half of the images; move each by up to `shift` pixels, its edge going on behind it."""
+    """Flip half of the images; shift each by up to `shift` pixels, with edge pixels replicated."""
     if flip:
         images = torch.where((draws[:, 0] < 0.5)[:, None, None, None], images.flip(3), images)
     if not shift:
@@ -60,7 +60,7 @@ def flip_and_shift(images: Tensor, *, flip: bool, shift: int, draws: Tensor) -> 
 
 
 def rand_augment(images: Tensor, *, operations: int, magnitude: float, draws: Tensor) -> Tensor:
-    """`operations` times, an operation drawn for each image; its direction is drawn, its strength is `magnitude`."""
+    """Apply `operations` random operations to each image, with random sign and strength `magnitude`."""
     names = list(OPERATIONS)
     for turn in range(operations):
         choice, sign = draws[:, OPERATION_DRAWS * turn : OPERATION_DRAWS * (turn + 1)].unbind(1)
@@ -117,7 +117,7 @@ def _translate_y(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _blend(base: Tensor, images: Tensor, strength: Tensor) -> Tensor:
-    """Away from `base` or towards it, by 0.9 at most."""
+    """Blend away from or towards `base`, by at most 0.9."""
     return _bytes(base + (images.float() - base) * (1 + 0.9 * strength)[:, None, None, None])
 
 
@@ -156,7 +156,7 @@ def _autocontrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Every channel through its own cumulative histogram."""
+    """Equalise the histogram of every channel."""
     flat = images.flatten(2).flatten(0, 1).long()  # (B·C, H·W)
     counts = torch.zeros(len(flat), 256, dtype=torch.long).scatter_add_(1, flat, torch.ones_like(flat))
     reached = counts.cumsum(1)

@@ -1,7 +1,7 @@
-"""step → batch, as a pure function: any step's images can be made again, in any process, without the steps before it.
+"""Make a step's batch as a pure function of the step, in any process, without the steps before it.
 
-The data are one endless sequence of epochs; step s takes its places s·batch … (s + 1)·batch − 1. A damaged image
-leaves its batch one short and moves no other.
+The data are an endless sequence of epochs; step s takes indices s·batch … (s + 1)·batch − 1. A damaged image is left
+out of its batch and moves no other.
 
 Shapes: B images, C channels, H×W pixels, K classes.
 """
@@ -36,7 +36,7 @@ ENOUGH_PIXELS = 1 << 22
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: (B, C, H, W) normalised, (B, K) soft labels, and what was left out."""
+    """A micro-batch: normalised images (B, C, H, W), soft labels (B, K), and the errors of damaged images."""
 
     images: Tensor
     targets: Tensor
@@ -121,7 +121,7 @@ def _channels_first(pixels: Pixels) -> Tensor:
 
 
 def scale_at(recipe: Recipe, step: int, image: Size) -> tuple[Size, Size | None]:
-    """The step's image size, and its patch size if that is drawn too."""
+    """Return the step's image size, and its patch size if that is random too."""
     random = generator("scale", recipe.seed, step)
     first, second = random.random(2)
     size = recipe.images[int(first * len(recipe.images))] if recipe.images else image
@@ -129,7 +129,7 @@ def scale_at(recipe: Recipe, step: int, image: Size) -> tuple[Size, Size | None]
 
 
 def ahead(batches: Batches, start: int, stop: int) -> Iterator[tuple[int, list[Batch]]]:
-    """The steps' batches in order, the next two being made while one is used."""
+    """Yield the steps' batches in order, prefetching the next two."""
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[Future[list[Batch]]] = deque()
         try:
@@ -144,7 +144,7 @@ def ahead(batches: Batches, start: int, stop: int) -> Iterator[tuple[int, list[B
 
 
 def in_order(source: Source, preprocessing: Preprocessing, batch: int) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-    """All images once, not augmented: uint8 (B, C, H, W), labels (B,), and the damaged ones' errors."""
+    """Yield all images once, not augmented: uint8 (B, C, H, W), labels (B,), and the errors of damaged images."""
     for first in range(0, len(source), batch):
         pixels, labels, damaged = [], [], []
         for index in range(first, min(first + batch, len(source))):
@@ -160,15 +160,15 @@ def in_order(source: Source, preprocessing: Preprocessing, batch: int) -> Iterat
 
 
 def measured(source: Source, image: Size, name: str = "the data") -> Preprocessing:
-    """How images of this source are prepared for a model that is trained on them from the start."""
+    """Return the preprocessing for a model that is trained from scratch on this source."""
     mean, std = statistics(source)
     return Preprocessing(image=image, mean=mean, std=std, source=f"measured on {name}")
 
 
 def statistics(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation a channel, to four digits, over up to 256 images spread evenly; of large ones, fewer."""
+    """Mean and standard deviation per channel, to four digits, of at most 256 images at even steps; fewer if large."""
     sums, squares, pixels, seen = np.zeros(source.channels), np.zeros(source.channels), 0, 0
-    # Places that halve the largest gap again and again: wherever it ends, what was seen is spread evenly.
+    # bisecting the largest gap spreads the images evenly, wherever it stops
     for number in range(min(256, len(source))):
         place = int(f"{number:08b}"[::-1], 2) * len(source) // 256
         try:

@@ -29,18 +29,18 @@ __all__ = ["ALONE", "World", "find_device", "read_shards", "save_shards", "world
 
 @dataclass(frozen=True, kw_only=True)
 class World(Value):
-    """The processes of a run and this one's place among them."""
+    """The processes of a run, and the rank of this one."""
 
     rank: NonNegativeInt = 0
     size: PositiveInt = 1
     shard: Literal["ddp", "fsdp"] = "ddp"
     restarts: NonNegativeInt = 0
-    """How often torchrun has started the processes again."""
+    """Number of times that torchrun has restarted the processes."""
     device: str = "cpu"
-    """This process's own: of several cards, the one of its place on the machine."""
+    """This process's device: with several cards, the one of its local rank."""
 
     def share(self, objective: nn.Module) -> nn.Module:
-        """What is called instead of the module; FSDP changes the module itself."""
+        """Wrap the module for distributed training; FSDP changes the module itself."""
         if self.size == 1:
             return objective
         if self.shard == "ddp":
@@ -55,7 +55,7 @@ class World(Value):
 
     @contextmanager
     def micro(self, shared: nn.Module, *, last: bool) -> Iterator[None]:
-        """A micro-batch's backward: processes exchange gradients once an update, after the last."""
+        """Context of a micro-batch's backward: gradients are synchronised once per update, after the last."""
         if self.size > 1 and self.shard == "fsdp":
             shared.set_requires_gradient_sync(last)  # type: ignore[operator]
         if isinstance(shared, nn.parallel.DistributedDataParallel) and not last:
@@ -65,12 +65,12 @@ class World(Value):
             yield
 
     def reshard(self, objective: nn.Module) -> None:
-        """Let go of weights that a forward pass without a backward left gathered."""
+        """Free weights that FSDP left gathered after a forward pass without a backward."""
         if self.size > 1 and self.shard == "fsdp":
             objective.reshard()  # type: ignore[operator]
 
     def mean(self, *values: Tensor) -> tuple[float, ...]:
-        """Over the processes."""
+        """Average values over the processes."""
         together = torch.stack([value.detach().double() for value in values])
         if self.size > 1:
             dist.all_reduce(together)
@@ -87,7 +87,7 @@ class World(Value):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def first(self, signal: int | None) -> int | None:
-        """The signal that any process got: all stop after the same step."""
+        """Return the signal that any process got, so that all stop after the same step."""
         if self.size == 1:
             return signal
         asked = torch.tensor(signal or 0, device=self.device)
@@ -103,12 +103,12 @@ ALONE = World()
 
 
 def find_device(name: str | None) -> str:
-    """The one asked for, if it is there; otherwise a graphics card where there is one."""
+    """Return the given device, after checking it; by default cuda if available, otherwise cpu."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # each kind of device has its own
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # each backend raises its own type
         reason = str(error).splitlines()[0].split(". ")[0]
         raise VitrailError(f"device {name!r} cannot be used here ({reason}); use cpu, or leave --device out") from None
     return name
@@ -116,7 +116,7 @@ def find_device(name: str | None) -> str:
 
 @contextmanager
 def world_of(shard: Literal["ddp", "fsdp"], device: str = "cpu") -> Iterator[World]:
-    """The world that torchrun describes in the environment; alone without it."""
+    """Return the world that torchrun's environment describes, or a single process."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield World(device=device)
         return
@@ -140,7 +140,7 @@ def world_of(shard: Literal["ddp", "fsdp"], device: str = "cpu") -> Iterator[Wor
 
 
 def save_shards(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Every process writes its part into a folder that the first one made."""
+    """Write this process's shards into a folder that rank 0 made."""
     from torch.distributed import checkpoint
 
     dist.barrier()
@@ -149,14 +149,14 @@ def save_shards(tensors: dict[str, Tensor], folder: Path) -> None:
 
 
 def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Into these tensors, however many processes there were and are."""
+    """Read into these tensors, whatever the number of processes that saved them."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
     alone = not dist.is_initialized()
     try:
         with warnings.catch_warnings():
-            if alone:  # torch warns that it will read in one process, which is what is asked
+            if alone:  # torch warns that it reads in one process, as intended
                 warnings.simplefilter("ignore", UserWarning)
             checkpoint.load(tensors, checkpoint_id=folder, no_dist=alone)
     except CheckpointException as error:  # a BaseException

@@ -1,4 +1,4 @@
-"""How often a model is right, at its own image size and at others."""
+"""Accuracy of a model at its own image size and at others."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def evaluate(
     world: int = 1,
     forward: Callable[[Tensor], Tensor] | None = None,
 ) -> Score:
-    """The part of the source that this process of `world` looks at; the model is left in the mode it was in.
+    """Evaluate the model on this process's share of the source; the model's mode is restored.
 
-    `forward` is called instead of the model, where that is not all of it.
+    `forward` is called instead of the model, e.g. if it is sharded.
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -65,16 +65,16 @@ def evaluate(
 
 
 def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: int = 128) -> Score:
-    """Adapt the checkpoint to an image size, and measure it there."""
+    """Adapt the checkpoint to an image size, and evaluate it there."""
     adapted, _ = adapt(checkpoint, {"image": image})
     require(
         len(source.classes) <= adapted.config.classes,
-        f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give data it learnt",
+        f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give its own data",
     )
     return evaluate(adapted.model(), source, preprocessing=adapted.preprocessing, batch=batch)
 
 
 def evenly(source: Source, limit: int | None) -> Source:
-    """At most `limit` images, evenly spread over the source."""
+    """Return at most `limit` images of the source, at even steps."""
     count = min(limit or len(source), len(source))
     return Subset(source, np.arange(count) * len(source) // count)

@@ -1,4 +1,4 @@
-"""The end of a run: the weights in vitrail's own form, and the curves as a picture."""
+"""The end of a run: the trained checkpoint, and a chart of the curves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["draw_curves", "finish", "trained_checkpoint"]
 
 
 def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
-    """The trained weights as a value; of a sharded model, gathered, so all processes must call."""
+    """Return the trained weights as a checkpoint; all processes must call it if the model is sharded."""
     tensors = {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for name, tensor in model.state_dict().items()
@@ -43,8 +43,8 @@ def finish(job: Job, folder: RunFolder, model: Model) -> None:
 
 
 def draw_curves(run: Path, picture: Path) -> None:
-    """Loss, accuracy and learning rate against steps."""
-    if find_spec("matplotlib") is None:  # pictures are an extra; metrics.jsonl has the numbers
+    """Draw loss, accuracy and learning rate against steps."""
+    if find_spec("matplotlib") is None:  # matplotlib is an extra; metrics.jsonl has the numbers
         return
     lines = read_metrics(run)
     steps = [line["step"] for line in lines]

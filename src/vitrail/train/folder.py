@@ -1,11 +1,11 @@
 """A run's folder: what people and programs read while it runs and after.
 
 config.json, recipe.json, data.json   the job
-metrics.jsonl                          an object a step
-status.json                            where it stands
+metrics.jsonl                          an object per step
+status.json                            the progress
 states/                                the two newest states
 model.safetensors, curves.png          at the end
-.lock                                  while a training is under way: which process it is
+.lock                                  the process that is training in the folder
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RunFolder", "read_metrics"]
 
 
 class RunFolder:
-    """Writes metrics and status; only the first process does."""
+    """Writes metrics and status, in the first process only."""
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
@@ -39,9 +39,9 @@ class RunFolder:
 
     @contextmanager
     def alone(self, world: World) -> Iterator[Self]:
-        """Keep other trainings out of the folder; refused, in every process of a run, while another is under way.
+        """Lock the folder against other runs; raise VitrailError in every process if another run has the lock.
 
-        The first process of a run holds the lock, and the lock ends with it. Inside another `alone` this does nothing.
+        The first process has the lock, which ends with the process. A nested call does nothing.
         """
         if self.entered:
             yield self
@@ -49,7 +49,7 @@ class RunFolder:
         made = not os.path.exists(self.path)
         refusal = self._lock() if self.writes else None
         if world.first(1 if refusal else None) is not None:
-            raise VitrailError(refusal or f"{self.path} was refused to the first process of this run; see its message")
+            raise VitrailError(refusal or f"{self.path} was refused in the first process of this run; see its message")
         self.entered = True
         try:
             yield self
@@ -60,11 +60,11 @@ class RunFolder:
                 os.close(self.descriptor)
                 self.descriptor = None
             if made and self.writes:
-                with suppress(OSError):  # a run that ended before it wrote anything leaves no folder
+                with suppress(OSError):  # a run that wrote nothing leaves no folder
                     self.path.rmdir()
 
     def _lock(self) -> str | None:
-        """Take the lock, or say why it cannot be had."""
+        """Take the lock, or return why it cannot be taken."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -72,9 +72,9 @@ class RunFolder:
         try:
             self.descriptor = lock(self.lock_file, os.O_RDWR | os.O_CREAT)
         except OSError:
-            return None  # a disk without locks: `guarded` says so
+            return None  # a file system without locks: `guarded` is False
         if self.descriptor is None:
-            return f"{self.path} is being trained by {self._holder()}; wait until it ends, or choose another folder"
+            return f"{self.path} is in use by {self._holder()}; wait until it ends, or choose another folder"
         os.truncate(self.descriptor, 0)
         os.write(self.descriptor, f"process {os.getpid()} on {platform.node()}".encode())
         return None
@@ -86,11 +86,11 @@ class RunFolder:
 
     @property
     def guarded(self) -> bool:
-        """Whether a lock keeps other trainings out; not on a disk that has none."""
+        """Whether the folder is locked; some file systems have no locks."""
         return self.descriptor is not None or not self.writes
 
     def rewind(self, step: int) -> None:
-        """Forget what was told of steps after `step`: they will be done again."""
+        """Remove the metrics of steps after `step`, which will be repeated."""
         if not self.writes or not self.metrics.exists():
             return
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
@@ -110,14 +110,14 @@ class RunFolder:
             ) from None
 
     def status(self, **facts: Any) -> None:
-        """Replace the status; what isn't given stays."""
+        """Update the given fields of status.json."""
         self.held |= facts
         if self.writes:
             write_json_file(self.status_file, self.held)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The steps' objects; a last line that a kill cut short is left out."""
+    """Return the metrics of all steps, without an incomplete last line."""
     path, found = folder / "metrics.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:

@@ -1,4 +1,4 @@
-"""What a run will take of the machine's memory, from the planner, before anything is built."""
+"""Forecast a run's memory with the planner, before anything is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workload_of(config: Config, recipe: Recipe, *, world: int = 1, shard: str = 
         batch=max(1, recipe.batch // (recipe.accumulate * world)),
         train=True,
         precision=recipe.precision,
-        optimizer="adamw-fused",  # muon keeps one moment a matrix instead of two: a little less
+        optimizer="adamw-fused",  # muon keeps one moment per matrix instead of two: slightly less
         checkpointing=recipe.checkpointing,
         accumulate=recipe.accumulate,
         shard=Shard("fsdp" if shard == "fsdp" else "ddp", world) if world > 1 else None,
@@ -31,7 +31,7 @@ def workload_of(config: Config, recipe: Recipe, *, world: int = 1, shard: str = 
 
 
 def forecast(config: Config, workload: Workload) -> Memory | None:
-    """Bytes of a step's live tensors; None for what the planner does not know."""
+    """Return the memory of a step; None if the planner does not support the config."""
     try:
         return memory(config, workload)
     except VitrailError:
@@ -39,7 +39,7 @@ def forecast(config: Config, workload: Workload) -> Memory | None:
 
 
 def free_bytes(device: str = "cpu") -> int | None:
-    """What this machine, the container around us, or the card can still give; None where it does not say."""
+    """Return the free bytes of the machine, the container or the card; None if unknown."""
     if device.startswith("cuda"):
         import torch
 
@@ -59,11 +59,11 @@ def free_bytes(device: str = "cpu") -> int | None:
 
 
 def check_memory(config: Config, workload: Workload, planned: Memory, free: int) -> None:
-    """Refuse what cannot fit, with what to change first."""
+    """Raise VitrailError if a step does not fit, with what to change first."""
     if planned.peak_bytes <= free:
         return
     machine = Card(key="this machine", name="this machine", visible_bytes=free, tflops={})
     advice = [f"{change.what} ({change.price})" for change in changes(config, workload, machine)]
-    needed, held = planned.peak_bytes / 2**30, free / 2**30
+    needed, available = planned.peak_bytes / 2**30, free / 2**30
     first = ", then ".join(advice[:3]) or "the model"
-    raise VitrailError(f"a step needs {needed:.1f} GiB and {held:.1f} GiB are free; change first: {first}")
+    raise VitrailError(f"a step needs {needed:.1f} GiB and {available:.1f} GiB are free; change first: {first}")

@@ -1,4 +1,4 @@
-"""What is trained on what, and how: everything that determines a run's weights, as one value."""
+"""A job: config, recipe and facts about the data, which determine a run's weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["DataFacts", "Job", "check_same", "difference", "read_job", "write_jo
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts(Value):
-    """The data as they were when the run began."""
+    """Facts about the data when the run started."""
 
     sources: tuple[str, ...]
     images: NonNegativeInt
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     start: str | None = None
-    """The checkpoint whose weights the run began with; None for fresh ones."""
+    """The checkpoint that the run started from; None for fresh weights."""
     teacher: str | None = None
 
 
@@ -39,7 +39,7 @@ class Job(Value):
 
 
 def write_job(folder: Path, job: Job) -> None:
-    for name in ("config", "data", "recipe"):  # the recipe last: where it is, the folder holds a run
+    for name in ("config", "data", "recipe"):  # the recipe last: its existence marks a run
         write_json_file(folder / f"{name}.json", to_plain(getattr(job, name)))
 
 
@@ -59,7 +59,7 @@ def _text(path: Path) -> str:
 
 
 def difference(before: Job, after: Job) -> list[str]:
-    """Where two jobs differ, one line each: "recipe.lr 0.001 → 0.01"."""
+    """Return the differences between two jobs, one line each: "recipe.lr 0.001 → 0.01"."""
     old, new = (_flat(to_plain(job), "") for job in (before, after))
     return [
         f"{name.removeprefix('.')} {old.get(name, 'nothing')} → {new.get(name, 'nothing')}"
@@ -69,11 +69,11 @@ def difference(before: Job, after: Job) -> list[str]:
 
 
 def check_same(folder: Path, held: Job, job: Job) -> None:
-    """Refuse another job than the one that the folder holds."""
+    """Raise VitrailError if the job differs from the folder's."""
     changed = difference(held, job)
     require(
         not changed,
-        f"{folder} was begun otherwise: {'; '.join(changed[:4])}; go on with it as it was, or choose another --out",
+        f"{folder} has another job: {'; '.join(changed[:4])}; resume it without changes, or choose another --out",
     )
 
 

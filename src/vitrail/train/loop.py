@@ -1,7 +1,7 @@
 """The training loop.
 
-A step: a batch made ahead in another thread, forward and backward over its micro-batches, clip, update, running mean.
-Everything random is keyed by the step, so a run that stops anywhere and resumes gives the same weights, bit for bit.
+A step: a prefetched batch, forward and backward over its micro-batches, clipping, update, moving average (EMA).
+All randomness is keyed by the step, so an interrupted run resumes to the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from vitrail.train.state import Trained, newest_state, read_state, save_state, s
 __all__ = ["Outcome", "Watch", "train"]
 
 Watch = Callable[[dict[str, Any]], None]
-"""Is told what metrics.jsonl is told, and {"note": …} for what a person should read."""
+"""Called with each line of metrics.jsonl, and with {"note": …} for messages to the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended: finished, or stopped by a signal after a step that was saved."""
+    """How a run ended: finished, or stopped by a signal after a saved step."""
 
     step: int
     loss: float
@@ -72,7 +72,7 @@ def train(
 ) -> Outcome:
     """Train until the recipe's last step, from the folder's newest state if it has one.
 
-    What `measure` finds in the model after a step is told to `watch` with the rest.
+    `measure` returns further metrics of the model after a step, for `watch`.
     """
     recipe, config = job.recipe, job.config
     _check(job, source)
@@ -91,7 +91,7 @@ def train(
 
     with folder.alone(world), Stop() as stop:
         if not folder.guarded:
-            watch({"note": f"the disk of {folder.path} has no locks: nothing keeps a second training out of it"})
+            watch({"note": f"the file system of {folder.path} has no locks: do not start a second run in it"})
         first = _resume(folder, trained, world, watch)
         last = (read_metrics(folder.path) or [{}])[-1]
         loss: float = last.get("loss", math.nan)
@@ -138,7 +138,7 @@ def train(
             line |= measure(done, trained.objective.model)  # type: ignore[arg-type]
             folder.append(line)
             watch(line)
-            before = time.monotonic()  # a look at the test split is not part of the next step
+            before = time.monotonic()  # evaluation is not part of the next step's time
             asked = world.first(stop.asked)
             if asked is not None or done == recipe.steps or (save_every and done % save_every == 0):
                 save_state(folder.states, done, trained, rank=world.rank)
@@ -148,7 +148,7 @@ def train(
                 remaining = (now - began) / (done - first) * (recipe.steps - done)
                 folder.status(step=done, loss=loss, eta_seconds=round(remaining, 1), damaged=sorted(damaged))
             if asked is not None and done < recipe.steps:
-                folder.status(state="stopped", message=f"by signal {asked}; resume to go on")
+                folder.status(state="stopped", message=f"by signal {asked}; it can be resumed")
                 return Outcome(step=done, loss=loss, accuracy=accuracy, stopped=asked, model=_model(trained))
     return Outcome(step=recipe.steps, loss=loss, accuracy=accuracy, stopped=None, model=_model(trained))
 
@@ -182,7 +182,7 @@ def _check(job: Job, source: Source) -> None:
 
 
 def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world: World) -> tuple[Trained, nn.Module]:
-    """The model, fresh or from a checkpoint, and its optimizer, in this process's share."""
+    """Build the model, fresh or from a checkpoint, and its optimizer, sharded for this process."""
     recipe, device = job.recipe, world.device
     reseed("weights", recipe.seed)
     model = (build(job.config) if start is None else start.model(dtype=torch.float32)).to(device).train()
@@ -196,7 +196,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
             block.forward = partial(recompute, block.forward, use_reentrant=False)
     require(
         recipe.optimizer != "muon" or world.size == 1 or world.shard == "ddp",
-        "muon needs whole matrices, and --shard fsdp cuts them up; use --shard ddp, or optimizer adamw",
+        "muon needs whole matrices, and --shard fsdp splits them; use --shard ddp, or optimizer adamw",
     )
     shared = world.share(objective)
     mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in objective.named_parameters()}
@@ -204,7 +204,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
 
 
 def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> int:
-    """Read the newest good state; a run that has none keeps its first weights as one."""
+    """Read the newest intact state; a new run saves its initial one."""
     if not states(folder.states):
         world.wait()
         save_state(folder.states, 0, trained, rank=world.rank)
@@ -214,7 +214,7 @@ def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> 
         sweep(folder.states)
     step, path, passed = newest_state(folder.states)
     for line in passed:
-        watch({"note": f"{line}; going on from {path}"})
+        watch({"note": f"{line}; resuming from {path}"})
     read_state(path, trained)
     folder.rewind(step)
     world.wait()
@@ -226,7 +226,7 @@ def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> 
 
 @torch.no_grad()
 def _follow(trained: Trained, recipe: Recipe, step: int) -> None:
-    """The running mean takes a small step towards the weights, larger ones in the beginning."""
+    """Update the moving average of the weights, with a smaller decay in the first steps."""
     if trained.mean is None or recipe.ema is None:
         return
     decay = min(recipe.ema, (1 + step) / (10 + step))
@@ -251,7 +251,7 @@ def _not_finite(folder: RunFolder, step: int, loss: float, norm: float, recipe: 
 
 @torch.no_grad()
 def _model(trained: Trained) -> Model:
-    """The model with the weights that are the result: the running mean, where one is kept."""
+    """Return the model with its final weights: the moving average, if there is one."""
     model: Model = trained.objective.model  # type: ignore[assignment]
     if trained.mean is not None:
         for name, parameter in trained.objective.named_parameters():
@@ -260,10 +260,10 @@ def _model(trained: Trained) -> Model:
 
 
 def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
-    """With the running mean in the weights' place for as long as it takes."""
+    """Return the test accuracy, of the moving average if there is one."""
     model: Model = trained.objective.model  # type: ignore[assignment]
     held = _exchange(trained)
-    # Sharded processes gather weights together, so they must all look at the same images.
+    # sharded processes gather weights together, so all must evaluate the same images
     rank, size = (0, 1) if world.shard == "fsdp" else (world.rank, world.size)
     score = evaluate(
         model,
@@ -281,7 +281,7 @@ def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
 
 @torch.no_grad()
 def _exchange(trained: Trained, held: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:
-    """Put the running mean, or what was `held`, into the weights; gives back what was there."""
+    """Swap the moving average, or the `held` tensors, into the weights; return the weights that were there."""
     new = trained.mean if held is None else held
     if new is None:
         return None

@@ -1,6 +1,6 @@
 """Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) between neighbours in the batch.
 
-Images 2k and 2k + 1 are partners, so a batch mixes in the same way however it is spread over processes and
+Images 2k and 2k + 1 are partners, so that a batch is mixed in the same way for any number of processes and
 micro-batches.
 
 Shapes: B images, C channels, H×W pixels, K classes.
@@ -16,11 +16,11 @@ from vitrail.train.random import generator
 __all__ = ["Mixing", "draw_mixing", "mix", "soft_labels"]
 
 Mixing = tuple[Tensor, Tensor]
-"""(pairs, 5): share, top, left, bottom, right of what the partner gives, in parts of the image; (pairs,): cut?"""
+"""(pairs, 5): the partner's share, and top, left, bottom, right of its box as fractions; (pairs,): whether to cut."""
 
 
 def draw_mixing(pairs: int, *, mixup: float, cutmix: float, seed: int, step: int) -> Mixing:
-    """What each pair of the whole batch does."""
+    """Draw how each pair of the whole batch is mixed."""
     random = generator("mix", seed, step)
     cut = torch.from_numpy(random.random(pairs) < (cutmix > 0) / ((mixup > 0) + (cutmix > 0)))
     blend = torch.from_numpy(random.beta(mixup, mixup, pairs) if mixup else random.random(pairs))
@@ -33,7 +33,7 @@ def draw_mixing(pairs: int, *, mixup: float, cutmix: float, seed: int, step: int
 
 
 def mix(images: Tensor, targets: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
-    """(B, C, H, W) float and (B, K): every image with a part of its partner's; an odd last one stays as it is."""
+    """Mix every image (B, C, H, W) and label (B, K) with its partner's; an odd last one is unchanged."""
     boxes, cut = (part[: len(images) // 2].repeat_interleave(2, dim=0) for part in mixing)
     count = len(boxes)
     partner = torch.arange(count) ^ 1
@@ -43,7 +43,7 @@ def mix(images: Tensor, targets: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor
     inside = ((rows >= top[:, None]) & (rows < bottom[:, None]))[:, :, None] & (
         (columns >= left[:, None]) & (columns < right[:, None])
     )[:, None, :]  # (B, H, W)
-    share = torch.where(cut, inside.double().mean(dim=(1, 2)), boxes[:, 0])  # pixels are whole: count what was cut
+    share = torch.where(cut, inside.double().mean(dim=(1, 2)), boxes[:, 0])  # boxes are rounded to pixels: count them
     weight = torch.where(cut[:, None, None], inside.double(), share[:, None, None]).to(images.dtype)[:, None]
     share = share.to(targets.dtype)[:, None]
     mixed = images[:count] * (1 - weight) + images[:count][partner] * weight
@@ -52,7 +52,7 @@ def mix(images: Tensor, targets: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor
 
 
 def soft_labels(labels: Tensor, classes: int, smoothing: float) -> Tensor:
-    """(B,) → (B, K): 1 − smoothing on the label, the rest spread evenly over all."""
+    """(B,) → (B, K): 1 − smoothing on the label, the rest uniform over all classes."""
     off = smoothing / classes
     targets = torch.full((len(labels), classes), off)
     return targets.scatter_(1, labels[:, None], 1 - smoothing + off)

@@ -1,8 +1,8 @@
-"""Muon: a matrix moves along its momentum with all singular values made about one, so that no direction is left behind.
+"""Muon: update a matrix by its momentum with all singular values set to about one.
 
-After Keller Jordan's Muon (2024), with the scale of "Muon is Scalable for LLM Training" (arXiv 2502.16982), which makes
-a learning rate mean what it means to AdamW. torch.optim.Muon multiplies in bfloat16, which a processor without it only
-imitates; here products are in the weights' own type, and matrices of one shape are multiplied together.
+After Keller Jordan's Muon (2024), with the scale of "Muon is Scalable for LLM Training" (arXiv 2502.16982), which
+allows AdamW's learning rates. torch.optim.Muon multiplies in bfloat16, which is slow on CPUs without it; here products
+are in the weights' dtype, and matrices of one shape are batched.
 
 Shapes: n matrices of one shape, each R×S.
 """
@@ -18,11 +18,11 @@ __all__ = ["Muon", "orthogonalised"]
 
 ITERATIONS = 5
 QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Jordan's a, b, c of x ← a·x + b·x³ + c·x⁵ for singular values: five rounds take all but the smallest to 0.7–1.2."""
+"""Jordan's a, b, c of x ← a·x + b·x³ + c·x⁵: five iterations bring all but the smallest singular values to 0.7–1.2."""
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices only; what else a model has is another optimizer's."""
+    """An optimizer for matrices only; other parameters need another optimizer."""
 
     def __init__(
         self, matrices: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float = 0.95
@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
                     matrix.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=step)
 
     def _moved(self, matrix: nn.Parameter, momentum: float) -> Tensor:
-        """The momentum after this gradient, and the gradient once more (Nesterov)."""
+        """Update the momentum with the gradient; return the Nesterov direction."""
         assert matrix.grad is not None
         held: Tensor = self.state[matrix]["momentum"]
         held.lerp_(matrix.grad, 1 - momentum)
@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """(n, R, S) → the same singular vectors with singular values near one, by Newton and Schulz's iteration."""
+    """(n, R, S) → the same singular vectors with singular values near one, by Newton–Schulz iteration."""
     a, b, c = QUINTIC
     x = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)  # no singular value above one

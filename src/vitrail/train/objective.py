@@ -1,4 +1,4 @@
-"""Images and soft labels → the loss, with or without a teacher.
+"""The loss of images and soft labels, with or without a teacher.
 
 Shapes: B images, C channels, H×W pixels, D width, K classes.
 """
@@ -31,14 +31,14 @@ Model = ViT | PyramidViT | MobileViT
 
 
 class Teacher:
-    """A frozen model that sees the student's images as it is used to: at its own size, by its own statistics."""
+    """A frozen model that gets the student's images at its own size, normalised by its own statistics."""
 
     def __init__(self, checkpoint: Checkpoint, student: Preprocessing, device: str) -> None:
         self.model = checkpoint.model(device=device, dtype=torch.float32).requires_grad_(False)
         held = checkpoint.preprocessing
         require(
             held.channels == student.channels,
-            f"the teacher takes {held.channels} channels and the student {student.channels}; use a teacher of as many",
+            f"the teacher takes {held.channels} channels and the student {student.channels}; use another teacher",
         )
         self.image, self.classes = checkpoint.config.image, checkpoint.config.classes
         theirs, ours = (
@@ -60,16 +60,16 @@ class Teacher:
 
 
 class Objective(nn.Module):
-    """A model and what it is asked to do; only `model` is kept in the end."""
+    """A model and its loss; only `model` is saved."""
 
     def __init__(
         self, model: Model, *, distillation: Distillation | None = None, teacher: Teacher | None = None
     ) -> None:
         super().__init__()
         self.model, self.distillation = model, distillation
-        self._teacher = (teacher,)  # in a tuple: a teacher is not part of what is trained and saved
+        self._teacher = (teacher,)  # in a tuple, so that it is not a submodule
         self.projection: nn.Linear | None = None
-        require((distillation is None) == (teacher is None), "distillation needs a recipe that says how and a teacher")
+        require((distillation is None) == (teacher is None), "distillation needs a recipe and a teacher; give both")
         if distillation is None or teacher is None:
             return
         if distillation.what == "token":
@@ -88,7 +88,7 @@ class Objective(nn.Module):
             )
 
     def forward(self, images: Tensor, targets: Tensor, patch: Size | None = None) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) and (B, K) → the mean loss, and the part of the images whose likeliest class is right."""
+        """(B, C, H, W) and (B, K) → the mean loss, and the accuracy."""
         with with_patch(self.model, patch):
             vector = self.model.vector(images)
         by_label, by_teacher = self._heads(vector)
@@ -101,11 +101,11 @@ class Objective(nn.Module):
         return (1 - weight) * loss + weight * self._taught(teacher, images, vector, by_teacher), right
 
     def logits(self, images: Tensor) -> Tensor:
-        """What the model says, through this module: where it is sharded, weights are gathered at its door."""
+        """Return the model's logits through this module, whose hooks gather sharded weights."""
         return self.model(images)
 
     def _heads(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits for the labels and for the teacher: the same, unless a head of its own learns from the teacher."""
+        """Return the logits for the labels and for the teacher, which differ if there is a distillation head."""
         model = self.model
         if isinstance(model, ViT) and model.distillation_head is not None and model.head is not None:
             cls, token = vector.unbind(1)
@@ -144,7 +144,7 @@ def _width(model: nn.Module) -> int:
 
 @contextmanager
 def with_patch(model: Model, patch: Size | None) -> Iterator[None]:
-    """The model with its projection resized to another patch; gradients reach the one it has."""
+    """Use the model with its projection resized to another patch; gradients flow to the original projection."""
     own = model.embedding if isinstance(model, ViT) else None
     if patch is None or (isinstance(own, PatchEmbed) and own.patch == patch):
         yield

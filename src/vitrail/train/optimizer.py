@@ -1,4 +1,4 @@
-"""Which parameters a recipe updates how."""
+"""The optimizers of a recipe."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["build_optimizers"]
 
 
 def build_optimizers(objective: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
-    """AdamW, and for the encoder's matrices Muon, where the recipe says so. Their state has its tensors from the start.
+    """Build AdamW and, if the recipe says so, Muon for the encoder's matrices; their state exists from the start.
 
-    Matrices decay; vectors and tables of positions and tokens are left alone.
+    Only matrices have weight decay, not vectors nor tables of positions and tokens.
     """
     named = dict(objective.named_parameters())
     decayed = {name: p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1}

@@ -1,4 +1,4 @@
-"""What people say → a job: names, files and options become a config, a recipe and facts about the data."""
+"""Turn names, files and options into a job: a config, a recipe and facts about the data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Checkpoint | None
 
 
 def read_recipe(name: str | Path | Recipe) -> Recipe:
-    """A recipe by its name, from a JSON or TOML file, or as it is."""
+    """Return a recipe by its name, from a JSON or TOML file, or unchanged."""
     if isinstance(name, Recipe):
         return name
     path = Path(name)
@@ -38,12 +38,12 @@ def read_recipe(name: str | Path | Recipe) -> Recipe:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Weights of any dialect, or those of a finished run by its folder."""
+    """Load weights of any dialect, or those of a finished run."""
     path = Path(path)
     if (path / "metrics.jsonl").is_file():
         require(
             (path / "model.safetensors").is_file(),
-            f"{path} is a run that has not finished; go on with vitrail train --resume {path}",
+            f"{path} is a run that has not finished; resume it with vitrail train --resume {path}",
         )
         path = path / "model.safetensors"
     return load(path)
@@ -59,10 +59,10 @@ def prepare(
     epochs: float | None = None,
     teacher: str | Path | None = None,
 ) -> tuple[Job, Start, Source]:
-    """The job, the checkpoint it starts from if `model` is one, and the opened data.
+    """Return the job, the checkpoint that it starts from (if `model` is one), and the opened data.
 
-    A preset takes the data's classes and channels; a config, or one as JSON, is taken at its word; a checkpoint is
-    adapted, to `image` and `patch` too: that is fine-tuning at a target resolution.
+    A preset gets the data's classes and channels; a config, also as JSON, is not changed; a checkpoint is adapted,
+    also to `image` and `patch`, to fine-tune at another resolution.
     """
     size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)

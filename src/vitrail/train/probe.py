@@ -1,4 +1,4 @@
-"""Frozen features: how well a linear classifier, or the nearest neighbours, tell the classes apart.
+"""Probes of frozen features: accuracy of a linear classifier and of nearest neighbours.
 
 Shapes: N images, D width, K classes.
 """
@@ -32,7 +32,7 @@ __all__ = ["Probe", "extract", "linear_probe", "nearest_neighbours", "probe"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Test accuracies of the two readers of frozen features, and what they read."""
+    """Test accuracies of both probes, and what they were measured on."""
 
     linear: float
     nearest: float
@@ -43,7 +43,7 @@ class Probe:
     image: Size
     classes: int
     fresh: bool
-    """Whether the weights were fresh ones, of a preset."""
+    """Whether the weights were a preset's fresh ones."""
 
 
 def probe(
@@ -55,7 +55,7 @@ def probe(
     neighbours: int = 20,
     seed: int = 0,
 ) -> Probe:
-    """Freeze the features of weights, of a run, or of a preset with fresh weights, and judge them on a test split."""
+    """Probe the frozen features of weights, of a run, or of a preset with fresh weights, on a test split."""
     require(limit > 0 and neighbours > 0, f"limit {limit} and neighbours {neighbours} must be 1 or more")
     checkpoint = open_checkpoint(model) if names_weights(str(model)) else None
     config = preset(str(model)) if checkpoint is None else checkpoint.config
@@ -86,7 +86,7 @@ def probe(
 
 @torch.no_grad()
 def extract(model: Model, source: Source, preprocessing: Preprocessing, *, batch: int = 128) -> tuple[Tensor, Tensor]:
-    """(N, D) pooled vectors, before any head, and (N,) labels; damaged images are left out."""
+    """Return pooled vectors (N, D), before any head, and labels (N,); damaged images are left out."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
     vectors, labels = [], []
@@ -104,7 +104,7 @@ def linear_probe(
 ) -> float:
     """Test accuracy of logistic regression on standardised features, solved by L-BFGS in float64.
 
-    The start is the closed form of least squares, so few iterations remain.
+    It starts from the closed form of least squares, so that few iterations suffice.
     """
     (features, labels), (held, answers) = train, test
     centre, spread = features.double().mean(0), features.double().std(0).clamp(min=1e-6)
@@ -129,7 +129,7 @@ def linear_probe(
 def nearest_neighbours(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, k: int = 20, temperature: float = 0.07
 ) -> float:
-    """Test accuracy of the k nearest by cosine, each voting exp(cosine / temperature) (as DINO, arXiv 2104.14294)."""
+    """Test accuracy of k nearest neighbours by cosine, with votes exp(cosine / temperature) (arXiv 2104.14294)."""
     (features, labels), (held, answers) = train, test
     x, y = (F.normalize(part.float(), dim=1) for part in (features, held))
     right = 0

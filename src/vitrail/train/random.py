@@ -1,4 +1,4 @@
-"""Randomness without state: a number is a function of what it is for, so nothing has to be saved to resume.
+"""Randomness without state: a number is a function of its use, so that nothing has to be saved to resume.
 
 Order of data: (seed, epoch). Augmentation: (seed, epoch, index). Mixing, scales: (seed, step). Dropout:
 (seed, step, micro-batch, rank).
@@ -17,7 +17,7 @@ _STREAMS = ("order", "augment", "mix", "scale", "dropout", "weights")
 
 
 def generator(stream: str, *key: int) -> np.random.Generator:
-    """A generator of its own for each stream and key."""
+    """Return the generator of a stream and key."""
     return np.random.Generator(np.random.PCG64([_STREAMS.index(stream), *key]))
 
 
@@ -27,14 +27,14 @@ def reseed(stream: str, *key: int) -> None:
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
-    """Every index once, in the epoch's order."""
+    """Return the epoch's permutation of all indices."""
     return generator("order", seed, epoch).permutation(count)
 
 
 def uniform(seed: int, epochs: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
-    """(len(indices), count) of 0 ≤ u < 1, a row a function of (seed, epoch, index) and of nothing else in the batch.
+    """Draw (len(indices), count) of 0 ≤ u < 1; a row is a function of (seed, epoch, index) only.
 
-    A hash (the finaliser of SplitMix64) of a counter: one pass over arrays where a generator a row would be slow.
+    A hash (the finaliser of SplitMix64) of a counter, because a generator per row would be slow.
     """
     with np.errstate(over="ignore"):
         state = _mixed(np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15))

@@ -1,6 +1,6 @@
 """How a model is trained, as a value: with the config, the data and the seed it determines every weight.
 
-A recipe is JSON or TOML; `to_json` and `recipe_from_text` are each other's inverse.
+A recipe is stored as JSON or TOML; `recipe_from_text` inverts `to_json`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "recipe_from_text", "re
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Value):
-    """What the student takes from a teacher, and how much of the loss that is.
+    """What the student learns from a teacher, and its share of the loss.
 
     logits: the softened distribution (arXiv 1503.02531); token: the teacher's decision, by the head of a distillation
     token (DeiT, arXiv 2012.12877); features: the direction of the pooled vector.
@@ -45,41 +45,41 @@ class Recipe(Value):
     """Micro-batches per update and process: the same update with less memory."""
     seed: Annotated[int, Range("[0, inf)", "give 0 or more")] = 0
     mimetic: bool = False
-    """Begin with attention as training would leave it (arXiv 2305.09828): few images then teach more."""
+    """Mimetic initialisation of attention (arXiv 2305.09828), which helps on small datasets."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: the encoder's matrices by orthogonalised momentum (`vitrail.train.muon`), the rest by AdamW."""
     lr: Annotated[float, Range("(0, inf)", "0.001 is usual")] = 1e-3
     min_lr: NonNegativeFloat = 1e-5
     warmup: Rate = 0.05
-    """Part of the steps in which the learning rate climbs to `lr`."""
+    """Fraction of the steps in which the learning rate rises to `lr`."""
     weight_decay: Rate = 0.05
-    """Weight decay of matrices; vectors and tables of positions and tokens are left alone."""
+    """Weight decay of matrices; vectors and tables of positions and tokens have none."""
     beta1: Rate = 0.9
     beta2: Rate = 0.999
     clip: Annotated[float, Range("(0, inf)", "1 is usual, None leaves it out")] | None = 1.0
-    """The largest norm of all gradients together."""
+    """Clip the gradient to this total norm."""
     ema: Annotated[float, Range("(0, 1)", "0.999 is usual, None leaves it out")] | None = None
-    """Decay of the weights' running mean, which then is the result; batch norms keep their own running statistics."""
+    """Decay of the weights' moving average, which is then the result; batch norms keep their own statistics."""
 
     label_smoothing: Rate = 0.0
     mixup: NonNegativeFloat = 0.0
-    """The beta distribution's parameter; 0 for none. With cutmix too, each pair of images draws one of the two."""
+    """Parameter of the beta distribution; 0 for none. With cutmix too, each pair of images draws one of the two."""
     cutmix: NonNegativeFloat = 0.0
     crop: Annotated[float, Range("(0, 1]", "use 1 for no crop")] = 1.0
-    """The smallest part of an image's area that a random crop keeps; 1 for no crop."""
+    """Smallest fraction of the area that a random crop keeps; 1 for no crop."""
     flip: bool = False
     shift: NonNegativeInt = 0
-    """Pixels by which an image may move up, down, left and right; edge pixels are replicated."""
+    """Largest random shift in pixels, in all directions; edge pixels are replicated."""
     augment: Annotated[int, Range("[0, 8]", "2 is usual, 0 is none")] = 0
     """RandAugment operations per image."""
     magnitude: Annotated[float, Range("[0, 1]", "0.3 is usual")] = 0.3
-    """Their strength, 0 to 1."""
+    """Strength of RandAugment operations, 0 to 1."""
 
     images: tuple[Size, ...] = ()
-    """Multi-scale: a step draws its images' size from these; empty for the model's own."""
+    """Multi-scale training: each step draws its image size from these (default: the model's own)."""
     patches: tuple[Size, ...] = ()
-    """A step draws its patch size from these, and the projection is resized to it (FlexiViT, arXiv 2212.08013)."""
+    """Each step draws its patch size from these, and the projection is resized (FlexiViT, arXiv 2212.08013)."""
     distillation: Distillation | None = None
 
     precision: Literal["fp32", "amp-bf16"] = "fp32"
@@ -100,12 +100,12 @@ class Recipe(Value):
         )
 
     def for_epochs(self, epochs: float, images: int) -> Recipe:
-        """The recipe with as many steps as it takes to see `images` images `epochs` times."""
-        require(epochs > 0, f"epochs {epochs} is not above 0; give a part of one or more")
+        """Return the recipe with the number of steps that passes over `images` images `epochs` times."""
+        require(epochs > 0, f"epochs {epochs} is not positive; give e.g. 1 or 0.5")
         return self.but(steps=max(1, round(epochs * images / self.batch)))
 
     def lr_at(self, step: int) -> float:
-        """Linear up, half a cosine down; the last step is at `min_lr`.
+        """Return the learning rate: linear warm-up, then cosine decay to `min_lr` at the last step.
 
         >>> [round(Recipe(steps=5, warmup=0.2, lr=1.0, min_lr=0.0).lr_at(step), 3) for step in range(5)]
         [1.0, 0.854, 0.5, 0.146, 0.0]
@@ -161,14 +161,14 @@ RECIPES = {
     ),
     "finetune": Recipe(steps=1000, batch=64, lr=1e-4, warmup=0.1, weight_decay=0.01, ema=0.999, flip=True, crop=0.6),
 }
-"""By name. `NOTES` has what each reached here; no score is claimed before it has been measured."""
+"""Recipes by name. `NOTES` has their measured scores."""
 
 NOTES = {
-    "plain": "AdamW by its defaults, nothing augmented: the start of a recipe of your own.",
+    "plain": "AdamW with defaults and no augmentation: the base for a recipe of your own.",
     "shapes": (
         "vitrail train --data shapes --model CONFIG.json --recipe shapes --out RUN. A stem of patch 8, two blocks of "
-        "width 64 with max pooling: after 80 s on a core, a linear probe on its frozen features tells 99.3 % of 4,096 "
-        "new images apart; untrained 38 %."
+        "width 64 with max pooling: after 80 s on a core, a linear probe on its frozen features classifies 99.3 % "
+        "of 4,096 new images; untrained 38 %."
     ),
     "cifar": (
         "vitrail train --data cifar10 --model cifar-small --recipe cifar --compile --out RUN. "
@@ -181,7 +181,7 @@ NOTES = {
     ),
     "fashion-mnist-refine": (
         "vitrail train --data fashion-mnist --model RUN --recipe fashion-mnist-refine --compile --seed 1 --out AGAIN. "
-        "From what fashion-mnist gave, 93.00 % after 38 minutes more on one core."
+        "Starting from the fashion-mnist run, 93.00 % after 38 more minutes on one core."
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "

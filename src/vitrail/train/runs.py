@@ -1,4 +1,4 @@
-"""A training run, from what was asked to the weights in its folder: `vitrail.train.run`."""
+"""A training run, from options to the weights in its folder: `vitrail.train.run`."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def run(
     begin: Callable[[Job, Memory | None, int | None], None] = lambda job, planned, free: None,
     watch: Watch = lambda facts: None,
 ) -> Outcome:
-    """Train a model on labelled images into the folder `out`, alone or as one of torchrun's processes.
+    """Train a model on labelled images into the folder `out`, in one process or under torchrun.
 
     `data` is what `open_source` reads. `model` is a preset's name or a config for fresh weights, or weights or a run's
     folder to fine-tune (default: cifar). `recipe` is a name, a file or a value (default: plain), and `changes` are
     fields of it to set: {"steps": 100, "lr": 1e-3}. `epochs` are passes over the data, instead of steps. `image` and
     `patch` are sizes to train at, and `teacher` is weights or a run to distil from.
 
-    With `resume` the run in `out` goes on; what is given must be what it was begun with. A signal stops the run after a
-    step that is saved, and the outcome says which. `begin` is told the job, the forecast of its memory and the bytes
-    that are free; `watch` what `vitrail.train.loop.train` says. Only the first process of a run calls them.
+    With `resume`, the run in `out` is resumed; options that are given must be those that it was started with. A signal
+    stops the run after saving a step, and the outcome has its number. `begin` is called with the job, the forecast of
+    its memory and the free bytes; `watch` as in `vitrail.train.loop.train`; both in the first process only.
     """
     folder = Path(out)
     with (
@@ -60,11 +60,11 @@ def run(
         RunFolder(folder, writes=world.rank == 0).alone(world) as place,
     ):
         holds = (folder / "recipe.json").is_file()
-        world.wait()  # until all have looked: the first process will write it
+        world.wait()  # until all have checked: the first process will write it
         held = read_job(folder) if resume or (world.restarts > 0 and holds) else None
         if held is None:
-            require(not holds, f"{folder} holds a run; go on with --resume {folder}, or choose another --out")
-            require(data is not None, "no --data was given; shapes is a set that needs no files")
+            require(not holds, f"{folder} has a run; resume it with --resume {folder}, or choose another --out")
+            require(data is not None, "no --data was given; give a dataset, or shapes, which needs no files")
         chosen = read_recipe(recipe or (held.recipe if held else "plain")).but(**(changes or {}))
         if image is not None:
             chosen = chosen.but(images=())
@@ -88,7 +88,7 @@ def run(
             require(
                 held.data.start is None or bool(states(place.states)),
                 f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
-                "remove it and begin again with --out",
+                "remove it and start again with --out",
             )
         taught = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
         workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)

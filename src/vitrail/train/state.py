@@ -1,8 +1,8 @@
-"""A run's state on disk, whole or not at all: weights, their running mean, the optimizers' moments and the step.
+"""Saved states of a run: weights, their moving average, the optimizers' moments and the step.
 
-Randomness is a function of the step (`vitrail.train.random`), so the step is all there is to save of it. A state is
-a directory, written under a temporary name, flushed, given a manifest of SHA-256 sums and renamed; the two newest
-are kept, and a damaged one is passed over for the one before.
+Randomness is a function of the step (`vitrail.train.random`), so that only the step is saved. A state is a directory,
+written to a temporary name with a manifest of SHA-256 sums, flushed and renamed; the two newest are kept, and a damaged
+one is skipped for the one before.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MANIFEST = "manifest.json"
 
 @dataclass
 class Trained:
-    """What a step changes."""
+    """Everything that a step changes."""
 
     objective: nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
-    """Their state has all its tensors from the start: there is a place to read them into."""
+    """Their state has all its tensors from the start, so that a saved state can be read into them."""
     mean: dict[str, Tensor] | None
-    """The weights' running mean by name; None where none is kept."""
+    """Moving average of the weights by name; None if the recipe has none."""
 
     def groups(self) -> Iterator[dict[str, Any]]:
-        """The optimizers' groups of parameters, which each have a learning rate."""
+        """Yield the optimizers' parameter groups."""
         return chain(*(optimizer.param_groups for optimizer in self.optimizers))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything, flat, by name: these very tensors, not copies."""
+        """Return all tensors by name, without copying them."""
         found = {f"weights.{name}": tensor for name, tensor in self.objective.state_dict().items()}
         found |= {f"mean.{name}": tensor for name, tensor in (self.mean or {}).items()}
         for name, parameter in self.objective.named_parameters():
@@ -68,7 +68,7 @@ class Trained:
 
 
 def save_state(folder: Path, step: int, trained: Trained, *, rank: int = 0) -> Path:
-    """Write the state after `step` steps; with FSDP every process writes its own part, and all must call."""
+    """Save the state after `step` steps; with FSDP every process writes its own part, and all must call it."""
     tensors = trained.tensors()
     sharded = any(isinstance(tensor, DTensor) for tensor in tensors.values())
     final, temporary = folder / f"step-{step:08d}", folder / f".tmp-{step:08d}"
@@ -100,7 +100,7 @@ def save_state(folder: Path, step: int, trained: Trained, *, rank: int = 0) -> P
 
 
 def _finish(temporary: Path, final: Path, step: int) -> None:
-    """Flush, sum, rename."""
+    """Flush the files, write the manifest, and rename the directory."""
     files = sorted(path for path in temporary.iterdir() if path.is_file())
     sums = {path.name: _flushed_sum(path) for path in files}
     manifest = temporary / MANIFEST
@@ -123,18 +123,18 @@ def _flushed_sum(path: Path) -> str:
 
 
 def states(folder: Path) -> list[Path]:
-    """Newest first."""
+    """Return the saved states, newest first."""
     return sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process was writing."""
+    """Remove temporary files of killed processes."""
     for path in folder.glob(".tmp-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_state(folder: Path) -> tuple[int, Path, list[str]]:
-    """(step, directory, what was passed over and why) of the newest state that is as it was written."""
+    """Return (step, directory, messages about skipped states) of the newest intact state."""
     passed: list[str] = []
     for path in states(folder):
         fault = _fault(path)
@@ -146,7 +146,7 @@ def newest_state(folder: Path) -> tuple[int, Path, list[str]]:
 
 
 def read_state(path: Path, trained: Trained) -> None:
-    """Read a state that `newest_state` found good."""
+    """Read a state that `newest_state` returned."""
     if (path / FILE).is_file():
         held, _ = read_safetensors(path / FILE)
         trained.restore(held, str(path))
@@ -157,7 +157,7 @@ def read_state(path: Path, trained: Trained) -> None:
 
 
 def _fault(path: Path) -> str | None:
-    """What differs from the manifest, if anything does."""
+    """Return how the state differs from its manifest; None if it is intact."""
     try:
         sums = json.loads((path / MANIFEST).read_bytes())["sha256"]
         for name, told in sums.items():

@@ -1,7 +1,7 @@
-"""Controlled experiments as data: a question, arms that differ in one thing, and what is measured of each.
+"""Controlled experiments as data: a question, arms that differ in one thing, and what is measured.
 
-All arms of all experiments are one small model with one part exchanged, under one recipe; an arm that two experiments
-share is one run.
+All arms are one small model with one part exchanged, trained with one recipe; an arm that two experiments share is one
+run.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ BASE = ViTConfig(
     mlp=Mlp(width=128),
     classes=10,
 )
-"""0.11 M parameters: an epoch of CIFAR-10 takes about 80 seconds on a core."""
+"""0.11 M parameters: an epoch of CIFAR-10 takes about 80 seconds on one core."""
 RECIPE = Recipe(batch=64, lr=2e-3, warmup=0.1, flip=True)
-"""The same for every arm and tuned for none; steps and seed are the experimenter's."""
+"""The same for every arm, tuned for none; the command sets steps and seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm(Value):
     run: str
-    """The run's name, the same wherever the config is the same."""
+    """Name of the run; equal configs have equal names."""
     label: str
     config: ViTConfig = BASE
 
@@ -63,10 +63,10 @@ class Experiment(Value):
     name: str
     question: str
     arms: tuple[Arm, ...]
-    """The first is what the others are compared with."""
+    """The first is the baseline."""
     measures: tuple[Measure, ...]
     images: tuple[Size, ...] = ()
-    """Resolutions that trained models are carried to and judged at, on a part of the test images."""
+    """Resolutions at which the trained models are evaluated after adapting them, on part of the test images."""
 
 
 _LEARNED = Arm(run="base", label="learned")

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs between them, and what came of it, with the spread over seeds."""
+"""Compare runs: their settings and results, with the spread over seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Group", "Run", "Spread", "group_runs", "read_run", "spread"]
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean and sample deviation; a single value has no deviation."""
+    """Mean and sample standard deviation; a single value has no deviation."""
 
     mean: float
     deviation: float | None
@@ -44,7 +44,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as its folder tells it, finished or not."""
+    """A run as read from its folder, finished or not."""
 
     path: Path
     job: Job
@@ -60,7 +60,7 @@ class Run:
         return self.step == self.job.recipe.steps and self.state == "finished"
 
     def smooth_loss(self) -> list[float]:
-        """Every step's loss as the mean of the last twentieth of the run, since one batch's is mostly chance."""
+        """Return the loss at every step, averaged over the preceding twentieth of the run."""
         width, sums, found = max(1, self.job.recipe.steps // 20), 0.0, []
         losses = [line["loss"] for line in self.lines]
         for place, loss in enumerate(losses):
@@ -69,7 +69,7 @@ class Run:
         return found
 
     def first_epoch_loss(self) -> float | None:
-        """Mean training loss of the first pass over the data, or of as much of it as the run has."""
+        """Mean training loss of the first epoch, or of the part that the run has."""
         steps = max(1, self.job.data.images // self.job.recipe.batch)
         losses = [line["loss"] for line in self.lines[:steps]]
         return statistics.fmean(losses) if losses else None
@@ -81,7 +81,7 @@ class Run:
         return [(line["step"], line["test_accuracy"]) for line in self.lines if "test_accuracy" in line]
 
     def results(self) -> dict[str, float]:
-        """What there is of: final_loss, best_loss, final_accuracy, best_accuracy (on the test split)."""
+        """Return those that exist of final_loss, best_loss, final_accuracy, best_accuracy (on the test split)."""
         losses, accuracies = self.smooth_loss(), [value for _, value in self.test_accuracies()]
         found: dict[str, float] = {}
         if losses:
@@ -95,18 +95,18 @@ class Run:
 def read_run(path: Path) -> Run:
     require(path.is_dir(), f"{path} is not a run's folder; give folders that vitrail train --out made")
     job, state = read_job(path), "begun"
-    with suppress(OSError, ValueError, KeyError, TypeError):  # a run that was killed before its first word
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a run that was killed before its first metrics
         state = json.loads((path / "status.json").read_bytes())["state"]
     return Run(path=path, job=job, state=state, lines=tuple(read_metrics(path)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     runs: tuple[Run, ...]
     changes: tuple[str, ...]
-    """Where it differs from the first group."""
+    """Differences from the first group."""
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ class Group:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
-    """In the order given; the same seed twice in a group is the same run twice, and refused."""
+    """Group runs that differ only in their seed, in the given order; refuse a seed that comes twice in a group."""
     held: dict[Job, list[Run]] = {}
     for run in runs:
         held.setdefault(_seedless(run.job), []).append(run)

@@ -36,7 +36,7 @@ def draw_comparison(groups: Sequence[Group], path: Path) -> None:
 
 
 def draw_experiment(result: Result, path: Path) -> None:
-    """What the experiment measures, a panel each."""
+    """Draw a panel for each measure of the experiment."""
     measures, own = result.experiment.measures, result.arms[0].arm.config.image.height
     title, runs = result.experiment.question, sum(len(arm.runs) for arm in result.arms)
     words = f"{runs} runs; curves are means over seeds with their range, bars one standard deviation"
@@ -57,9 +57,9 @@ def draw_experiment(result: Result, path: Path) -> None:
 
 
 def _loss_curve(panel: Axes, runs: Sequence[Run], colour: str) -> None:
-    """The mean over seeds, and the range between the lowest and the highest."""
+    """Draw the mean over seeds, and the range."""
     curves = [curve for curve in (run.smooth_loss() for run in runs) if curve]
-    if len({len(curve) for curve in curves}) != 1:  # unfinished ones among them: each its own line
+    if len({len(curve) for curve in curves}) != 1:  # some are unfinished: a line for each
         for curve in curves:
             panel.plot(range(1, len(curve) + 1), curve, linewidth=1, color=colour)
         return
@@ -89,7 +89,7 @@ def _costs(panel: Axes, result: Result) -> None:
             _errors(panel, [point], "o", colour, arm.arm.label)
     panel.set_xscale("log")
     panel.set_xticks(sorted(costs), [f"{cost:.3g}" for cost in sorted(costs)])
-    panel.minorticks_off()  # a decade's own ticks overlap where the arms lie within one
+    panel.minorticks_off()  # minor ticks overlap within a decade
 
 
 def _errors(panel: Axes, points: Sequence[tuple[float, float, float]], mark: str, colour: str, label: str) -> None:

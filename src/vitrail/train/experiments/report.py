@@ -52,7 +52,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 
 
 def experiment_rows(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: an arm each, a measure each, mean ± deviation over seeds."""
+    """Return headings and rows: a row per arm, a column per measure, mean ± deviation over seeds."""
     first, names = result.arms[0], list(result.arms[0].spreads)
     if "accuracy" in names and len(result.arms) > 1:
         names.insert(names.index("accuracy") + 1, "difference")
@@ -73,7 +73,7 @@ def _text(name: str, value: Spread | None) -> str:
 
 
 def _difference(first: ArmResult, other: ArmResult) -> Spread | None:
-    """Difference of accuracies, seed by seed: both runs saw the same images in the same order."""
+    """Return the paired difference of accuracies: runs of one seed see the same images in the same order."""
     if first is other:
         return None
     ours, theirs = ([run.results().get("final_accuracy") for run in arm.runs] for arm in (other, first))

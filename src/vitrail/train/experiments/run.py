@@ -1,4 +1,4 @@
-"""A controlled experiment: every arm with every seed is an ordinary run, kept, resumed and measured like any other."""
+"""Run a controlled experiment: every arm with every seed is an ordinary run that is kept and can be resumed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from vitrail.train.random import reseed
 __all__ = ["ArmResult", "Result", "Stopped", "run_experiment"]
 
 LOOKS = 24
-"""How often in a run the structure of its positions is measured."""
+"""Number of times per run that the structure of the positions is measured."""
 CARRIED = 2000
-"""Test images on which a model is judged at other resolutions, the same ones at each and for every arm."""
+"""Number of test images for other resolutions, the same for every resolution and arm."""
 
 
 class Stopped(Exception):  # noqa: N818  a signal, not an error
-    """A signal came; `args` has its number. What was done is kept."""
+    """Raised after a signal, whose number is in `args`; finished runs are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class ArmResult:
     arm: Arm
     runs: tuple[Run, ...]
     spreads: dict[str, Spread]
-    """By measure; accuracy at another resolution is "accuracy@24x24"."""
+    """Results by measure; accuracy at another resolution is "accuracy@24x24"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def run_experiment(
     limit: int | None = None,
     watch: Watch = lambda facts: None,
 ) -> Result:
-    """Run what is not yet run, into out/runs, then measure. `limit` is of the test split's images, evenly spread."""
+    """Train the missing runs in out/runs, then measure, on at most `limit` images of the test split."""
     require(seeds > 0, f"seeds {seeds} is not a positive number; 3 gives error bars")
     base = experiment.arms[0].config
     require(limit is None or limit > 0, f"limit {limit} is not a positive number of images")
@@ -95,7 +95,7 @@ def run_experiment(
         for image in experiment.images
     }
     found: dict[str, list[Run]] = {arm.run: [] for arm in experiment.arms}
-    for seed in range(seeds):  # a whole round of arms before the next seed: what is there early is comparable
+    for seed in range(seeds):  # all arms before the next seed, so that early results are comparable
         for arm in experiment.arms:
             config = arm.config.but(classes=len(source.classes), channels=source.channels)
             job = Job(
@@ -119,14 +119,14 @@ def run_experiment(
 
 
 def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> None:
-    """Train, or go on; a finished run of the same job is kept."""
+    """Train or resume a run; a finished run of the same job is kept."""
     every = max(1, job.recipe.steps // LOOKS)
 
     def measure(step: int, model: Model) -> dict[str, float]:
         return structure_of(model) if step % every == 0 or step == job.recipe.steps else {}
 
     place = RunFolder(folder)
-    with place.alone(ALONE):  # experiments share runs, and two of them may be under way
+    with place.alone(ALONE):  # experiments share runs, and two may run at once
         if (folder / "recipe.json").is_file():
             check_same(folder, read_job(folder), job)
             if (folder / "model.safetensors").is_file():
@@ -140,7 +140,7 @@ def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> 
 
 
 def _resolutions(folder: Path, tests: dict[Size, Source]) -> None:
-    """Accuracy of a finished run at other resolutions, kept in its folder; None where its kind does not allow it."""
+    """Measure a finished run at other resolutions, saved in its folder; None where its positions do not allow it."""
     file = folder / "resolutions.json"
     held: dict[str, float | None] = json.loads(file.read_bytes()) if file.is_file() else {}
     missing = {image: test for image, test in tests.items() if str(image) not in held}
@@ -192,14 +192,14 @@ def _spreads(experiment: Experiment, runs: list[Run], test: Source) -> dict[str,
 
 
 def _untrained(job: Job) -> float | None:
-    """The control: the very table that the run began with."""
+    """Return the control: the structure of the run's initial table."""
     reseed("weights", job.recipe.seed)
     return structure_of(build(job.config)).get("position_structure")
 
 
 @torch.no_grad()
 def _tokens(run: Run, test: Source) -> float:
-    """Patches that an image becomes; of adaptive ones, the mean over some of the test images."""
+    """Return the patches per image; for adaptive patches, the mean over some test images."""
     config = run.job.config
     if not isinstance(config.embedding, Adaptive):  # type: ignore[union-attr]
         return float(config.grid.area)

@@ -1,4 +1,4 @@
-"""Does a table of positions know that the image has two dimensions?
+"""Measure whether a table of positions reflects the two dimensions of the image.
 
 Shapes: N patches of a grid, D width.
 """
@@ -30,7 +30,7 @@ def position_structure(table: Tensor, grid: Size) -> float:
 
 
 def structure_of(model: Model) -> dict[str, float]:
-    """A model's own, where it has a learned table."""
+    """Return the structure of a model's learned table, if it has one."""
     position = getattr(model, "position", None)
     if not isinstance(position, LearnedTable):
         return {}
