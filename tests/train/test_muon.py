@@ -90,5 +90,5 @@ def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path: Path):
 
 def test_compiling_without_a_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(VitrailError, match="no no-such-compiler; install one"):
+    with pytest.raises(VitrailError, match="no-such-compiler is not installed; install one"):
         begin(tmp_path, MUON.but(compile=True))
