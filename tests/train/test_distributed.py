@@ -66,4 +66,4 @@ def test_the_weights_of_a_sharded_run_are_whole(runs: Path):
 def test_while_another_training_is_under_way_every_process_is_refused(runs: Path):
     assert sorted(path.name for path in (runs / "refused").iterdir()) == [".lock", "0.txt", "1.txt"]
     assert "refused is in use by another process; wait until it ends" in (runs / "refused" / "0.txt").read_text()
-    assert "refused to the first process of this run" in (runs / "refused" / "1.txt").read_text()
+    assert "refused in the first process of this run" in (runs / "refused" / "1.txt").read_text()

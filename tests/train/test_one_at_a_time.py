@@ -112,4 +112,4 @@ def test_a_disk_without_locks_is_trained_on_and_said(tmp_path: Path, monkeypatch
     notes: list[str] = []
     monkeypatch.setattr(folder_module, "lock", no_locks)
     begin(tmp_path, SHORT, watch=lambda facts: notes.append(facts.get("note", "")))
-    assert any("has no locks: do not start a second training out" in note for note in notes)
+    assert any("has no locks: do not start a second run in it" in note for note in notes)
