@@ -11,7 +11,7 @@ from vitrail.studio.plans import Pair
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Guess", "class_name", "guess_of"]
+__all__ = ["Guess", "guess_of"]
 
 NAMED = 10
 
@@ -29,15 +29,13 @@ class Guess(BaseModel):
 
 def guess_of(logits: Tensor, labels: tuple[str, ...], image: Pair) -> Guess:
     """Return the prediction from the logits of one image; `image` is the size of the model's input."""
-    likely = logits.softmax(dim=-1).topk(min(NAMED, len(logits)))
+    from vitrail.checkpoint.classify import most_likely  # needs torch, which the studio loads on demand
+
+    likely = most_likely(logits, labels, NAMED)
     return Guess(
         image=image,
-        names=[class_name(index, labels) for index in likely.indices.tolist()],
-        probabilities=likely.values.tolist(),
+        names=[each.label for each in likely],
+        probabilities=[each.probability for each in likely],
         classes=len(logits),
         named=bool(labels),
     )
-
-
-def class_name(index: int, labels: tuple[str, ...]) -> str:
-    return labels[index] if labels else f"class {index}"

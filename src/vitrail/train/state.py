@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from vitrail.atomic import flush
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.errors import VitrailError, require
+from vitrail.train.distributed import read_shards, save_shards
 
 __all__ = ["KEPT", "Trained", "newest_state", "read_state", "save_state", "states", "sweep"]
 
@@ -78,8 +79,6 @@ def save_state(folder: Path, step: int, trained: Trained, *, rank: int = 0) -> P
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
         if sharded:
-            from vitrail.train.distributed import save_shards
-
             save_shards(tensors, temporary)
         elif rank == 0:
             with (temporary / FILE).open("wb") as file:
@@ -151,8 +150,6 @@ def read_state(path: Path, trained: Trained) -> None:
         held, _ = read_safetensors(path / FILE)
         trained.restore(held, str(path))
     else:
-        from vitrail.train.distributed import read_shards
-
         read_shards(trained.tensors(), path)
 
 

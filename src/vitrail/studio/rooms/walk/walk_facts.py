@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from vitrail.studio.formulas import Formula
-from vitrail.studio.guess import Guess, class_name, guess_of
+from vitrail.studio.guess import Guess, guess_of
 from vitrail.studio.plans import Pair
 
 if TYPE_CHECKING:
@@ -176,6 +176,8 @@ def prediction_of(walked: Walk, labels: tuple[str, ...]) -> Prediction | None:
     """Return logits, probabilities, and the prediction after every block; None for a model without a head."""
     if walked.head is None:
         return None
+    from vitrail.checkpoint.classify import class_name  # needs torch, which the studio loads on demand
+
     first = int(walked.logits.argmax())
     guess = guess_of(walked.logits, labels, walked.pixels.shape[1:])
     after_block = walked.lens.softmax(dim=1)
