@@ -53,7 +53,7 @@ class Description:
     family: str
     """Which of the dialect's tables of names the file follows."""
     variant: str
-    """Presets of the same shapes, which may differ in what shapes do not show; or that there is none."""
+    """Presets of the same shapes, or "no preset"; they may differ in fields that shapes do not show."""
     image: Size
     channels: int
     patch: Size
@@ -63,7 +63,7 @@ class Description:
     """The tokens before the patches, in order."""
     position: str
     convention: str
-    """What becomes of positions on another grid."""
+    """What happens to positions on another grid."""
     pool: str
     width: int | None
     """None for a model of stages, as depth and num_heads are: each stage has its own."""
@@ -73,7 +73,7 @@ class Description:
     """Stages of a pyramid or a mobile network, finest first; empty for a model of one width."""
     classes: int
     parameters: int
-    """What training changes: the statistics of batch norms are not counted."""
+    """Trainable parameters; batch-norm statistics are not counted."""
     dtypes: dict[str, int]
     """Values by type, statistics of batch norms included."""
     preprocessing: Preprocessing
@@ -83,7 +83,7 @@ class Description:
 
 
 def check(checkpoint: Checkpoint) -> Checks:
-    """Look at every value."""
+    """Check every value for NaN and infinity."""
     tensors = {**checkpoint.tensors, **checkpoint.extra}
     bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     # other tensors that are kept aside are a function of the config, or a masked part of one that is used
@@ -133,7 +133,7 @@ def describe(checkpoint: Checkpoint) -> Description:
 
 
 def few(names: Sequence[str], count: int = 4) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more
 
@@ -205,7 +205,7 @@ def _position(config: Config) -> str:
 
 
 def _variant(config: Config) -> str:
-    """Presets of the same shapes, their image, classes and what shapes do not show aside."""
+    """Return presets of the same shapes, ignoring image size, classes and fields that shapes do not show."""
     names = [name for name, preset in PRESETS.items() if _alike(preset, config)]
     return few(names) or "no preset"
 
@@ -231,6 +231,6 @@ def _alike(preset: Config, config: Config) -> bool:
 
 
 def _layers(config: ViTConfig) -> tuple[object, ...]:
-    """What fields that are otherwise set aside add to the weights."""
+    """Return which layers the ignored fields add to the weights."""
     norm, scale = config.final_norm != "none", config.layer_scale is not None
     return type(config.position), isinstance(config.pool, AttentionPool), norm, scale

@@ -19,7 +19,7 @@ __all__ = ["Drift", "ImageDrift", "measure_drift"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDrift:
-    """One image: the cosine of its vector before with the one after."""
+    """The cosine between one image's vectors before and after."""
 
     image: str
     cosine: float
@@ -36,11 +36,11 @@ class Drift:
     mean: float
     lowest: float
     failed: tuple[str, ...] = ()
-    """Files that gave no picture, each with its reason."""
+    """Files that could not be decoded, each with its error."""
 
 
 def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path]) -> Drift:
-    """Run both models on the same images. The whole picture is resized to each model's size, so both see the same."""
+    """Run both models on the same images, each resized whole to the model's size, so that both see the same."""
     require(len(images) > 0, "there are no images to measure on; give a folder that holds some")
     models = [_vectors_of(checkpoint) for checkpoint in (before, after)]
     found, failed = [], []

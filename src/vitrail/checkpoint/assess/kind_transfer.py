@@ -37,7 +37,7 @@ WIDTH, HEADS = 192, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Survival:
-    """One kind of position between two grids."""
+    """How one kind of position survives a change of grid."""
 
     kind: str
     place: float
@@ -63,7 +63,7 @@ def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) ->
 
 
 def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = None) -> Survival:
-    """The kind that a checkpoint has, with its trained weights."""
+    """Measure the checkpoint's own kind of position, with its trained weights."""
     config, tensors = checkpoint.config, checkpoint.tensors
     if not isinstance(config, ViTConfig):
         has = "no positions" if isinstance(config, MobileConfig) else "positions within windows, which stay"
@@ -133,7 +133,7 @@ def _relative(table: Tensor, old: Size, method: Method) -> Likeness:
 
 
 def _computed(modules: list[PositionModule], prefix: int) -> Likeness:
-    """What modules give the patches of any grid; those of several blocks side by side."""
+    """Return the features that the modules give the patches of a grid, concatenated over blocks."""
 
     @torch.no_grad()
     def carry(grid: Size) -> Tensor:

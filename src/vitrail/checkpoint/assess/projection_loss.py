@@ -21,7 +21,7 @@ CHANNEL_CORRELATION = 0.85
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionLoss:
-    """How far tokens of the resized projection are from the old ones', relative (root mean square), predicted."""
+    """Predicted relative RMS error of the resized projection's tokens."""
 
     old: Size
     new: Size

@@ -29,24 +29,24 @@ WORTH_SAYING = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A table that was carried to another grid."""
+    """A position table that was resampled to another grid."""
 
     name: str
     old: Size
     new: Size
     method: Method
     round_trip: float
-    """Relative error of the table after there and back: what the new grid does not hold."""
+    """Relative error of the table after resampling to the new grid and back."""
     agreement: float | None
-    """Correlation of similarity maps before and after, at nine places; None for relative biases."""
+    """Correlation of similarity maps before and after, at nine positions; None for relative biases."""
     bands: tuple[Band, ...] = ()
-    """What the method did to each band of the table's frequencies; none for relative biases."""
+    """The method's error in each frequency band of the table; empty for relative biases."""
     maps: tuple[SimilarityMap, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What surgery changed, and what that does."""
+    """What surgery changed, and the measured or predicted effect."""
 
     changes: Changes
     tables: tuple[TableChange, ...] = ()
@@ -54,13 +54,13 @@ class Report:
     filters: tuple[Tensor, Tensor] | None = None
     """The projection's filters before and after, (D, C, P, Q) each: for pictures."""
     notes: tuple[str, ...] = ()
-    """What a reader must know before relying on the result."""
+    """Caveats to read before relying on the result."""
     drift: Drift | None = None
-    """Measured on images, where there were any."""
+    """Drift measured on images, if images were given."""
 
 
 def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
-    """Judge an adaptation, `after, changes = adapt(before, …)`; with files of `images`, on these too."""
+    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files."""
     require(
         (changes.source, changes.target) == (before.config, after.config),
         "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
@@ -113,7 +113,7 @@ def _losses_in_words(tables: Sequence[TableChange], loss: ProjectionLoss | None)
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The report as JSON values; pictures are left out, sizes are "384x640"."""
+    """Return the report as JSON values, without pictures; sizes are written as "384x640"."""
     changes = report.changes
     return {
         "source": to_plain(changes.source),

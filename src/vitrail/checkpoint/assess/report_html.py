@@ -67,7 +67,7 @@ details summary { cursor: pointer; color: var(--soft); margin-top: 12px; }
 
 
 def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
-    """The whole page."""
+    """Return the whole HTML page."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_headline(report))}</p>',
@@ -167,7 +167,7 @@ def _biases(tables: list[TableChange]) -> str:
 
 
 def paired_filters(before: Tensor, after: Tensor, count: int = 12) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The strongest directions of the old projection, (D, C, P, Q), and the same directions of the new one."""
+    """Return the strongest directions of the old projection (D, C, P, Q) and the same directions of the new one."""
     directions = torch.linalg.svd(before.flatten(1).double(), full_matrices=False).U.T[:count]
     old, new = ((directions @ each.flatten(1).double()).unflatten(1, each.shape[1:]) for each in (before, after))
     return [(filter_picture(one.numpy()), filter_picture(other.numpy())) for one, other in zip(old, new, strict=True)]

@@ -26,35 +26,35 @@ FALL = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Frequencies between two shares of the finest that the old grid carries."""
+    """A band of frequencies, as shares of the finest frequency of the old grid."""
 
     low: float
     high: float
     energy: float
     """Share of the table's energy (its mean aside) in this band."""
     error: float
-    """On the new grid, relative to the band's own size."""
+    """Error on the new grid, relative to the band's energy."""
     round_trip: float
-    """After there and back, relative."""
+    """Relative error after resampling to the new grid and back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """One method between two grids."""
+    """The error of one method between two grids."""
 
     old: Size
     new: Size
     method: Method
     table: str
-    """What was carried: the known spectrum, or a trained table's name."""
+    """The table that was resampled: the known spectrum, or a trained table's name."""
     bands: tuple[Band, ...]
     error: float
-    """Relative, over all bands."""
+    """Relative error over all bands."""
     round_trip: float
 
 
 def simulate(old: Size, new: Size, method: Method, *, table: Tensor | None = None, bands: int = 4) -> Simulation:
-    """Carry a table, (old.area, D), or by default one whose power falls as 1/f², from one grid to another and back."""
+    """Resample a table (old.area, D) to another grid and back; the default table's power falls as 1/f²."""
     require(bands > 0, f"bands {bands} is not positive; give 1 or more")
     require(old.area > 1, f"a grid of {old} has no frequencies; give a larger one")
     index = _band_of_wave(old, bands)
@@ -140,7 +140,7 @@ def _distance(axes: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def _measured(table: Tensor, old: Size, new: Size, method: Method, index: Tensor, bands: int) -> Tensor:
-    """The same for one table, band by band and whole."""
+    """Return the same figures for one table, per band and overall."""
     rows, columns = (_basis(side) for side in old)
     waves = along_axes(table.double(), rows, columns)  # (k·l, D)
     waves[0] = 0

@@ -25,14 +25,14 @@ Settle = Callable[..., tuple[Config, Evidence]]
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What goes beside the weights."""
+    """The files written beside the weights."""
 
     prefix: str | None = None
-    """What stands before the model's names; None for what stood there."""
+    """The prefix of every name; None keeps the original prefix."""
     config: Mapping[str, Any] = field(default_factory=dict)
     processor: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What the one who loads it there should know."""
+    """Notes for the user who loads the file in that library."""
 
 
 def nothing_beside(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
@@ -40,38 +40,38 @@ def nothing_beside(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Wri
 
 
 def anything(config: Config) -> None:
-    """A family with no limits beyond its table."""
+    """Accept every config that the family's table can name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Models that one table of names covers."""
+    """A group of models that share one table of names."""
 
     name: str
     rows: tuple[Row, ...]
     anchor: str
-    """Their name of the patch projection. Whatever precedes this name is the prefix of every name."""
+    """The library's name of the patch projection. Whatever precedes it is the prefix of every name."""
     known: Callable[[Stored, str], Known]
-    """(stored, prefix) → what is known besides shapes."""
+    """(stored, prefix) → facts that the shapes do not show."""
     signs: Callable[[Stored, str], bool] = lambda stored, prefix: True
-    """Told the prefix that the anchor gave: is it this family?"""
+    """Return whether a file with this prefix belongs to the family."""
     spare: str = r"(?!)"
-    """Tensors, as an expression, that a model may have and that its vector does not depend on."""
+    """A regular expression for tensors that a model may have and that its vector does not depend on."""
     statistics: Statistics = HALF
     write: Callable[[Checkpoint, Mapping[str, Tensor]], Written] = nothing_beside
-    """(checkpoint, its tensors under the library's names) → what goes beside the weights."""
+    """(checkpoint, its tensors under the library's names) → the files written beside the weights."""
     needs: tuple[str, ...] = ()
-    """Our names of what its models always have."""
+    """vitrail's names of tensors that every model of the family has."""
     refuse: Callable[[Config], str | None] = anything
-    """Why a config cannot be written, beyond what its table has no names for."""
+    """Return why a config cannot be written, apart from tensors that the table cannot name; None if it can."""
     constants: Callable[[Config], dict[str, Tensor]] = lambda config: {}
-    """Tensors that the library stores and a config determines, by their name without prefix."""
+    """Tensors that the library stores although the config determines them, by name without prefix."""
     loose: frozenset[str] = frozenset()
-    """Fields that the library takes as arguments, so that a file need not agree on them."""
+    """Fields that the library takes as arguments, so a file may differ in them."""
     settle: Settle = settle
 
     def prefix_in(self, stored: Stored) -> str | None:
-        """What stands before the names, if this is the family."""
+        """Return the prefix of the names if the file belongs to this family, otherwise None."""
         found = [
             name.removesuffix(self.anchor)
             for name in stored.tensors
@@ -90,19 +90,19 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A library's way of naming and storing models."""
+    """How a library names and stores models."""
 
     name: str
     families: tuple[Family, ...]
     directory: bool = False
-    """Written as a directory with the config beside the weights."""
+    """Whether a model is written as a folder with the config beside the weights."""
     tells_all: bool = False
-    """Its files carry vitrail's config, so that nothing has to be read from names and shapes."""
+    """Whether files contain vitrail's config, so that names and shapes need not be interpreted."""
     suffix: str = ".safetensors"
-    """The ending that its files usually have."""
+    """The usual file suffix."""
     preprocessing: Callable[[Stored, Family, Size], Preprocessing]
     foreign: Callable[[Stored], str | None] = lambda stored: None
-    """Why a file with this library's config is none of its families; None where it has no such config."""
+    """Return why a file with this library's config belongs to none of its families; None if it has no such config."""
 
     def family(self, name: str) -> Family | None:
         return next((family for family in self.families if family.name == name), None)

@@ -68,7 +68,7 @@ def _known(position: Position, eps: float) -> Callable[[Stored, str], Known]:
 
 
 def _known_dinov2(stored: Stored, prefix: str) -> Known:
-    """With registers came antialiasing, and the offset of 0.1 went."""
+    """Models with registers resize positions with antialiasing and without the offset of 0.1."""
     convention = "timm" if f"{prefix}register_tokens" in stored.tensors else "dinov2"
     return _known(Learned(prefix="cls", convention=convention), 1e-6)(stored, prefix)
 

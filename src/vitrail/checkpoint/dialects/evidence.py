@@ -44,21 +44,21 @@ FIXED_TABLE = "+position.table"
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known of a model besides its shapes. `fields` are ViTConfig's, and "activation" is the MLP's."""
+    """Facts about a model that its shapes do not show. `fields` are ViTConfig's; "activation" is the MLP's."""
 
     source: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     image: Size | None = None
     sizes: Sizes = Sizes()
-    """What the dialect's transforms need to read the tensors."""
+    """Sizes that the dialect's transforms need."""
     assumed: tuple[str, ...] = ()
-    """Fields, or "activation", whose value is the usual one of the family and not shown by anything."""
+    """Fields, or "activation", that nothing in the file shows and that are set to the family's usual value."""
 
 
 def settle(
     tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
 ) -> tuple[ViTConfig, Evidence]:
-    """The config of our tensors. A table that turns out to hold fixed sines is moved to its "+" name."""
+    """Return the config of the renamed tensors. A position table that holds fixed sines moves to its "+" name."""
     fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
     sees_prefix = fields.pop("pool_prefix", False)
     twins = [
@@ -91,7 +91,7 @@ def settle(
 
 
 def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
-    """What was assumed, with the value that it was given."""
+    """Return the assumptions in words, each with its value."""
     values = {
         "activation": config.mlp.activation if isinstance(config.mlp, Mlp) else "silu in a gated MLP",
         "norm_eps": f"{config.norm_eps:g}",
@@ -102,7 +102,7 @@ def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
-    """The fields that names and shapes settle."""
+    """Return the fields that names and shapes determine."""
     projection = _need(tensors, "embedding.weight", 4)
     fc1, fc2 = _need(tensors, "blocks.0.mlp.fc1.weight", 2), _need(tensors, "blocks.0.mlp.fc2.weight", 2)
     hidden, activation = fc2.shape[1], known.fields.get("activation", "gelu")
@@ -155,7 +155,7 @@ def _depth(tensors: Mapping[str, Tensor]) -> int:
 
 
 def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """A preset of the same names and shapes, its patch, positions' grid and classes aside."""
+    """Return whether a preset has the same names and shapes, apart from patch, position grid and classes."""
     learned = isinstance(preset.position, Learned | SinCos2d)  # a fixed table may be stored as a learned one
     return (
         all(getattr(preset, name) == fields[name] for name in ("width", "depth", "prefix", "qk_norm", "embedding_norm"))
@@ -174,7 +174,7 @@ def _image(
     twins: list[tuple[str, ViTConfig]],
     from_image: Size | None,
 ) -> tuple[Size, str]:
-    """The image that the positions were made for, and what says so."""
+    """Return the image size that the positions were trained for, and the evidence for it."""
     if from_image is not None:
         return from_image, f"image {from_image} from the caller"
     if known.image is not None:
@@ -208,7 +208,7 @@ def _ambiguous(rows: int, prefix: Prefix, patch: Size) -> str:
 
 
 def _fits(table: Tensor, preset: ViTConfig) -> bool:
-    """The preset's own count of rows; for a model with registers also timm's, where no prefix token has one."""
+    """Return whether the table has the preset's number of rows, or timm's for registers (no rows for the prefix)."""
     grid, prefix = preset.grid, preset.prefix
     match preset.position:
         case Learned() as learned:
@@ -221,7 +221,7 @@ def _fits(table: Tensor, preset: ViTConfig) -> bool:
 
 
 def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size) -> Any:
-    """The position part, with its rows checked against the grid."""
+    """Return the position part after checking the table's rows against the grid."""
     grid = fit(image, fields["embedding"].patch, remainder="floor").grid
     stated = fields.get("position")
     if "blocks.0.attention.position.table" in tensors or isinstance(stated, RelativeBias):

@@ -64,7 +64,7 @@ MODEL_TYPES: list[str] = []
 
 
 def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored, str], bool]:
-    """By the config's model_type, or, without a config, by the names."""
+    """Match by the config's model_type, or by tensor names if there is no config."""
     MODEL_TYPES.extend(kind for kind in types if kind not in MODEL_TYPES)
 
     def signs(stored: Stored, prefix: str) -> bool:
@@ -85,7 +85,7 @@ def _square(config: Config) -> str | None:
 
 
 def _square_bias(config: Config) -> str | None:
-    """transformers reads the table of a grid that is not square with its sides swapped."""
+    """Refuse non-square grids: transformers reads their tables with height and width swapped."""
     assert isinstance(config, ViTConfig)
     if isinstance(config.position, RelativeBias) and config.grid.height != config.grid.width:
         return f"its relative biases are for square grids, and {config.grid} is not"
@@ -93,7 +93,7 @@ def _square_bias(config: Config) -> str | None:
 
 
 def _swiglu_width(config: Config) -> str | None:
-    """DINOv2 computes its gated width from the model's and has no field for another."""
+    """Refuse other gated widths: DINOv2 computes its own from the model's width and has no field for it."""
     assert isinstance(config, ViTConfig)
     due = (int(4 * config.width * 2 / 3) + 7) // 8 * 8
     if gated(config) and config.mlp.width != due:
@@ -242,7 +242,7 @@ def _classifier(
     spare: str = SPARE,
     **options: Any,
 ) -> Family:
-    """A plain model with a layer "classifier" on its tokens; `nested` where the vision tower's config is inside."""
+    """A plain model with a "classifier" layer; `nested` if the vision tower's config is nested in the file's."""
     return replace(
         plain,
         name=f"{plain.name}_classifier",

@@ -111,7 +111,7 @@ OF_BOTH = frozenset({"logit_scale_init_value", "projection_dim", "initializer_fa
 
 
 def vision_part(stored: Stored) -> JsonConfig:
-    """The vision tower's config, every key of it understood; a model of image and text has it inside."""
+    """Return the vision tower's config after checking every key; models of image and text nest it."""
     said = JsonConfig(stored.config)
     if "vision_config" in said:
         said.understand(LIBRARY | GENERATION | BESIDE_VISION | OF_BOTH, ONLY)
@@ -132,7 +132,7 @@ def activation_of(config: JsonConfig, default: str) -> Activation:
 
 
 def common_fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What every model type's config says in the same words."""
+    """Return the fields that all model types write in the same way."""
     config = _vit(checkpoint)
     image, patch = config.image, config.patch
     require(
@@ -159,7 +159,7 @@ def _vit(checkpoint: Checkpoint) -> ViTConfig:
 
 
 def labels(classes: int, origin: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Names of classes: those that came with the model where they still fit, then those that are known."""
+    """Return class names: those that came with the model if they still fit, otherwise the checkpoint's labels."""
     kept = origin.get("id2label")
     if not classes or (isinstance(kept, Mapping) and len(kept) == classes):
         return {}
@@ -278,7 +278,7 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
 
 
 def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A processor that does what `preprocessing` says; a crop of a non-square image is squashed to its size."""
+    """Return the processor config for a `Preprocessing`; a crop to a non-square size becomes a plain resize."""
     steps = checkpoint.preprocessing
     image = checkpoint.config.image
     size: dict[str, Any] = {"height": image.height, "width": image.width}

@@ -23,7 +23,7 @@ LEARNED = Learned(convention="huggingface")
 def known(
     position: Position | None, *, eps: float = 1e-12, activation: str = "gelu", **fields: Any
 ) -> Callable[[Stored, str], Known]:
-    """What config.json says, with the model type's own defaults where it does not."""
+    """Return the fields of config.json, completed by the model type's defaults."""
 
     def read(stored: Stored, prefix: str) -> Known:
         said = vision_part(stored)

@@ -13,7 +13,7 @@ __all__ = ["JsonConfig"]
 
 
 class JsonConfig:
-    """A JSON object; a key that is missing or null was not said, and gives the default."""
+    """Typed access to a JSON object; a missing or null key gives the default."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self.values, self.where = values, where
@@ -49,7 +49,7 @@ class JsonConfig:
         return tuple(float(each) for each in value)
 
     def size(self, key: str) -> Size | None:
-        """224, or [height, width]; of three numbers, as timm has them, the last two."""
+        """Read 224 or [height, width]; of three numbers, as in timm's input_size, use the last two."""
         if key not in self:
             return None
         value = self.values[key]
@@ -80,7 +80,7 @@ class JsonConfig:
         return JsonConfig(self._typed(key, {}, dict, "an object"), f"{self.where}, {key}")
 
     def first(self, key: str) -> str:
-        """The first of a list of names; "" where there is none."""
+        """Return the first of a list of names, or "" if there is none."""
         names = self._typed(key, [], list, "a list of names")
         return names[0] if names and isinstance(names[0], str) else ""
 

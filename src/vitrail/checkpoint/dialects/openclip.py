@@ -54,7 +54,7 @@ POOLS: Mapping[str, Pool] = {"tok": ClsPool(), "avg": MeanPool()}
 
 
 def _known(stored: Stored, prefix: str) -> Known:
-    """OpenAI's files carry their input size as a tensor; its heads are 64 wide and its activation was the quick one."""
+    """Return what OpenAI's files imply: the input size is a tensor, heads are 64 wide, the activation is quick_gelu."""
     fields: dict[str, Any] = {"norm_eps": 1e-5, "activation": "gelu", "position": Learned(convention="timm")}
     width = stored.tensors[f"{prefix}conv1.weight"].shape[0]
     if "model_cfg" in stored.config:
@@ -117,7 +117,7 @@ def _refuse(config: Config) -> str | None:
 
 
 def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
-    """open_clip_config.json, where the file came with one: image, patch and outputs may have changed since."""
+    """Update the open_clip_config.json that came with the file: image, patch and outputs may have changed."""
     if checkpoint.dialect != "openclip":
         return Written(prefix="visual.")
     config, origin = checkpoint.config, checkpoint.origin

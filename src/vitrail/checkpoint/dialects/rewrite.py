@@ -20,7 +20,7 @@ __all__ = ["fixed_table", "rewrites"]
 
 
 def rewrites(checkpoint: Checkpoint) -> Iterator[tuple[Checkpoint, tuple[str, ...]]]:
-    """The checkpoint itself, then its equivalents, the least changed first, each with what was done."""
+    """Yield the checkpoint and its equivalents, least changed first, each with a description of the change."""
     yield checkpoint, ()
     config = checkpoint.config
     if not isinstance(config, ViTConfig):
@@ -43,7 +43,7 @@ Rewritten = tuple[Checkpoint, str] | None
 
 
 def fixed_table(config: ViTConfig, position: SinCos2d) -> torch.Tensor:
-    """(prefix + N, D) as it is stored: a prefix token's row is zero."""
+    """Return the table as stored, (prefix + N, D), with zero rows for the prefix."""
     table = sincos_2d(config.grid, config.width, position)
     return torch.cat([table.new_zeros(config.prefix.count, config.width), table])
 
@@ -57,7 +57,7 @@ def _bake_sines(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
 
 
 def _fold_positions(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
-    """A prefix token's position is added to the same vector every time: add it once and for all."""
+    """Add each prefix token's position row to the token itself, which gives the same sums."""
     if not isinstance(config.position, Learned):
         return None
     rows = checkpoint.tensors["position.table"].shape[0] - config.grid.area

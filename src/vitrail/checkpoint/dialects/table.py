@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a transform needs and a shape may not show."""
+    """Sizes that a transform needs and that shapes may not show."""
 
     num_heads: int = 1
     patch: Size = Size(1, 1)
@@ -60,7 +60,7 @@ Change = Callable[[list[Tensor], Sizes, int], list[Tensor]]
 
 @dataclass(frozen=True)
 class Transform:
-    """Tensors under the right-hand names → tensors under the left-hand ones, and back; told how many are wanted."""
+    """A conversion from the library's tensors to vitrail's and back; it is given the number of tensors to return."""
 
     read: Change
     write: Change
@@ -123,13 +123,13 @@ def always(config: Config) -> bool:
 
 
 def never(config: Config) -> bool:
-    """For names that are read, and written only where they came from."""
+    """Marks names that are read, and written back only to the file's own dialect."""
     return False
 
 
 @dataclass(frozen=True)
 class Row:
-    """Tensors of ours, tensors of theirs, what lies between, and which configs are written by this row."""
+    """vitrail's names, the library's names, the transform between them, and the configs that have this row."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -140,7 +140,7 @@ class Row:
 def both(
     ours: str, *theirs: str, transform: Transform = SAME, when: Callable[[Config], bool] = always
 ) -> tuple[Row, Row]:
-    """The rows of a layer's weight and of its bias."""
+    """Return the two rows of a layer: weight and bias."""
     weight, bias = (
         Row((f"{ours}.{part}",), tuple(f"{name}.{part}" for name in theirs), transform, when)
         for part in ("weight", "bias")
@@ -151,7 +151,7 @@ def both(
 def read_rows(
     rows: tuple[Row, ...], tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Their tensors → ours (those kept aside under their "+" name), and what no row names."""
+    """Convert the library's tensors to vitrail's (extras under "+" names); return unmatched names too."""
     ours: dict[str, Tensor] = {}
     rest = dict(tensors)
     for row in rows:
@@ -191,7 +191,7 @@ def write_rows(
     sizes: Sizes,
     config: Config,
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Our tensors, and those kept aside → theirs, and the names of ours that no row has a place for."""
+    """Convert vitrail's tensors and extras to the library's; also return the names that no row can write."""
     theirs: dict[str, Tensor] = {}
     rest = dict.fromkeys(tensors)
     available = {**kept, **tensors}

@@ -53,7 +53,7 @@ def _fields(architecture: Architecture, given: Mapping[str, Any], names: frozens
 
 
 def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known:
-    """Weights alone: what all architectures of these shapes agree on; where they don't, the caller is asked."""
+    """Return what all architectures of these shapes agree on; raise an error that asks the user where they differ."""
     shapes = {name: tuple(stored.tensors[prefix + name].shape) for name in names}
     alike = architectures_of(shapes)
     candidates = [each for each in alike if _has_rows(each, shapes)] or alike
@@ -85,7 +85,7 @@ def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known
 
 
 def _has_rows(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Do the positions have as many rows as this architecture's own image gives?"""
+    """Return whether the position table has the rows of this architecture's own image size."""
     if "pos_embed" not in shapes:
         return True
     patch = Size(*shapes["patch_embed.proj.weight"][2:])
@@ -95,7 +95,7 @@ def _has_rows(architecture: Architecture, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _usual_fields(stored: Stored, prefix: str, names: frozenset[str]) -> dict[str, Any]:
-    """What most of timm's models have where neither a config nor a known shape says it."""
+    """Return the usual values of timm's models, for weights without a config and of unknown shape."""
     dinov3 = "pos_embed" not in names and _is_dinov3(stored, prefix)
     clip = "norm_pre.weight" in names
     arguments: dict[str, Any] = {"norm_layer": "LayerNorm(eps=1e-05)"} if dinov3 or clip else {}
@@ -123,7 +123,7 @@ def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
 
 
 def _is_dinov3(stored: Stored, prefix: str) -> bool:
-    """CLS, four registers, no table: of the models without a config, only DINOv3's have these."""
+    """Match CLS, four registers and no table: among models without a config, only DINOv3 has these."""
     registers = stored.tensors.get(f"{prefix}reg_token")
     return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
 
@@ -137,7 +137,7 @@ def _has(*names: str) -> Any:
 
 
 def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
-    """timm's config.json: the one that the file came with, or one for the architecture that this model is."""
+    """Return timm's config.json: the file's own, or one for the matching architecture."""
     config, origin = checkpoint.config, checkpoint.origin if checkpoint.dialect == "timm" else {}
     arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
     if origin:
@@ -164,12 +164,12 @@ def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
 
 
 def _call(arguments: Mapping[str, Any]) -> str:
-    """Arguments as Python writes them."""
+    """Write arguments as Python literals."""
     return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v}" for key, v in arguments.items())
 
 
 def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """The architecture of these names and shapes whose hidden fields are the config's too."""
+    """Return the architecture with these names and shapes that also agrees in fields that shapes do not show."""
     ours: dict[str, Any] = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool}
     if isinstance(config.mlp, Mlp):
         ours["activation"] = config.mlp.activation
@@ -198,7 +198,7 @@ def _pretrained(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _changeable(config: Config, family: str) -> dict[str, Any]:
-    """The arguments that surgery may have changed."""
+    """Return the arguments that surgery may have changed."""
     if not isinstance(config, ViTConfig):
         return {"img_size": list(config.image)} if isinstance(config, PyramidConfig) else {}
     patch = config.patch
@@ -218,7 +218,7 @@ def _changeable(config: Config, family: str) -> dict[str, Any]:
 
 
 def _pooling(config: ViTConfig) -> dict[str, Any]:
-    """VisionTransformer's own words for what is read, and where the last norm stands."""
+    """Return VisionTransformer's arguments for pooling and for the place of the final norm."""
     pool = next((name for name, pool in POOLS.items() if pool == config.pool), "map")
     sees_prefix = isinstance(config.pool, AttentionPool) and config.pool.prefix
     return {
@@ -230,7 +230,7 @@ def _pooling(config: ViTConfig) -> dict[str, Any]:
 
 
 def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """What timm's class takes, where none of its architectures has this shape."""
+    """Return the class's arguments for a shape that none of its architectures has."""
     gated, prefix = isinstance(config.mlp, SwiGLU), config.prefix
     wanted: dict[str, Any] = {
         "img_size": tuple(config.image),
@@ -270,7 +270,7 @@ OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1":
 
 
 def _refuse(config: Config) -> str | None:
-    """What timm's VisionTransformer ties together."""
+    """Refuse combinations that timm's VisionTransformer cannot express."""
     if not isinstance(config, ViTConfig):
         return "it is a plain Vision Transformer"
     position, registers = config.position, config.prefix.registers

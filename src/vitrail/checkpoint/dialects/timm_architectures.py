@@ -30,16 +30,16 @@ BY_IMAGE_OR_TASK = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One of timm's names."""
+    """timm's name of the architecture."""
 
     name: str
     kind: str
-    """The class in timm."""
+    """The class in timm that builds it."""
     image: Size
     shapes: str
-    """The digest of its tensors' names and shapes."""
+    """A digest of its tensors' names and shapes."""
     arguments: Mapping[str, Any]
-    """What differs from the class's defaults."""
+    """Arguments that differ from the class's defaults."""
 
 
 def architecture_named(name: str) -> Architecture:
@@ -55,7 +55,7 @@ def architecture_named(name: str) -> Architecture:
 
 
 def architectures_of(shapes: Mapping[str, Sequence[int]]) -> list[Architecture]:
-    """Those whose tensors have these names and shapes, the ones that depend on image and task aside."""
+    """Return the architectures with these names and shapes, ignoring tensors that depend on image size or task."""
     digest = shape_digest(shapes)
     alike = [each for each in _table().values() if each.shapes == digest]
     return sorted(alike, key=lambda each: (not each.name.startswith("vit_"), each.name))

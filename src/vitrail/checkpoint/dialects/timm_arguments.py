@@ -72,7 +72,7 @@ POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPo
 
 
 def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str, Any]:
-    """The fields of a model of timm's class `kind` with these arguments; `tensors` are its names, without a prefix."""
+    """Return the fields of timm's class `kind` with these arguments; `tensors` are names without prefix."""
     rotary = said.flag("use_rot_pos_emb", False)
     only = {**ONLY, **(ROTARY if rotary else {})}
     said.understand(READ | SHOWN | NO_EFFECT | (frozenset() if rotary else ROTARY.keys() | {"ref_feat_shape"}), only)

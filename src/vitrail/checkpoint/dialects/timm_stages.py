@@ -35,7 +35,7 @@ SWIN_ROWS = (
 
 
 def _conv_norm(ours: str, theirs: str) -> tuple[Row, ...]:
-    """A convolution and its batch norm, statistics included."""
+    """Return the rows of a convolution and its batch norm, with running statistics."""
     return (
         Row((f"{ours}.conv.weight",), (f"{theirs}.conv.weight",)),
         *(
