@@ -77,5 +77,5 @@ def about(kind: str, position: Position | None, asked: Question) -> str:
     if kind != "own" and is_learned(position):
         return f"{text} Here it is untrained, and therefore random."
     if kind == "own" and asked.weights == DEFAULT:
-        return f"{text} This one was initialised with 2D sines, so its structure is only partly learned."
+        return f"{text} This one was initialised with 2D sines."
     return text
