@@ -57,7 +57,7 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
                 config = _vit(random)
             config = _varied(later, config)
             workload = replace(_workload(random, config), library=library)
-            refused = "PyTorch refuses" in memory(config, workload).note
+            refused = "PyTorch cannot train" in memory(config, workload).note
         except VitrailError:
             continue
         if refused:
