@@ -33,10 +33,9 @@ __all__ = [
 ]
 
 # Variants with equal words differ only on another grid, which this room does not draw: the first of them is shown.
-POSITIONS: dict[str, Position] = {
-    re.sub("[^a-z0-9]+", "_", each.describe().words.lower()): each for each in reversed(position_variants())
-}
-POSITIONS = dict(reversed(POSITIONS.items()))
+POSITIONS: dict[str, Position] = {}
+for _variant in position_variants():
+    POSITIONS.setdefault(re.sub("[^a-z0-9]+", "_", _variant.describe().words.lower()), _variant)
 
 
 def is_learned(position: Position) -> bool:
