@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
-PAGE := src/vitrail/studio/static/index.html
+PAGE := src/vitrail/server/static/index.html
 MODULES := web/node_modules/.ready
 TYPES := web/src/generated/api.ts
 # the machine's Node comes first; .venv/bin has one where there is none
@@ -55,9 +55,9 @@ $(PAGE): $(TYPES) $(MODULES) web/index.html web/vite.config.ts web/tsconfig.json
 	$(NODE) npm --prefix web run --silent build
 
 # The page's types, from the server's own schema: what Python renames, the page's check finds.
-$(TYPES): $(MODULES) $(shell find src/vitrail/studio -name '*.py')
+$(TYPES): $(MODULES) $(shell find src/vitrail/server -name '*.py')
 	mkdir -p $(@D)
-	$(BIN)/python -m vitrail.studio.schema > $(@D)/api.json
+	$(BIN)/python -m vitrail.server.schema > $(@D)/api.json
 	$(NODE) npm --prefix web run --silent types > /dev/null
 
 # Not `npm ci`: it wants an optional package's every platform in the lock, and a registry may carry only its own.
@@ -73,4 +73,4 @@ browser: # the tests drive a real Chromium; a fresh machine gets it from its own
 	  || { echo "the studio's tests need chromium; install it, then run make test again"; exit 1; }
 
 clean: ## remove what set-up and tests made
-	rm -rf .venv web/node_modules web/src/generated src/vitrail/studio/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv web/node_modules web/src/generated src/vitrail/server/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -40,15 +40,15 @@ from vitrail.checkpoint.pixels import prepare
 from vitrail.checkpoint.preprocessing import HALF
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
-from vitrail.embed.engines.adaptive import AdaptiveEngine
-from vitrail.embed.engines.engine import LeanEngine, PlainEngine, agreement, build_engine
-from vitrail.embed.engines.int8 import IntegerPatches
-from vitrail.embed.engines.pack import PackedEngine
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import tokens_saved
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
 from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.adaptive import AdaptiveEngine
+from vitrail.vectors.engines.engine import LeanEngine, PlainEngine, agreement, build_engine
+from vitrail.vectors.engines.int8 import IntegerPatches
+from vitrail.vectors.engines.pack import PackedEngine
 
 SECTIONS = ("forward", "patch", "decode", "packed", "fewer")
 
@@ -158,7 +158,7 @@ def other_runtimes(
     import openvino
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from vitrail.embed.engines.export import export
+    from vitrail.vectors.engines.export import export
 
     found: dict[str, Callable[[np.ndarray], object]] = {}
     settings = onnxruntime.SessionOptions()

@@ -37,12 +37,12 @@ from vitrail.nn.build import build
 from vitrail.parts import Mlp
 from vitrail.plan import ledger
 from vitrail.presets import preset
-from vitrail.train.batches import Batches, measured
-from vitrail.train.folder import RunFolder
-from vitrail.train.job import DataFacts, Job
-from vitrail.train.loop import train
-from vitrail.train.prepare import read_recipe
-from vitrail.train.recipe import Recipe
+from vitrail.training.batches import Batches, measured
+from vitrail.training.folder import RunFolder
+from vitrail.training.job import DataFacts, Job
+from vitrail.training.loop import train
+from vitrail.training.prepare import read_recipe
+from vitrail.training.recipe import Recipe
 
 BATCH = 64
 

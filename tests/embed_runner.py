@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from embedding import gated_decoder
-from vitrail.embed.embed import embed
-from vitrail.embed.job.cluster import RayCluster
-from vitrail.embed.job.run import LocalCrew, Progress
-from vitrail.embed.job.worker import WorkerOptions
+from vitrail.vectors.embed import embed
+from vitrail.vectors.job.cluster import RayCluster
+from vitrail.vectors.job.run import LocalCrew, Progress
+from vitrail.vectors.job.worker import WorkerOptions
 
 
 def watch(progress: Progress) -> None:

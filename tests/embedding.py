@@ -19,11 +19,11 @@ from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.write import save
 from vitrail.config import ViTConfig
-from vitrail.embed.job.options import Options
-from vitrail.embed.job.plan import Plan, freeze, read_plan
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches
+from vitrail.vectors.job.options import Options
+from vitrail.vectors.job.plan import Plan, freeze, read_plan
 
 __all__ = [
     "CONFIG",

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from training import CONFIG, RICH, job_of, shapes
+from small_runs import CONFIG, RICH, job_of, shapes
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
-from vitrail.train.distributed import World, world_of
-from vitrail.train.finish import finish
-from vitrail.train.folder import RunFolder
-from vitrail.train.loop import train
+from vitrail.training.distributed import World, world_of
+from vitrail.training.finish import finish
+from vitrail.training.folder import RunFolder
+from vitrail.training.loop import train
 
 RECIPE = RICH
 STILL = CONFIG.but(dropout=0.0, drop_path=0.0)

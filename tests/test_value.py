@@ -24,7 +24,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Shard, Workload
 from vitrail.rules import Range, number
-from vitrail.train.recipe import Recipe, recipe_from_text
+from vitrail.training.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
 

@@ -5,7 +5,7 @@ export default defineConfig({
   base: './',
   plugins: [svelte()],
   build: {
-    outDir: '../src/vitrail/studio/static',
+    outDir: '../src/vitrail/server/static',
     emptyOutDir: true,
     // a strict content policy allows neither inline scripts nor data: modules
     modulePreload: false,

@@ -1,7 +1,7 @@
 """vitrail: the workbench for the front end of Vision Transformers.
 
-Configs and their parts are imported eagerly. Names that need torch are loaded on first use, so `import vitrail` does
-not import torch.
+Configs and their parts are imported eagerly. Everything else is loaded on first use, functions and rooms alike
+(`vitrail.plan`, `vitrail.look`, `vitrail.nn` …), so that `import vitrail` imports no torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .parts import *
 from .presets import PRESETS, preset
 
 if TYPE_CHECKING:
+    from . import checkpoint, data, images, look, nn, plan, training, vectors
     from .checkpoint.assess.report import assess
     from .checkpoint.checkpoint import Checkpoint
     from .checkpoint.preprocessing import Preprocessing
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .nn.positions import sinusoidal_2d
     from .nn.remainder import pad_batch
     from .nn.vit import ViT
+    from .training.runs import train
 
 __all__ = [
     "PRESETS",
@@ -52,7 +54,9 @@ __all__ = [
     "save",
     "sinusoidal_2d",
     "synthesize_image",
+    "train",
 ]
+__all__ += ["checkpoint", "data", "images", "look", "nn", "plan", "training", "vectors"]  # rooms
 __all__ += config.__all__
 __all__ += parts.__all__
 
@@ -70,13 +74,16 @@ _ON_DEMAND = {
     "save": "checkpoint.write",
     "sinusoidal_2d": "nn.positions",
     "synthesize_image": "images.synthesize",
+    "train": "training.runs",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
-    return getattr(import_module(f"vitrail.{_ON_DEMAND[name]}"), name)
+    if name in _ON_DEMAND:
+        return getattr(import_module(f"vitrail.{_ON_DEMAND[name]}"), name)
+    if name in __all__:
+        return import_module(f"vitrail.{name}")
+    raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

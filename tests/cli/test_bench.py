@@ -12,9 +12,9 @@ from command import call
 from vitrail import parts
 from vitrail.checkpoint.read import CONFIG_KEY
 from vitrail.config import ViTConfig
-from vitrail.embed.engines.profile import SECTIONS
 from vitrail.geometry import Size
 from vitrail.nn.build import build
+from vitrail.vectors.engines.profile import SECTIONS
 
 SMALL = ViTConfig(
     image=Size(40, 56),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from command import call
-from training import RICH, begin, job_of
-from vitrail.train.job import write_job
+from small_runs import RICH, begin, job_of
+from vitrail.training.job import write_job
 
 
 def test_runs_are_compared_on_the_terminal_in_a_report_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

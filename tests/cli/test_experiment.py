@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import call
-from vitrail.train.experiments.catalogue import EXPERIMENTS
+from vitrail.training.experiments.catalogue import EXPERIMENTS
 
 
 def test_without_a_name_the_experiments_are_listed(capsys: pytest.CaptureFixture[str]):

@@ -9,8 +9,8 @@ from PIL import Image
 from command import call
 from embedding import frozen, photos, save_weights
 from vitrail.checkpoint.read import load
-from vitrail.embed.engines.engine import build_engine
-from vitrail.embed.job.shard import process_shard
+from vitrail.vectors.engines.engine import build_engine
+from vitrail.vectors.job.shard import process_shard
 
 
 @pytest.fixture(scope="module")

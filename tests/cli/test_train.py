@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from command import PATIENCE, call, until
-from training import CONFIG, losses, same_weights
+from small_runs import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
 from vitrail.data import fetch
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
-from vitrail.train.job import read_job
-from vitrail.train.recipe import Recipe
+from vitrail.training.job import read_job
+from vitrail.training.recipe import Recipe
 
 SCRIPT = Path(sys.executable).with_name("vitrail")
 

@@ -14,7 +14,7 @@ from vitrail.look.offsets import by_distance, by_offset
 from vitrail.look.positions import PositionSimilarity, position_similarity
 from vitrail.nn.vit import ViT
 from vitrail.parts import Mlp, Position
-from vitrail.train.experiments.structure import position_structure
+from vitrail.training.experiments.structure import position_structure
 
 GRID = Size(5, 7)
 

@@ -12,7 +12,7 @@ from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
 from vitrail.errors import require
 
 if TYPE_CHECKING:
-    from vitrail.embed.engines.profile import Profile
+    from vitrail.vectors.engines.profile import Profile
 
 __all__ = ["bench"]
 
@@ -50,8 +50,8 @@ def bench(
 
     from vitrail.checkpoint.read import load
     from vitrail.config import ViTConfig
-    from vitrail.embed.engines.engine import LeanEngine, build_engine
-    from vitrail.embed.engines.profile import profile
+    from vitrail.vectors.engines.engine import LeanEngine, build_engine
+    from vitrail.vectors.engines.profile import profile
 
     if chart is not None:
         from vitrail.charts.sheet import check_drawing

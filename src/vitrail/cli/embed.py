@@ -77,10 +77,10 @@ def embed(
         Keep int8's vectors even if they are far from float32's.
     """
     from vitrail.cli.embed_view import View
-    from vitrail.embed.embed import embed as run
-    from vitrail.embed.job.options import Options
-    from vitrail.embed.job.run import LocalCrew
-    from vitrail.embed.job.worker import WorkerOptions
+    from vitrail.vectors.embed import embed as run
+    from vitrail.vectors.job.options import Options
+    from vitrail.vectors.job.run import LocalCrew
+    from vitrail.vectors.job.worker import WorkerOptions
 
     options = Options(
         engine="int8" if engine == "int8" else "torch",
@@ -96,7 +96,7 @@ def embed(
     )
     crew = LocalCrew
     if engine == "ray" or address is not None:
-        from vitrail.embed.job.cluster import RayCluster
+        from vitrail.vectors.job.cluster import RayCluster
 
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers

@@ -10,12 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import count_text
-from vitrail.embed.engines.engine import Agreement
-from vitrail.embed.job.finish import failures
-from vitrail.embed.job.options import Options
-from vitrail.embed.job.part_files import Tally
-from vitrail.embed.job.plan import Plan
-from vitrail.embed.job.run import Progress
+from vitrail.vectors.engines.engine import Agreement
+from vitrail.vectors.job.finish import failures
+from vitrail.vectors.job.options import Options
+from vitrail.vectors.job.part_files import Tally
+from vitrail.vectors.job.plan import Plan
+from vitrail.vectors.job.run import Progress
 
 __all__ = ["View"]
 

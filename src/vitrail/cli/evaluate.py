@@ -41,9 +41,9 @@ def evaluate(
         if there are several sizes).
     """
     from vitrail.data.open import open_source
-    from vitrail.train.evaluate import evaluate_at
-    from vitrail.train.job import read_job
-    from vitrail.train.prepare import open_checkpoint
+    from vitrail.training.evaluate import evaluate_at
+    from vitrail.training.job import read_job
+    from vitrail.training.prepare import open_checkpoint
 
     if chart is not None:
         from vitrail.charts.sheet import check_drawing

@@ -50,7 +50,7 @@ def experiment(
     out
         Folder for reports and runs; experiments that share it share the runs that they have in common.
     """
-    from vitrail.train.experiments.catalogue import EXPERIMENTS, experiment_named
+    from vitrail.training.experiments.catalogue import EXPERIMENTS, experiment_named
 
     if name is None:
         if json:
@@ -66,9 +66,9 @@ def experiment(
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     from vitrail.atomic import write_file, write_json_file
     from vitrail.charts.sheet import check_drawing
-    from vitrail.train.experiments.draw import draw_experiment
-    from vitrail.train.experiments.report import experiment_json, experiment_markdown, experiment_rows
-    from vitrail.train.experiments.run import Stopped, run_experiment
+    from vitrail.training.experiments.draw import draw_experiment
+    from vitrail.training.experiments.report import experiment_json, experiment_markdown, experiment_rows
+    from vitrail.training.experiments.run import Stopped, run_experiment
 
     check_drawing()
     budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]

@@ -45,7 +45,7 @@ def export(
         Image, or folder of images, to compare on (default: drawn images).
     """
     from vitrail.checkpoint.read import load
-    from vitrail.embed.engines import export as work
+    from vitrail.vectors.engines import export as work
 
     checkpoint = load(weights)
     pixels, what = _pixels(checkpoint, images)

@@ -38,7 +38,7 @@ def probe(
     seed
         Seed of fresh weights.
     """
-    from vitrail.train.probe import probe as run
+    from vitrail.training.probe import probe as run
 
     found = run(model, data, image=image, limit=limit, neighbours=neighbours, seed=seed)
     if json:

@@ -48,10 +48,10 @@ def search(
     from vitrail.charts.contact_sheet import contact_sheet
     from vitrail.charts.raster import encode_png
     from vitrail.charts.sheet import check_path
-    from vitrail.embed.found import match_tile, original, query_tile
-    from vitrail.embed.job.part_files import require_arrow
-    from vitrail.embed.job.plan import read_plan
-    from vitrail.embed.search import embed_query, nearest, stored
+    from vitrail.vectors.found import match_tile, original, query_tile
+    from vitrail.vectors.job.part_files import require_arrow
+    from vitrail.vectors.job.plan import read_plan
+    from vitrail.vectors.search import embed_query, nearest, stored
 
     require_arrow()
     if out is not None:

@@ -40,7 +40,7 @@ def studio(
     # threads that spin between small kernels slow each other down on a busy machine, by a hundred times and more
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        from vitrail.studio.serve import serve
+        from vitrail.server.serve import serve
     except ModuleNotFoundError as error:
         raise VitrailError(f"the studio needs {error.name}; pip install 'vitrail[studio]'") from None
     serve(host=host, port=port, weights=weights or (), expose=expose, open_browser=not no_open, say=_say)

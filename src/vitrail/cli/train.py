@@ -86,7 +86,7 @@ def train(
         Also write TensorBoard events into the run's folder.
     """
     from vitrail.cli.train_view import View
-    from vitrail.train.runs import run
+    from vitrail.training import runs
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
@@ -98,7 +98,7 @@ def train(
     folder = out or resume
     assert folder is not None
     with View(folder, tensorboard=tensorboard) as view:
-        outcome = run(
+        outcome = runs.train(
             data,
             model or config,
             out=folder,

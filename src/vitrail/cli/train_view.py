@@ -12,8 +12,8 @@ from vitrail.cli.tables import bytes_text, count_text
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory
-from vitrail.train.job import Job
-from vitrail.train.loop import Outcome
+from vitrail.training.job import Job
+from vitrail.training.loop import Outcome
 
 __all__ = ["View"]
 

@@ -1,4 +1,4 @@
-/** Read frames of arrays; src/vitrail/studio/arrays.py describes the format. */
+/** Read frames of arrays; src/vitrail/server/arrays.py describes the format. */
 import type { Schemas } from './api';
 
 export type Plane = Schemas['Plane'] & { bytes: Uint8Array<ArrayBuffer> };

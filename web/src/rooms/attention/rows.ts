@@ -1,4 +1,4 @@
-/** Read rows of attention from frames (src/vitrail/studio/rooms/attention/attention_frames.py). */
+/** Read rows of attention from frames (src/vitrail/server/rooms/attention/attention_frames.py). */
 import type { Facts, Pair, Schemas } from '../../lib/api';
 import type { Frame, Plane } from '../../lib/frame';
 

@@ -1,1 +1,0 @@
-"""Embed any number of images, resumably: engines that run a model, jobs over folders, and search."""

@@ -1,0 +1,148 @@
+"""Access control: only the studio's own page may use the API.
+
+Every request is checked before anything else reads it:
+
+    Host             must be one of the names that the studio printed, which defeats DNS rebinding
+    Origin           must be the studio's own if the browser sends one
+    Sec-Fetch-Site   must be same-origin or none; another site may link to the page, but not to the API
+    token            required beyond loopback: first in the printed link, then in a cookie
+    body             at most 16 MiB, counted while it arrives, within a time limit
+
+There are no CORS headers, so no other origin can read a response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vitrail.server.errors import failure
+
+__all__ = ["HEADERS", "MAX_BODY", "Guard"]
+
+MAX_BODY = 16 * 2**20
+BODY_SECONDS = 30
+COOKIE = "vitrail"
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware that refuses foreign requests and adds security headers to every response."""
+
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None) -> None:
+        self.app, self.hosts, self.token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        refusal = self._refuse(scope)
+        body = b"" if refusal else await _body(scope, receive)
+        answer = refusal or (body if isinstance(body, Response) else None)
+        if answer is not None:
+            await answer(scope, receive, send_with_headers)
+            return
+        assert isinstance(body, bytes)
+        await self.app(scope, _replay(body, receive), send_with_headers)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        host, origin, site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
+        if len(headers.getlist("host")) != 1 or host not in self.hosts:
+            return failure(403, "this host name is not the studio's; use the link that it printed")
+        if origin is not None and origin != f"http://{host}":
+            return failure(403, "requests from another origin are refused; use the studio's own page")
+        is_link = (
+            scope["method"] == "GET"
+            and not path.startswith("/api/")
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
+        if site not in (None, "same-origin", "none") and not is_link:
+            return failure(403, "requests from another site are refused; use the studio's own page")
+        return None if self.token is None else self._admit(scope, headers)
+
+    def _admit(self, scope: Scope, headers: Headers) -> Response | None:
+        """Check the token: the link's token is stored as a cookie, and every later request must send that cookie."""
+        assert self.token is not None
+        query = parse_qsl(scope["query_string"].decode("latin-1"))
+        if _same(dict(query).get("token", ""), self.token) and scope["path"] == "/":
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            return answer
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        if cookie is None or not _same(cookie.value, self.token):
+            return failure(403, "a token is needed; use the link that the studio printed")
+        return None
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes | Response:
+    too_large = failure(413, f"the body is above {MAX_BODY // 2**20} MiB; shrink the image first")
+    length = Headers(scope=scope).get("content-length", "0")
+    if not length.isdecimal():
+        return failure(400, "content-length is not a number; leave it out")
+    if int(length) > MAX_BODY:
+        return too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return failure(400, "the body ended early; send it again")
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY:
+                    return too_large
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        return failure(408, f"the body took more than {BODY_SECONDS} seconds; send it again")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the whole body as one message, then forwards to the original."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

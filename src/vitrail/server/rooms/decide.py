@@ -1,0 +1,115 @@
+"""Room 9, decide: rank models for an application, images and a budget, with reasons."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from vitrail.geometry import Size
+from vitrail.images.measure import survey
+from vitrail.images.survey import Survey
+from vitrail.plan.advise import Decision, advise
+from vitrail.plan.guidance import Question as Asking
+from vitrail.plan.rank import measured, preset_of, rank
+from vitrail.server.controls import CardChoice, Pictured, choice, number
+from vitrail.server.plans import Pair, card_of
+from vitrail.server.session import Session, SessionDep, png
+
+__all__ = ["Question", "router"]
+
+router = APIRouter()
+
+
+class Question(CardChoice, Pictured):
+    application: Literal["classification", "medical", "satellite", "face", "detection", "mobile"] = choice(
+        "classification", label="Application", about="The kind of task"
+    )
+    input_side: int = number(
+        0, 0, 2048, step=32, unit="px", label="Model input", about="Side of a square input; 0: chosen by the advice"
+    )
+    object_side: int = number(
+        0, 0, 512, unit="px", step=4, label="Objects", about="Side of a typical object in the stored images; 0: unknown"
+    )
+    data_size: int = number(
+        50_000, 100, 100_000_000, scale="log", label="Training images", about="Number of labelled images"
+    )
+    images_per_second: int = number(
+        0, 0, 1000, step=5, label="Images per second", about="Required inference rate at batch 1; 0: no requirement"
+    )
+    measure: bool = choice(
+        False, label="Measure my image", about="Measure size, aspect ratio and detail of the current image"
+    )
+
+
+Asked = Annotated[Question, Query()]
+
+
+class Ranked(BaseModel):
+    """A model with a patch size; the score is the product of the factors."""
+
+    model: str
+    preset: str
+    """The preset of the same model size, whose image and patch sizes can be changed."""
+    patch: Pair
+    image: Pair
+    tokens: int
+    flops_forward: int
+    factors: dict[str, float]
+    score: float
+
+
+@router.get("/decide/ranking")
+def ranking(asked: Asked, session: SessionDep) -> list[Ranked]:
+    """Return every model and patch size that can be built and trained on the card, best first."""
+    candidates = session.once(("ranking", asked), lambda: rank(_question(asked, session)))
+    return [Ranked(**{**vars(each), "model": each.name, "preset": preset_of(each.model)}) for each in candidates]
+
+
+class Misfit(BaseModel):
+    """A case where a ViT is the wrong tool, or the wrong way to use one."""
+
+    name: str
+    why: str
+    instead: str
+
+
+class Answer(BaseModel):
+    model: str
+    tokens: int
+    precision: str
+    batch: int | None
+    accumulate: int | None
+    max_batch: int | None
+    decisions: list[Decision]
+    misfits: list[Misfit]
+    would_change: list[str]
+    survey: Survey | None
+
+
+@router.get("/decide")
+def decide(asked: Asked, session: SessionDep) -> Answer:
+    """Return the output of `vitrail advise --json`, without the ranking and the config."""
+    return session.once(("decide", asked), lambda: Answer(**advise(_question(asked, session)).to_json()))
+
+
+def _question(asked: Question, session: Session) -> Asking:
+    question = Asking(
+        application=asked.application,
+        image=Size.of(asked.input_side) if asked.input_side else None,
+        object_pixels=asked.object_side or None,
+        card=card_of(asked),
+        data_size=asked.data_size,
+        images_per_second=asked.images_per_second or None,
+    )
+    if not asked.measure:
+        return question
+    data = png(session.image(asked.image), 2**15)
+    return measured(question, lambda image: _survey(data, image))
+
+
+@lru_cache(maxsize=8)  # the other sliders repeat the same measurement
+def _survey(data: bytes, image: Size) -> Survey:
+    return survey([data], image=image)

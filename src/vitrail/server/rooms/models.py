@@ -1,0 +1,147 @@
+"""Room 7, models: presets side by side, in a table and a chart."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.plan.comparison import Compared, compared
+from vitrail.plan.fit import largest_batch
+from vitrail.plan.published import DOUBTS, MISQUOTE, Result, best
+from vitrail.presets import PRESETS
+from vitrail.server.controls import CardChoice, Work, choice, number
+from vitrail.server.plans import Pair, card_of, workload_of
+
+__all__ = ["Question", "router"]
+
+router = APIRouter()
+
+Axis = Literal[
+    "params", "flops_forward", "flops_train", "infer_peak_bytes", "train_peak_bytes", "tokens", "accuracy"
+]  # fmt: skip
+WORDS = {
+    "params": "parameters",
+    "flops_forward": "forward FLOPs",
+    "flops_train": "training FLOPs",
+    "infer_peak_bytes": "inference memory",
+    "train_peak_bytes": "training memory",
+    "tokens": "tokens",
+    "accuracy": "published top-1",
+}
+FAMILIES = {
+    "vit": ("ViT", ("Ti/", "S/", "B/", "L/", "H/", "g/", "G/")),
+    "deit": ("DeiT", ("deit-",)),
+    "dino": ("DINO, v2, v3", ("dino",)),
+    "language": ("CLIP and SigLIP", ("clip-", "siglip")),
+    "masked": ("MAE and BEiT", ("mae-", "beit-")),
+    "flexible": ("FlexiViT", ("flexivit-",)),
+    "small": ("Swin, MobileViT, thumbnails", ("swin-", "mobilevit-", "cifar", "fashion-mnist")),
+}
+
+
+class Question(Work, CardChoice):
+    family: Literal["vit", "deit", "dino", "language", "masked", "flexible", "small", "all"] = choice(
+        "vit",
+        label="Family",
+        about="The models to compare",
+        words={**{name: words for name, (words, _) in FAMILIES.items()}, "all": "all"},
+    )
+    same_side: int = number(
+        0,
+        0,
+        1024,
+        step=16,
+        unit="px",
+        label="Image side",
+        about="One image size for all models, rounded to what each accepts; 0: each model's own",
+    )
+    across: Axis = choice("flops_forward", label="x axis", about="The horizontal axis of the chart", words=WORDS)
+    up: Axis = choice("params", label="y axis", about="The vertical axis of the chart", words=WORDS)
+
+
+class Entry(BaseModel):
+    """One model. FLOPs are per image; bytes are for the whole batch on one device."""
+
+    model: str
+    family: str
+    image: Pair
+    grid: Pair
+    tokens: int
+    params: int
+    flops_forward: int
+    flops_train: int
+    macs_forward: int
+    infer_peak_bytes: int
+    train_peak_bytes: int
+    accuracy: float | None
+    """The best published top-1 accuracy on ImageNet-1k that is recorded."""
+    best: Result | None
+    published: tuple[Result, ...]
+
+
+class Answer(BaseModel):
+    models: list[Entry]
+    missing: list[str]
+    """Models that cannot take this image size, and why."""
+    words: dict[str, str]
+    """Labels of the axes."""
+    doubts: list[str]
+    """Remarks on published numbers that were not checked against their source."""
+    folklore: str
+
+
+@router.get("/models")
+def models(asked: Annotated[Question, Query()]) -> Answer:
+    """Return the models of a family, planned for the same workload."""
+    workload, entries, missing = workload_of(asked), [], []
+    for name in _chosen(asked.family):
+        try:
+            entries.append(_entry(_planned(name, _image(name, asked.same_side), workload)))
+        except VitrailError as error:
+            missing.append(f"{name}: {error}")
+    folklore = f"Often claimed: {MISQUOTE.about}, {MISQUOTE.said}. Correct: {MISQUOTE.true}; {MISQUOTE.why}."
+    return Answer(models=entries, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=folklore)
+
+
+@router.get("/models/batch")
+def batches(asked: Annotated[Question, Query()]) -> dict[str, int]:
+    """Return the largest batch per model that likely fits the card."""
+    workload, target, largest = workload_of(asked), card_of(asked), {}
+    for name in _chosen(asked.family):
+        image = _image(name, asked.same_side)
+        try:
+            config = PRESETS[name] if image is None else PRESETS[name].but(image=image)
+            largest[name] = largest_batch(config, workload, target)
+        except VitrailError:  # /models reports it
+            continue
+    return largest
+
+
+_planned = lru_cache(maxsize=512)(compared)  # sliders return to the same values often
+
+
+def _chosen(family: str) -> list[str]:
+    return [name for name in PRESETS if family in ("all", _family(name))]
+
+
+def _family(name: str) -> str:
+    """Return the family by the prefix of the name, "small" if none matches."""
+    return next((family for family, (_, starts) in FAMILIES.items() if name.startswith(starts)), "small")
+
+
+def _image(name: str, side: int) -> Size | None:
+    """Return the nearest image size that the model accepts, or None for its own."""
+    if side == 0:
+        return None
+    return Size(*(max(1, round(side / step)) * step for step in PRESETS[name].unit))
+
+
+def _entry(numbers: Compared) -> Entry:
+    top = best(numbers.model)
+    accuracy = None if top is None else top.accuracy
+    return Entry(**vars(numbers), family=_family(numbers.model), accuracy=accuracy, best=top)

@@ -1,0 +1,166 @@
+"""Every kind of position embedding, and how similar it makes the patches of a grid."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel
+
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.parts import Mlp, NoPosition, Patches, Position, RelativeBias, position_variants
+from vitrail.server.controls import Loaded, choice, number
+from vitrail.server.session import Session
+
+if TYPE_CHECKING:
+    from vitrail.look.offsets import ByOffset
+    from vitrail.look.positions import PositionSimilarity
+
+__all__ = [
+    "WORDS",
+    "Curve",
+    "Measured",
+    "Question",
+    "differs_by_head",
+    "grid_of",
+    "is_learned",
+    "measure_kind",
+    "plain_vit",
+    "position_of",
+]
+
+# Variants with equal words differ only on another grid, which this room does not draw: the first of them is shown.
+POSITIONS: dict[str, Position] = {}
+for _variant in position_variants():
+    POSITIONS.setdefault(re.sub("[^a-z0-9]+", "_", _variant.describe().words.lower()), _variant)
+
+
+def is_learned(position: Position) -> bool:
+    return ViTConfig(position=position).position_parameters > 0
+
+
+WORDS = {"own": "The model's own"} | {
+    key: each.describe().words[0].upper() + each.describe().words[1:] + (", untrained" if is_learned(each) else "")
+    for key, each in POSITIONS.items()
+}
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[tuple(WORDS)]
+MAX_PATCHES = 1400
+
+
+class Question(Loaded):
+    """Two kinds of position on one grid, and a patch of it."""
+
+    kind: Kind = choice("own", label="Positions", about="The kind on the left", words=WORDS)
+    other_kind: Kind = choice("2d_sines", label="Compare with", about="The kind on the right", words=WORDS)
+    grid_rows: int = number(8, 1, 40, label="Rows", about="Rows of patches; a learned table is resampled to the grid")
+    grid_columns: int = number(8, 1, 40, label="Columns", about="Columns of patches")
+    cell_row: int = number(2, 0, 39, label="Row of the patch", about="Row of the chosen patch, from 0")
+    cell_column: int = number(
+        3,
+        0,
+        39,
+        label="Column of the patch",
+        about="Column of the chosen patch, from 0",
+    )
+    position_layer: int = number(0, 0, 63, label="Layer", about="For positions that differ by layer; index from 0")
+    position_head: int = number(
+        -1, -1, 63, label="Head", about="For positions that differ by head; −1 is the mean of all heads"
+    )
+
+
+def grid_of(asked: Question) -> Size:
+    grid = Size(asked.grid_rows, asked.grid_columns)
+    require(grid.area <= MAX_PATCHES, f"a grid of {grid} has {grid.area:,} patches; use at most {MAX_PATCHES:,}")
+    return grid
+
+
+def position_of(kind: str, config: Config) -> Position | None:
+    """Return the position embedding of a kind; None for the windows of a pyramid."""
+    if kind != "own":
+        return POSITIONS[kind]
+    return config.position if isinstance(config, ViTConfig) else None
+
+
+def differs_by_head(position: Position | None) -> bool:
+    """Whether layers and heads have different positions, as the windows of a pyramid do."""
+    return position is None or (position.acts_on != "tokens" and is_learned(position))
+
+
+def plain_vit(config: Config, grid: Size, position: Position, session: Session, **changes: Any) -> ViTConfig:
+    """Return a ViT on a grid with the width and heads of the model; for a pyramid, those of the bundled model."""
+    base = config if isinstance(config, ViTConfig) else session.planned("default")
+    if isinstance(position, RelativeBias) and not base.prefix.count:
+        position = replace(position, prefix=False)
+    return ViTConfig(
+        image=grid,
+        embedding=Patches(patch=Size(1, 1)),
+        prefix=base.prefix,
+        pool=base.pool,
+        position=position,
+        width=base.width,
+        num_heads=base.num_heads,
+        **changes,
+    )
+
+
+class Curve(BaseModel):
+    """Similarity against distance, over all pairs of different patches."""
+
+    distances: list[int]
+    means: list[float]
+    spreads: list[float]
+    pairs: list[int]
+    correlation: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The similarities of one kind on a grid, and their statistics."""
+
+    similarity: PositionSimilarity
+    offsets: ByOffset
+    curve: Curve | None
+
+
+def measure_kind(kind: str, asked: Question, session: Session) -> Measured:
+    grid = grid_of(asked)
+    by_head = differs_by_head(position_of(kind, session.config(asked.weights)))
+    layer, head = (asked.position_layer, asked.position_head) if by_head else (0, -1)
+    key = ("positions", asked.weights, kind, grid, layer, head)
+
+    def measure() -> Measured:
+        from vitrail.look.offsets import by_distance, by_offset
+
+        similarity = _similarity(kind, asked.weights, session, grid, layer, head)
+        offsets = by_offset(similarity)
+        curve = None if similarity.grid.area == 1 else Curve(**asdict(by_distance(offsets)))
+        return Measured(similarity, offsets, curve)
+
+    return session.once(key, measure)
+
+
+def _similarity(kind: str, weights: str, session: Session, grid: Size, layer: int, head: int) -> PositionSimilarity:
+    import torch
+
+    from vitrail.look.positions import PositionSimilarity, position_similarity
+    from vitrail.nn.vit import ViT
+
+    config, chosen_head = session.config(weights), None if head < 0 else head
+    if position_of(kind, config) == NoPosition():  # equal tokens are equal at every position
+        measure = "q·k of equal tokens, over |q||k|"
+        return PositionSimilarity(values=torch.ones(*grid, *grid), kind="none", measure=measure)
+    if kind == "own":
+        model = session.subject("default", weights).model
+        similarity = position_similarity(model, grid=grid, layer=layer, head=chosen_head)
+    else:
+        plain = plain_vit(config, grid, POSITIONS[kind], session, depth=1, mlp=Mlp(width=1), classes=0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(layer)
+            similarity = position_similarity(ViT(plain), head=chosen_head)
+    return replace(similarity, values=similarity.values.float())

@@ -1,0 +1,157 @@
+"""Endpoints that all rooms share: the controls, the images, and the config as a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from vitrail.geometry import Size
+from vitrail.presets import PRESETS
+from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.server.guard import MAX_BODY
+from vitrail.server.pictures import ABOUT, PICTURES
+from vitrail.server.plans import Shape, described
+from vitrail.server.session import DEFAULT, Session, SessionDep, png
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+class Option(BaseModel):
+    """An option from one of the session's lists; a model also has its own image and patch sizes."""
+
+    value: str
+    words: str
+    about: str = ""
+    height: int | None = None
+    width: int | None = None
+    patch_height: int | None = None
+    patch_width: int | None = None
+
+
+class Controls(BaseModel):
+    controls: dict[str, Control]
+    rooms: dict[str, list[str]]
+    """The names of each room's parameters."""
+    config: list[str]
+    """The names of the parameters of /api/config."""
+    options: dict[str, list[Option]]
+    """The lists models, weights, images and cards."""
+    max_bytes: int
+    """The largest upload."""
+
+
+@router.get("/controls")
+def controls(session: SessionDep) -> Controls:
+    """Return every control with its range, unit and help, and the names of each room's controls."""
+    from vitrail.server.rooms import ROOMS
+
+    by_room = {name: controls_of(room.Question) for name, room in ROOMS.items()}
+    return Controls(
+        controls={name: control for group in (controls_of(Seen), *by_room.values()) for name, control in group.items()},
+        rooms={name: list(room) for name, room in by_room.items()},
+        config=list(Shape.model_fields),
+        options={
+            "models": [_model(name) for name in session.plannable],
+            "weights": [
+                Option(value=name, words="bundled: CIFAR-10" if name == DEFAULT else name) for name in session.weights
+            ],
+            "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
+            "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
+        },
+        max_bytes=MAX_BODY,
+    )
+
+
+def _model(name: str) -> Option:
+    config = PRESETS[name]
+    return Option(
+        value=name,
+        words=name,
+        height=config.image.height,
+        width=config.image.width,
+        patch_height=config.patch.height,
+        patch_width=config.patch.width,
+    )
+
+
+class Drawn(Group):
+    """The size of a model's input, padding included."""
+
+    height: int = Field(ge=1, le=8192)
+    width: int = Field(ge=1, le=8192)
+
+
+class Picture(BaseModel):
+    image: str
+    """The id of the image."""
+    height: int
+    width: int
+
+
+@router.post(
+    "/images",
+    openapi_extra={
+        "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def upload(request: Request, session: SessionDep) -> Picture:
+    """Store an image, sent as the raw body, and return its id and size."""
+    from starlette.concurrency import run_in_threadpool
+
+    name = await run_in_threadpool(session.add_image, await request.body())
+    return _picture(name, session)
+
+
+def _picture(name: str, session: Session) -> Picture:
+    height, width, _ = session.image(name).shape
+    return Picture(image=name, height=height, width=width)
+
+
+@router.get("/images/{image}")
+def about_image(image: str, session: SessionDep) -> Picture:
+    """Return the size of an image."""
+    return _picture(image, session)
+
+
+class Middle(BaseModel):
+    """A box in an image, as fractions of its height and width."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+@router.get("/images/{image}/middle")
+def middle(image: str, asked: Annotated[Drawn, Query()], session: SessionDep) -> Middle:
+    """Return the centre crop that a model gets: the largest box with the aspect ratio of its input."""
+    from vitrail.checkpoint.preprocessing import Preprocessing
+
+    original = Size(*session.image(image).shape[:2])
+    top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
+    rows, columns = original
+    return Middle(top=top / rows, left=left / columns, height=height / rows, width=width / columns)
+
+
+@router.get(
+    "/images/{image}/pixels",
+    response_class=Response,
+    responses={200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le=2048)] = 1024) -> Response:
+    """Return the image as a PNG whose longer side is at most `side` pixels."""
+    cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
+    return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
+
+
+@router.get("/config")
+def config(asked: Annotated[Shape, Query()], session: SessionDep) -> dict[str, Any]:
+    """Return the config in the format that `vitrail plan --config` and `vitrail train` read."""
+    from vitrail.codec import to_plain
+
+    return to_plain(described(asked, session))

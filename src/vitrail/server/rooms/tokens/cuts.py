@@ -1,0 +1,241 @@
+"""Kinds of patch embedding for one image and one model, each with its tokens and its planned cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import BaseModel
+
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size, attention_elements, fit
+from vitrail.images.decode import Pixels
+from vitrail.parts import Adaptive, Embedding, Hierarchical, Patches, Stem
+from vitrail.plan.ledger import ledger
+from vitrail.plan.workload import Workload
+from vitrail.server.plans import Pair
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "PYRAMID",
+    "Detail",
+    "Kind",
+    "adaptive_kind",
+    "adaptive_of",
+    "detail_of",
+    "kinds_of",
+    "leaves_of",
+    "pyramid_means",
+]
+
+PYRAMID = (4, 8, 16, 32)
+MAX_CELLS = 2**16
+"""The largest finest grid of a quadtree, in cells."""
+
+
+class Level(BaseModel):
+    patch: Pair
+    grid: Pair
+    width: int
+    tokens: int
+
+
+class Kind(BaseModel):
+    name: str
+    about: str
+    image: Pair
+    """The nearest image size that the patches divide."""
+    levels: list[Level]
+    """Finest first; the encoder reads the last."""
+    stride: Pair
+    """Pixels between neighbouring tokens of the encoder; for adaptive patches, the smallest ones."""
+    patches: int
+    """Patch tokens of the encoder."""
+    sees: Pair
+    """The largest receptive field of a token, in pixels."""
+    attention_elements: int
+    """Attention elements per head, prefix included."""
+    embedding_params: int
+    flops_forward: int
+    refused: str
+    """Why the model cannot have this embedding; the other numbers are then 0."""
+
+
+def kinds_of(config: ViTConfig, stride: Size) -> list[Kind]:
+    """Return the kinds that do not depend on the image's content."""
+    patch, width = config.patch, config.width
+    kinds = [
+        _kind(config, "regular", "adjacent patches, one projection", Patches(patch=patch, bias=_bias(config)), patch),
+        _kind(
+            config,
+            "overlapping",
+            f"a patch of {patch.height}×{patch.width} every {stride.height}×{stride.width} pixels, "
+            "so that the edge of one patch is inside another",
+            Patches(patch=patch, stride=stride, bias=_bias(config)),
+            patch,
+        ),
+    ]
+    steps = log2(patch.height)
+    if patch.height == patch.width and steps.is_integer():
+        widths = tuple(max(1, width // 2**level) for level in range(int(steps), 0, -1))
+        field = 2 * patch.height - 1  # receptive field of that many 3×3 convolutions with stride 2
+        about = f"{len(widths)} convolutions of 3×3, each halving the image"
+        kinds.append(_kind(config, "stem", about, Stem(patch=patch, widths=widths), Size(field, field)))
+    widths = tuple(max(1, width // 2**level) for level in range(len(PYRAMID) - 1, 0, -1))
+    kinds.append(
+        _kind(
+            config,
+            "hierarchical",
+            "fine patches, merged 2×2 into coarser grids of wider tokens",
+            Hierarchical(finest=Size(PYRAMID[0], PYRAMID[0]), widths=widths),
+            Size(PYRAMID[-1], PYRAMID[-1]),
+        )
+    )
+    return kinds
+
+
+def _bias(config: ViTConfig) -> bool:
+    return not isinstance(config.embedding, Patches) or config.embedding.bias
+
+
+def _kind(
+    config: ViTConfig, name: str, about: str, embedding: Embedding, sees: Size, patches: int | None = None
+) -> Kind:
+    fitted = embedding.fit(config.image, "resize").fitted
+    stride = (embedding.stride if isinstance(embedding, Patches) else None) or embedding.patch
+    common = {"name": name, "about": about, "image": fitted, "stride": stride, "sees": sees}
+    try:
+        cut = config.but(image=fitted, embedding=embedding, remainder="error")
+        costs = ledger(cut, Workload(adaptive_tokens=patches))
+    except VitrailError as error:
+        none = {"levels": [], "patches": 0, "attention_elements": 0, "embedding_params": 0, "flops_forward": 0}
+        return Kind(**common, **none, refused=str(error))
+    count = cut.grid.area if patches is None else patches
+    return Kind(
+        **common,
+        levels=_levels(cut, embedding),
+        patches=count,
+        attention_elements=attention_elements(config.prefix.count + count),
+        embedding_params=sum(row.params for row in costs.rows if row.path.split(".")[0] == "embedding"),
+        flops_forward=costs.flops_forward,
+        refused="",
+    )
+
+
+def _levels(cut: ViTConfig, embedding: Embedding) -> list[Level]:
+    match embedding:
+        case Hierarchical(finest=finest, widths=widths):
+            sides = [Size(*(side * 2**level for side in finest)) for level in range(len(widths) + 1)]
+            pairs = zip(sides, (*widths, cut.width), strict=True)
+        case Adaptive(patches=sides):
+            pairs = ((side, cut.width) for side in sides)
+        case _:
+            return [Level(patch=embedding.patch, grid=cut.grid, width=cut.width, tokens=cut.grid.area)]
+    grids = [(side, width, fit(cut.image, side).grid) for side, width in pairs]
+    return [Level(patch=side, grid=grid, width=width, tokens=grid.area) for side, width, grid in grids]
+
+
+# ── adaptive patches and pyramids ───────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The scores that a threshold is compared with; they depend on image, size and patches alone."""
+
+    scores: list[Tensor]
+    means: list[Tensor]
+    """(1, 3, rows, columns) per patch size, finest first: mean colours from 0 to 255."""
+
+
+def adaptive_of(config: ViTConfig, threshold: float) -> Adaptive:
+    """Return patches of half, once and twice the model's patch; for an odd patch, once, twice and four times."""
+    halves = config.patch.height % 2 == 0 and config.patch.width % 2 == 0
+    first = Size(config.patch.height // 2, config.patch.width // 2) if halves else config.patch
+    sizes = tuple(Size(first.height * 2**level, first.width * 2**level) for level in range(3))
+    return Adaptive(patches=sizes, threshold=threshold)
+
+
+def detail_of(pixels: Pixels, image: Size, spec: Adaptive) -> Detail:
+    """Compute scores and mean colours of all cells, at the image size that the patches divide."""
+    import torch
+    import torch.nn.functional as F
+
+    from vitrail.nn.adaptive import detail_scores
+
+    fitted = spec.fit(image, "resize")
+    require(
+        fitted.grid.area <= MAX_CELLS,
+        f"a finest grid of {fitted.grid} has more than {MAX_CELLS:,} cells; use a larger patch or a smaller image",
+    )
+    values = torch.from_numpy(_resized(pixels, fitted.fitted)).permute(2, 0, 1)[None].float()
+    means = [F.avg_pool2d(values, tuple(spec.patch))]
+    for _ in pairwise(spec.patches):
+        means.append(F.avg_pool2d(means[-1], 2))
+    return Detail(scores=detail_scores(values, spec.patches), means=means)
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """A quadtree, on its finest grid."""
+
+    levels: np.ndarray
+    """(rows, columns): the index of the patch size that covers each cell, 0 for the finest."""
+    dense: np.ndarray
+    """(rows, columns, 3): the colour of each cell's token."""
+    counts: list[int]
+    """Patches of each size, finest first."""
+
+
+def leaves_of(detail: Detail, threshold: float) -> Leaves:
+    """Build the quadtree for a threshold, and map its tokens to a dense grid."""
+    import torch
+
+    from vitrail.nn.adaptive import quadtree, to_dense
+
+    tree = quadtree(detail.scores, threshold)
+    assert tree.rectangles is not None
+    top, left, side, _ = tree.rectangles[0].unbind(-1)
+    level = side.float().log2().long()
+    tokens = torch.empty(1, len(level), 4)
+    tokens[0, :, 3] = level
+    for number, means in enumerate(detail.means):
+        chosen = level == number
+        tokens[0, chosen, :3] = means[0, :, top[chosen] // 2**number, left[chosen] // 2**number].T
+    dense = to_dense(tokens, tree)[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
+    return Leaves(
+        levels=np.ascontiguousarray(dense[:, :, 3]),
+        dense=np.ascontiguousarray(dense[:, :, :3]),
+        counts=torch.bincount(level, minlength=len(detail.means)).tolist(),
+    )
+
+
+def adaptive_kind(config: ViTConfig, spec: Adaptive, patches: int) -> Kind:
+    """Return adaptive patches as a kind, planned for the number of patches that the image has."""
+    about = "small patches where the image has detail, large ones where it is flat"
+    return _kind(config, "adaptive", about, spec, spec.patches[-1], patches)
+
+
+def pyramid_means(pixels: Pixels, image: Size) -> list[np.ndarray]:
+    """Return the mean colour of every token, per level of the pyramid, finest first."""
+    coarsest = Size(PYRAMID[-1], PYRAMID[-1])
+    fitted = Patches(patch=coarsest).fit(image, "resize").fitted
+    values = _resized(pixels, fitted)
+    levels = []
+    for side in PYRAMID:
+        rows, columns = fitted.height // side, fitted.width // side
+        cells = values.reshape(rows, side, columns, side, 3).mean(axis=(1, 3))
+        levels.append(cells.round().astype(np.uint8))
+    return levels
+
+
+def _resized(pixels: Pixels, image: Size) -> Pixels:
+    """Resize and crop the pixels as a model with this image size does."""
+    from vitrail.checkpoint.preprocessing import Preprocessing
+
+    return Preprocessing(image=image).pixels(pixels, exact=True).pixels

@@ -1,0 +1,149 @@
+"""Room 5, resolution transfer: positions on another grid, patch projections at another size, and what is lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.server.arrays import Frame, Header, frame
+from vitrail.server.formulas import Formula, short
+from vitrail.server.plans import Pair
+from vitrail.server.rooms.transfer.transfer_frames import (
+    DriftFacts,
+    FilterFacts,
+    TableFacts,
+    feature_drift,
+    resampled_table,
+    resized_filters,
+)
+from vitrail.server.rooms.transfer.transfer_projection import Loss, curves_of, filters_of, loss_of, scaled, sides_of
+from vitrail.server.rooms.transfer.transfer_question import LARGEST_PATCH, Question
+from vitrail.server.rooms.transfer.transfer_table import (
+    TableErrors,
+    formulas_of,
+    grids_of,
+    measure_table,
+    new_grid,
+    own_table,
+    table_of,
+)
+from vitrail.server.session import SessionDep
+
+__all__ = ["Question", "router"]
+
+router = APIRouter()
+
+Asked = Annotated[Question, Query()]
+
+
+class Answer(TableErrors):
+    old: Pair
+    new: Pair
+    table: str
+    """Which table is resampled."""
+    own_grid: Pair
+    position: str
+    note: str
+    """Why the model's own table is not shown, if it is not."""
+    formulas: list[Formula]
+
+
+@router.get("/transfer")
+def transfer(asked: Asked, session: SessionDep) -> Answer:
+    """Return the error of every method by frequency, and the differences between conventions."""
+    config = session.config(asked.weights)
+    old, new = grids_of(asked, session)
+    own = own_table(asked, session)
+    key = ("transfer", asked.weights, asked.transfer_table, old, new, asked.bands, asked.resampling)
+    errors = session.once(key, lambda: measure_table(asked, session, old, new))
+    is_vit = isinstance(config, ViTConfig)
+    position = type(config.position).__name__ if is_vit else "windows"
+    note = ""
+    if asked.transfer_table == "own" and own is None:
+        note = f"These weights have no position table ({position}): a 1/f² table on the same grid is shown instead."
+    return Answer(
+        old=old,
+        new=new,
+        table="the model's own table" if own is not None else "a table with power 1/f²",
+        own_grid=config.grid,
+        position=position,
+        note=note,
+        formulas=formulas_of(old, new, asked),
+        **dict(errors),
+    )
+
+
+@router.get("/transfer/maps", response_class=Frame, response_model=Header[TableFacts])
+def maps(asked: Asked, session: SessionDep) -> Frame:
+    """Return pictures of the table before, after and exactly resampled, and of the difference."""
+    old, new = grids_of(asked, session)
+    table = table_of(asked, session, old)
+    require(
+        asked.table_view == "colours" or asked.table_index < table.shape[1],
+        f"{asked.table_view} {asked.table_index} is not among {table.shape[1]}; use 0 to {table.shape[1] - 1}",
+    )
+    return frame(*resampled_table(table, old, new, asked.resampling, asked.table_view, asked.table_index))
+
+
+class Projected(BaseModel):
+    patch: Pair
+    new_patch: Pair
+    largest_patch: int
+    """The largest useful height of a new patch."""
+    chosen: Loss
+    sides: list[int]
+    """Heights of the new patches of the curves."""
+    curves: dict[str, list[float]]
+    """The relative error of tokens on photographs, by method of resizing."""
+    formulas: list[Formula]
+
+
+@router.get("/transfer/projection")
+def projection(asked: Asked, session: SessionDep) -> Projected:
+    """Return what the patch projection loses when it is resized to another patch size."""
+    filters, patch = filters_of(asked, session)
+    new = scaled(patch, asked.resized_patch)
+    chosen = session.once(
+        ("filters", asked.weights, new, asked.filter_resize), lambda: loss_of(filters, new, asked.filter_resize)
+    )
+    sides = sides_of(patch)
+    curves = session.once(("filter curves", asked.weights), lambda: curves_of(filters, patch, sides))
+    return Projected(
+        patch=patch,
+        new_patch=new,
+        largest_patch=min(LARGEST_PATCH, 4 * patch.height),
+        chosen=chosen,
+        sides=sides,
+        curves=curves,
+        formulas=[
+            Formula(
+                name="new filters",
+                symbols="ŵ = argmin E|ŵ · B x − w · x|²",
+                numbers=f"B resizes a patch from {patch} to {new}: {short(patch.area)} → {short(new.area)} pixels "
+                f"per channel = {'nothing' if new.height >= patch.height else 'some of it'} is lost",
+            )
+        ],
+    )
+
+
+@router.get("/transfer/filters", response_class=Frame, response_model=Header[FilterFacts])
+def filters(asked: Asked, session: SessionDep) -> Frame:
+    """Return the strongest filters before and after resizing, and resized back."""
+    weight, patch = filters_of(asked, session)
+    return frame(*resized_filters(weight, scaled(patch, asked.resized_patch), asked.filter_resize))
+
+
+@router.get("/transfer/drift", response_class=Frame, response_model=Header[DriftFacts])
+def drift(asked: Asked, session: SessionDep) -> Frame:
+    """Return how much the model's features change: for every method, and as a map for the chosen one."""
+    checkpoint, new = session.checkpoint(asked.weights), new_grid(asked)
+    config = checkpoint.config
+    if not isinstance(config, ViTConfig):
+        raise VitrailError(f"a {type(config).__name__} has windows, not positions on a grid; choose a ViT's weights")
+    pixels = session.image(asked.image)
+    key = ("drift", asked.image, asked.weights, new, asked.resampling)
+    return frame(*session.once(key, lambda: feature_drift(checkpoint, new, pixels, asked.resampling)))

@@ -1,0 +1,69 @@
+"""The loss of a patch projection that is resized to another patch size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import Patches
+from vitrail.server.rooms.transfer.transfer_question import Question
+from vitrail.server.session import Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Loss", "curves_of", "filters_of", "loss_of", "scaled", "sides_of"]
+
+
+class Loss(BaseModel):
+    """`checkpoint.assess.projection_loss.ProjectionLoss`, as in `vitrail adapt --json`."""
+
+    old: str
+    new: str
+    how: str
+    natural: float
+    least: float
+    white: float
+    round_trip: float
+    round_trip_white: float
+
+
+def filters_of(asked: Question, session: Session) -> tuple[Tensor, Size]:
+    config = session.config(asked.weights)
+    if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
+        raise VitrailError("these weights have no single patch projection; choose the weights of a plain ViT")
+    weight = session.checkpoint(asked.weights).tensors["embedding.weight"]
+    return weight, Size(*weight.shape[2:])
+
+
+def scaled(patch: Size, height: int) -> Size:
+    """Return a patch with this height and the same aspect ratio."""
+    return Size(height, max(1, round(height * patch.width / patch.height)))
+
+
+def sides_of(patch: Size) -> list[int]:
+    """Return about a dozen heights, from a quarter to twice the patch's."""
+    low, high = max(1, patch.height // 4), 2 * patch.height
+    return sorted({round(low + (high - low) * step / 11) for step in range(12)} | {patch.height})
+
+
+def loss_of(filters: Tensor, new: Size, how: Literal["pinv", "natural", "interpolate"]) -> Loss:
+    from vitrail.checkpoint.assess.projection_loss import predicted_loss
+
+    loss = predicted_loss(filters, new, how=how)
+    return Loss(**{**vars(loss), "old": str(loss.old), "new": str(loss.new)})
+
+
+def curves_of(filters: Tensor, patch: Size, sides: list[int]) -> dict[str, list[float]]:
+    curves: dict[str, list[float]] = {"pinv": [], "natural": [], "interpolate": [], "noise": []}
+    for side in sides:
+        for how in ("pinv", "natural", "interpolate"):
+            loss = loss_of(filters, scaled(patch, side), how)
+            curves[how].append(loss.natural)
+            if how == "pinv":
+                curves["noise"].append(loss.white)
+    return curves

@@ -1,0 +1,204 @@
+"""The state between requests: uploaded images, loaded models, cached results, and one worker for computations."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends, Request
+
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
+from vitrail.images.decode import Pixels, decode
+from vitrail.presets import PRESETS, preset
+from vitrail.server.errors import BusyError
+from vitrail.server.pictures import PICTURES
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.checkpoint import Checkpoint
+    from vitrail.look.subject import Subject
+
+__all__ = ["DEFAULT", "Session", "SessionDep"]
+
+DEFAULT = "default"
+"""The name of the first bundled image, and of the bundled model."""
+MAX_PIXELS = 2**25
+CACHED_IMAGES = 8
+CACHED_RESULTS = 24
+SECONDS = 20.0
+MAX_TOKENS = 2048
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Cache(Generic[V]):
+    """A thread-safe cache that evicts the least recently used value."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._values, self._lock = capacity, OrderedDict[Hashable, V](), threading.Lock()
+
+    def get(self, key: Hashable) -> V | None:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: Hashable, value: V) -> None:
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._capacity:
+                self._values.popitem(last=False)
+
+
+class Session:
+    """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
+
+    def __init__(self, weights: Sequence[Path] = ()) -> None:
+        self._paths = {DEFAULT: Path(DEFAULT)}
+        for path in weights:
+            require(path.name not in self._paths, f"weights {path.name!r} are given twice; rename one of the files")
+            self._paths[path.name] = path
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._images = Cache[Pixels](CACHED_IMAGES)
+        self._results = Cache[Any](CACHED_RESULTS)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="studio-model")
+
+    # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_image(self, data: bytes) -> str:
+        """Decode and store an image; return its id, a hash of the content."""
+        pixels = decode(data, max_pixels=MAX_PIXELS)
+        name = hashlib.sha256(data).hexdigest()[:16]
+        self._images.put(name, pixels)
+        return name
+
+    def image(self, name: str) -> Pixels:
+        """Return a bundled or uploaded image: uint8 (height, width, 3)."""
+        if name in (DEFAULT, *PICTURES):
+            return PICTURES.get(name, next(iter(PICTURES.values())))()
+        pixels = self._images.get(name)
+        if pixels is None:
+            raise VitrailError(f"image {name!r} is no longer stored; drop it on the page again")
+        return pixels
+
+    # ── models ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def weights(self) -> list[str]:
+        return list(self._paths)
+
+    def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
+        """Return the weights of this name; they are loaded once, on first use."""
+        from vitrail.checkpoint.read import load
+
+        require(name in self._paths, f"weights {name!r} are not loaded; start the studio with --weights")
+        if name not in self._checkpoints:
+            self._checkpoints[name] = load(self._paths[name])
+        return self._checkpoints[name]
+
+    def config(self, name: str) -> Config:
+        """Return the config of loaded weights or of a preset."""
+        return self.checkpoint(name).config if name in self._paths else preset(name)
+
+    def planned(self, name: str) -> ViTConfig:
+        """Return a config whose image and patch sizes can be changed."""
+        from vitrail.parts import Patches
+
+        config = self.config(name)
+        if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
+            raise VitrailError(f"model {name!r} has no patch size to choose; choose B/16 or another plain ViT")
+        return config
+
+    @property
+    def plannable(self) -> list[str]:
+        from vitrail.parts import Patches
+
+        return [n for n, c in PRESETS.items() if isinstance(c, ViTConfig) and isinstance(c.embedding, Patches)]
+
+    # ── computing ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the cached result, or compute it on the one worker thread; raise `BusyError` after a time limit.
+
+        The key must contain everything that the result depends on, including image id and weights name.
+        """
+        result = self._results.get(key)
+        if result is None:
+            future: Future[T] = self._worker.submit(compute)
+            try:
+                result = future.result(timeout=SECONDS)
+            except FutureTimeoutError:
+                future.cancel()
+                raise BusyError(
+                    f"this takes more than {SECONDS:.0f} seconds on this machine; use a smaller image or model"
+                ) from None
+            self._results.put(key, result)
+        return result
+
+    def subject(self, image: str, weights: str = DEFAULT, seen: int = 0) -> Subject:
+        """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
+
+        Call this inside `once`: the first call adapts the model to the size.
+        """
+        import torch
+
+        from vitrail.checkpoint.surgery.adapt import adapt
+        from vitrail.look.subject import subject_of
+
+        checkpoint = self.checkpoint(weights)
+        size = self.seen_size(weights, seen)
+        key = ("model", weights, size)
+        model = self._results.get(key)
+        if model is None:
+            if size != checkpoint.config.image:
+                checkpoint = adapt(checkpoint, {"image": str(size)})[0]
+            model = checkpoint.model(dtype=torch.float32)
+            self._results.put(key, model)
+        preprocessing = replace(checkpoint.preprocessing, image=size)
+        with torch.inference_mode():
+            return subject_of(model, self.image(image), preprocessing, words=f"{weights} at {size}")
+
+    def seen_size(self, weights: str, seen: int) -> Size:
+        """Return the nearest input size that the model accepts, up to MAX_TOKENS patches."""
+        config = self.config(weights)
+        if seen == 0:
+            return config.image
+        counts = [max(1, round(seen / side)) for side in config.unit]
+        require(
+            counts[0] * counts[1] <= MAX_TOKENS,
+            f"{counts[0]}x{counts[1]} patches are above {MAX_TOKENS:,}; choose an input size below {seen} px",
+        )
+        return Size(*(count * side for count, side in zip(counts, config.unit, strict=True)))
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def png(pixels: Pixels, side: int) -> bytes:
+    """Encode pixels as a PNG whose longer side is at most `side`."""
+    from PIL import Image
+
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _session(request: Request) -> Session:
+    return request.app.state.session
+
+
+SessionDep = Annotated[Session, Depends(_session)]
+"""The type of an endpoint's session parameter."""

@@ -1,0 +1,1 @@
+"""Training: recipes as data, one short loop, and runs that resume bit for bit (`vitrail.train`)."""

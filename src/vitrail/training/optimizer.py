@@ -1,0 +1,40 @@
+"""The optimizers of a recipe."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from vitrail.training.muon import Muon
+from vitrail.training.recipe import Recipe
+
+__all__ = ["build_optimizers"]
+
+
+def build_optimizers(objective: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
+    """Build AdamW and, if the recipe says so, Muon for the encoder's matrices; their state exists from the start.
+
+    Only matrices have weight decay, not vectors nor tables of positions and tokens.
+    """
+    named = dict(objective.named_parameters())
+    decayed = {name: p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1}
+    hidden = {name: p for name, p in decayed.items() if p.ndim == 2 and not name.endswith("head.weight")}
+    turned = hidden if recipe.optimizer == "muon" else {}
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [p for name, p in decayed.items() if name not in turned], "weight_decay": recipe.weight_decay},
+            {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
+        ],
+        lr=recipe.lr,
+        betas=(recipe.beta1, recipe.beta2),
+        fused=True,
+    )
+    for parameter in (p for name, p in named.items() if name not in turned):
+        adamw.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        }
+    if not turned:
+        return (adamw,)
+    return adamw, Muon(turned.values(), lr=recipe.lr, weight_decay=recipe.weight_decay)

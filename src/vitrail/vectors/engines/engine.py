@@ -1,0 +1,224 @@
+"""Engines: uint8 images → vectors, behind one small interface.
+
+Shapes: B images, H×W pixels, C channels, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.config import ViTConfig
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.nn.attention import within
+from vitrail.nn.compile import compiled
+from vitrail.nn.layout import Layout
+from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
+from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched
+from vitrail.vectors.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
+from vitrail.vectors.engines.merge import MergingEncoder, check_mergeable
+
+__all__ = ["Agreement", "Engine", "EngineName", "Features", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
+
+EngineName = Literal["torch", "int8"]
+ROWS = 800
+"""Tokens per pass through the encoder, so that activations stay in the CPU's cache."""
+
+
+class Features(NamedTuple):
+    vectors: Tensor
+    """(B, D)."""
+    tokens: Tensor
+    """(B, T, D), after the final norm."""
+    layout: Layout
+    """The layout of the tokens."""
+
+
+class Engine(Protocol):
+    """Runs a model on uint8 images (B, H, W, C), as `prepare` returns them."""
+
+    name: str
+    width: int
+    """D, the length of a vector."""
+
+    def vectors(self, images: Tensor) -> Tensor:
+        """uint8 (B, H, W, C) → float32 (B, D), the pooled vectors, not normalised to unit length."""
+        ...
+
+    def features(self, images: Tensor) -> Features:
+        """uint8 (B, H, W, C) → the vectors and the tokens they are pooled from."""
+        ...
+
+
+def build_engine(
+    checkpoint: Checkpoint,
+    name: EngineName = "torch",
+    *,
+    threads: int | None = None,
+    calibration: Tensor | Mapping[str, Tensor] | None = None,
+    compile: bool = False,  # noqa: A002 — torch's word
+    merge: int = 0,
+) -> Engine:
+    """Build the engine of that name for these weights.
+
+    `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
+    (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
+    `merge`: tokens that every block merges away.
+    """
+    require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
+    require(merge >= 0, f"merge {merge} is negative; give the number of tokens that every block merges, or 0")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    plain = isinstance(checkpoint.config, ViTConfig)
+    kind = type(checkpoint.config).__name__
+    require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
+    require(plain or not merge, f"{kind} has no single sequence of tokens to merge; use merge 0")
+    engine = LeanEngine(checkpoint, merge=merge) if plain else PlainEngine(checkpoint)
+    if name == "int8":
+        assert isinstance(engine, LeanEngine)
+        require(
+            calibration is not None and len(calibration) > 0,
+            "int8 needs images to calibrate on; give some of your own as calibration",
+        )
+        assert calibration is not None
+        engine.to_int8(engine.ranges(calibration) if isinstance(calibration, Tensor) else calibration)
+    if compile:
+        require(
+            name == "torch" and not merge, "compile is for the torch engine and all tokens; leave out int8 and merge"
+        )
+        engine._vectors = compiled(engine._vectors)  # type: ignore[method-assign]
+    return engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Cosines between two engines' vectors of the same images."""
+
+    images: int
+    mean: float
+    lowest: float
+
+
+class _Vectors(Protocol):
+    def vectors(self, images: Tensor, /) -> Tensor: ...
+
+
+def agreement(engine: _Vectors, reference: _Vectors, images: Tensor) -> Agreement:
+    """Compare an engine with a reference on uint8 images (B, H, W, C)."""
+    ours, theirs = (each.vectors(images).double() for each in (engine, reference))
+    cosines = F.cosine_similarity(ours, theirs, dim=1)
+    return Agreement(images=len(images), mean=cosines.mean().item(), lowest=cosines.min().item())
+
+
+class PlainEngine:
+    """The unmodified model: for pyramids and mobile networks, and the reference for the other engines."""
+
+    name = "torch"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.model = checkpoint.model(dtype=torch.float32)
+        self.preprocessing = checkpoint.preprocessing
+        blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
+        self.width = self.vectors(blank).shape[1]
+
+    @torch.inference_mode()
+    def vectors(self, images: Tensor) -> Tensor:
+        return self._vectors(images)
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return one_vector(self.model.vector(self.preprocessing.normalise(images.permute(0, 3, 1, 2))))
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Features:
+        model = self.model
+        require(isinstance(model, ViT), f"{type(model).__name__} has no tokens on one grid; use vectors() instead")
+        assert isinstance(model, ViT)
+        tokens, layout = model.features(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
+        return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
+
+
+class LeanEngine:
+    """A ViT of any config that computes only what pooling reads, a few images at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
+        model = checkpoint.model(dtype=torch.float32)
+        assert isinstance(model, ViT)
+        self.name, self.width = "torch", model.config.vector_width
+        self.model, self.preprocessing = model, checkpoint.preprocessing
+        steps = checkpoint.preprocessing
+        plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)
+        self.front = model.from_bytes(steps.mean, steps.std) if plain and model.config.remainder == "error" else None
+        self.lean = lean_blocks(model, keep=kept_tokens(model))
+        self.last = self.lean[-1] if self.lean[-1].keep is None else lean_blocks(model, keep=None)[-1]
+        whole = [*self.lean[:-1], self.last]
+        if merge:
+            check_mergeable(model)
+        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge)] if merge else self.lean
+        self.whole: Sequence[Stage] = [MergingEncoder(whole, merge)] if merge else whole
+
+    @torch.inference_mode()
+    def vectors(self, images: Tensor) -> Tensor:
+        return torch.cat([self._vectors(part) for part in self.parts(images)])
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Features:
+        parts = [self.encode(*self.embed(part), self.whole) for part in self.parts(images)]
+        tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
+        return Features(one_vector(self.model.pooled(tokens, layout)), tokens, layout)
+
+    @torch.inference_mode()
+    def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
+        """Measure the input ranges of all layers on uint8 images (B, H, W, C), to calibrate int8."""
+        parts = self.parts(calibration)  # adaptive patches differ in number from image to image
+        return watched(self._every_block(), lambda: [(self.vectors(part), self.features(part)) for part in parts])
+
+    @torch.inference_mode()
+    def to_int8(self, ranges: Mapping[str, Tensor]) -> None:
+        """Replace the blocks' layers by 8-bit ones, quantised for these input ranges."""
+        quantise(self._every_block(), ranges)
+        if self.front is not None and isinstance(self.front.embedding, BytePatchEmbed):
+            self.front.embedding = IntegerPatches(self.front.embedding)
+        self.name = "int8"
+
+    def _every_block(self) -> list[LeanBlock]:
+        return self.lean if self.last is self.lean[-1] else [*self.lean, self.last]
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Layout]:
+        """uint8 (B, H, W, C) → the input of the first block."""
+        if self.front is not None:
+            x, layout = self.front.embed(images)
+        else:
+            x, layout = self.model.embed(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
+        return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
+
+    def encode(self, x: Tensor, layout: Layout, blocks: Sequence[Stage]) -> tuple[Tensor, Layout]:
+        position = within(self.model.position, layout, x)
+        for block in blocks:
+            x = block(x, layout, position)
+        return x, layout
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """Pool the tokens, all or the kept ones → (B, D)."""
+        return one_vector(self.model.pooled(self.model.normed(x), layout))
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return self.pooled(*self.encode(*self.embed(images), self.blocks))
+
+    def parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Split a batch into parts that pass through the encoder together."""
+        config = self.model.config
+        tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
+        return images.split(max(1, ROWS // tokens))
+
+
+def one_vector(vector: Tensor) -> Tensor:
+    """Average the two vectors of a distilled model, (B, 2, D), as its heads' logits are averaged."""
+    return vector.mean(dim=1) if vector.ndim == 3 else vector

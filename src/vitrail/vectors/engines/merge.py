@@ -1,0 +1,125 @@
+"""Token merging (ToMe, arXiv 2210.09461): every block merges the pairs of patches whose keys are most similar.
+
+Patches are split into two alternating sets; each patch of the first is paired with the most similar one of the second,
+and the r best pairs are averaged, weighted by the patches that each token represents. A token of s patches is counted
+s times in attention. Prefix tokens are never merged. After the last block, every patch gets the token that represents
+it, so that pooling and layouts are unchanged.
+
+Shapes: B images, T tokens, n patches left of N, D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail import parts
+from vitrail.errors import require
+from vitrail.nn.layout import Layout
+from vitrail.nn.rotary import Rotation
+from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.lean import LeanBlock
+
+__all__ = ["Merged", "MergingEncoder", "check_mergeable", "merge_patches"]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged patches of a sequence."""
+
+    patches: Tensor
+    """(B, n, D)"""
+    sizes: Tensor
+    """(B, n): how many patches each token represents."""
+    owner: Tensor
+    """(B, N): which of the n tokens represents each original patch."""
+
+
+def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
+    """Merge at most r pairs, by the cosine of `likeness` (B, n, d)."""
+    patches, sizes = now.patches, now.sizes
+    count = patches.shape[1]
+    r = min(r, count // 2)
+    if r == 0:
+        return now
+    direction = F.normalize(likeness, dim=-1)
+    score, partner = (direction[:, ::2] @ direction[:, 1::2].mT).max(dim=-1)  # (B, ⌈n/2⌉)
+    order = score.argsort(dim=-1, descending=True, stable=True)
+    joined, kept = order[:, :r], order[:, r:].sort(dim=-1).values
+    to = partner.gather(1, joined)  # (B, r): indices in the second set
+
+    def hands(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = x[:, ::2], x[:, 1::2]
+        return _rows(first, kept), _rows(first, joined), second
+
+    weighted = patches * sizes[..., None]
+    left, moving, right = hands(weighted)
+    right = right.scatter_add(1, to[..., None].expand_as(moving), moving)
+    size_left, size_moving, size_right = hands(sizes[..., None])
+    size_right = size_right.scatter_add(1, to[..., None], size_moving)
+    new_sizes = torch.cat([size_left, size_right], dim=1)  # (B, n − r, 1)
+
+    place = torch.empty(patches.shape[:2], dtype=torch.long)
+    first = torch.empty_like(score, dtype=torch.long)
+    first.scatter_(1, kept, torch.arange(kept.shape[1]).expand_as(kept))
+    first.scatter_(1, joined, kept.shape[1] + to)
+    place[:, ::2] = first
+    place[:, 1::2] = kept.shape[1] + torch.arange(count // 2)
+    return Merged(
+        patches=torch.cat([left, right], dim=1) / new_sizes,
+        sizes=new_sizes[..., 0],
+        owner=place.gather(1, now.owner),
+    )
+
+
+class MergingEncoder:
+    """All blocks in one call: r patches are merged after the attention of each block but the last."""
+
+    def __init__(self, blocks: list[LeanBlock], r: int) -> None:
+        self.blocks, self.r = blocks, r
+
+    def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+        batch, count, _ = x.shape
+        patches = count - layout.prefix
+        owner = torch.arange(patches).expand(batch, -1)
+        now = Merged(patches=x[:, layout.prefix :], sizes=x.new_ones(batch, patches), owner=owner)
+        for block in self.blocks:
+            last = block is self.blocks[-1]
+            h = block.norm1(x)
+            q, k, v = block.heads(block.project(h, h[:, : block.keep]))
+            counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted).transpose(1, 2).flatten(2)
+            x = x[:, : block.keep] + block.out(mixed)
+            if not last:
+                now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
+                now = merge_patches(now, k.mean(dim=1)[:, layout.prefix :], self.r)
+                x = torch.cat([x[:, : layout.prefix], now.patches], dim=1)
+            x = block.with_mlp(x)
+        if self.blocks[-1].keep is not None:
+            return x
+        return torch.cat([x[:, : layout.prefix], _rows(x[:, layout.prefix :], now.owner)], dim=1)
+
+
+def check_mergeable(model: ViT) -> None:
+    """Raise VitrailError if attention needs one place per token: a merged token has several."""
+    attention, position = model.config.attention, model.config.position
+    require(
+        isinstance(attention, parts.FullAttention),
+        f"{type(attention).__name__} needs a grid, which merging removes; use merge 0",
+    )
+    require(
+        position.acts_on in ("tokens", "nothing"),
+        f"{type(position).__name__} needs one place per token, and a merged token has several; use merge 0",
+    )
+    require(
+        not isinstance(model.config.embedding, parts.Adaptive),
+        "adaptive patches already have several sizes; use merge 0",
+    )
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """(B, n, D) at (B, m) → (B, m, D)."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))

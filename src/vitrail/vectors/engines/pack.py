@@ -1,0 +1,177 @@
+"""Images of different shapes in one batch: their tokens are concatenated, without padding.
+
+Linear layers and norms process all tokens at once. Attention runs per image, for all images of one grid together, so
+that an image gets the same vector as alone.
+
+Shapes: B images, R tokens of all of them, T of one, D width, H×W pixels, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.pixels import Prepared
+from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.images.decode import peek
+from vitrail.nn.attention import within
+from vitrail.nn.layout import Layout
+from vitrail.nn.positions import AddedPosition
+from vitrail.nn.rotary import Rotation
+from vitrail.vectors.engines.engine import LeanEngine
+from vitrail.vectors.engines.lean import LeanBlock
+
+__all__ = ["Group", "PackedEngine", "native_grid", "prepare_native"]
+
+ROWS = 1600
+"""Tokens that are packed at a time."""
+GRIDS = 64
+"""Number of grids whose positions are cached."""
+
+
+def native_grid(original: Size, patch: Size, token_budget: int) -> Size:
+    """Return the grid of an image at its own size, shrunk to at most `token_budget` patches; never enlarged.
+
+    >>> native_grid(Size(480, 640), Size(16, 16), 196)
+    Size(height=12, width=16)
+    >>> native_grid(Size(1, 20_000), Size(16, 16), 196)
+    Size(height=1, width=196)
+    """
+    require(token_budget > 0, f"token budget {token_budget} is not positive; give the most patches per image")
+    scale = min(1.0, math.sqrt(token_budget * patch.area / original.area))
+    height = min(token_budget, max(1, int(original.height * scale / patch.height)))
+    return Size(height, max(1, min(token_budget // height, int(original.width * scale / patch.width))))
+
+
+def prepare_native(
+    source: str | Path | bytes,
+    preprocessing: Preprocessing,
+    patch: Size,
+    token_budget: int,
+    *,
+    exact: bool = False,
+) -> Prepared:
+    """Prepare the whole image at its own aspect ratio, its sides rounded down to whole patches."""
+    grid = native_grid(peek(source), patch, token_budget)
+    whole = Size(grid.height * patch.height, grid.width * patch.width)
+    return preprocessing.squashed(whole).pixels(source, exact=exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Consecutive images of one grid, whose attention is computed together."""
+
+    count: int
+    layout: Layout
+    tokens: int
+    position: Rotation | Tensor | None
+
+    @property
+    def rows(self) -> int:
+        return self.count * self.tokens
+
+
+class PackedEngine:
+    """An engine for images of any shape that the patch divides."""
+
+    def __init__(self, engine: LeanEngine) -> None:
+        require(
+            engine.blocks is engine.lean,
+            "merging and native sizes cannot be combined; use one of them",
+        )
+        self.engine, self.name, self.width = engine, engine.name, engine.width
+        self._added: dict[Size, Tensor] = {}
+
+    @torch.inference_mode()
+    def vectors(self, images: Sequence[Tensor] | Tensor) -> Tensor:
+        """uint8 images, each (H, W, C) → float32 (B, D), in the same order."""
+        order = sorted(range(len(images)), key=lambda index: tuple(images[index].shape[:2]))
+        vectors = torch.empty(len(images), self.width)
+        for part in self._parts(images, order):
+            vectors[part] = self._vectors([images[index] for index in part])
+        return vectors
+
+    def _parts(self, images: Sequence[Tensor] | Tensor, order: list[int]) -> list[list[int]]:
+        parts, rows = [[]], 0
+        for index in order:
+            tokens = self.engine.model.config.fit(Size(*images[index].shape[:2])).grid.area
+            if parts[-1] and rows + tokens > ROWS:
+                parts, rows = [*parts, []], 0
+            parts[-1].append(index)
+            rows += tokens
+        return [part for part in parts if part]
+
+    def _vectors(self, images: list[Tensor]) -> Tensor:
+        """Images sorted by shape → (B, D)."""
+        alike: dict[tuple[int, ...], list[Tensor]] = {}
+        for image in images:
+            alike.setdefault(tuple(image.shape), []).append(image)
+        sequences, groups = zip(*chain(*(self.groups(torch.stack(each)) for each in alike.values())), strict=True)
+        x = torch.cat(sequences)
+        for block in self.engine.lean:
+            x, groups = _through(block, x, groups)
+        parts = x.split([group.rows for group in groups])
+        return torch.cat(
+            [
+                self.pooled(part.view(group.count, group.tokens, -1), group.layout)
+                for part, group in zip(parts, groups, strict=True)
+            ]
+        )
+
+    def groups(self, batch: Tensor) -> Iterator[tuple[Tensor, Group]]:
+        """Images of one shape → their tokens, per group of images whose attention is computed together."""
+        x, layout = self._sequence(batch)
+        position = within(self.engine.model.position, layout, x)
+        yield x.flatten(0, 1), Group(count=len(x), layout=layout, tokens=x.shape[1], position=position)
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        return self.engine.pooled(x, layout)
+
+    def _sequence(self, batch: Tensor) -> tuple[Tensor, Layout]:
+        """As the engine's `embed`, with the added positions cached per grid."""
+        model, front = self.engine.model, self.engine.front
+        if front is None or not isinstance(model.position, AddedPosition):
+            return self.engine.embed(batch)
+        x, layout = model.prefix(*front.embedding(batch))
+        if layout.grid not in self._added:
+            if len(self._added) == GRIDS:
+                self._added.clear()
+            self._added[layout.grid] = model.position(torch.zeros_like(x[:1]), layout)
+        x = x + self._added[layout.grid]
+        return x if model.embedding_norm is None else model.embedding_norm(x), layout
+
+
+def _through(block: LeanBlock, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
+    """(R, D) → (R, D), or only the kept tokens."""
+    h = block.norm1(x)
+    if block.keep is None:
+        after, kept, residual = groups, h, x
+    else:
+        after = [replace(group, tokens=block.keep) for group in groups]
+        kept, residual = (
+            torch.cat(
+                [
+                    part.view(group.count, group.tokens, -1)[:, : block.keep].flatten(0, 1)
+                    for part, group in zip(rows.split([group.rows for group in groups]), groups, strict=True)
+                ]
+            )
+            for rows in (h, x)
+        )
+    projected = block.project(h, kept)
+    sizes = (after, groups)[-len(projected) :]
+    split = [each.split([group.rows for group in of]) for each, of in zip(projected, sizes, strict=True)]
+    mixed = [
+        block.attend(
+            [part.view(group.count, -1, part.shape[-1]) for part in parts], group.layout, group.position
+        ).flatten(0, 1)
+        for group, *parts in zip(groups, *split, strict=True)
+    ]
+    return block.with_mlp(residual + block.out(torch.cat(mixed))), after

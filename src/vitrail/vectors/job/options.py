@@ -1,0 +1,90 @@
+"""The options of a run that change its vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from vitrail.checkpoint.surgery.adaptive import adaptive_config
+from vitrail.config import Config, ViTConfig
+from vitrail.errors import require
+from vitrail.nn.compile import require_compiler
+from vitrail.parts import Adaptive
+from vitrail.rules import PositiveInt, Range
+from vitrail.value import Value
+from vitrail.vectors.engines.scales import scaled_sizes
+
+__all__ = ["Options"]
+
+APART = (
+    *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
+    *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
+    ("--merge", "--tokens"),
+    *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
+)
+"""Pairs of options that exclude each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Value):
+    """Part of the plan: all workers use the same options, and a run with different ones is refused."""
+
+    engine: Literal["torch", "int8"] = "torch"
+    dtype: Literal["float32", "float16"] = "float32"
+    """Number type of the stored vectors."""
+    exact: bool = False
+    """Decode and resize exactly as Pillow does."""
+    native: bool = False
+    """Keep each image's aspect ratio."""
+    token_budget: PositiveInt | None = None
+    """At most this many patches per image at its native size."""
+    scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
+    merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
+    """Tokens that every block merges away."""
+    adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
+    """Use patches twice as large where an image has less detail than this."""
+    tokens: Literal["npy", "safetensors"] | None = None
+    """Also store every token's features, in this format."""
+    compile: bool = False
+    """Use torch.compile, whose kernels round differently."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
+        asked = {
+            "--native": self.native,
+            "--adaptive": self.adaptive is not None,
+            "--scales": self.scales != (1.0,),
+            "--merge": self.merge > 0,
+            "--tokens": self.tokens is not None,
+            "--compile": self.compile,
+            "--engine int8": self.engine == "int8",
+        }
+        for one, other in APART:
+            require(not (asked[one] and asked[other]), f"{one} and {other} cannot be combined; use one of them")
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the vectors differ from float32's, so that the agreement must be measured."""
+        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None
+
+    def check(self, config: Config) -> None:
+        """Raise VitrailError if this model cannot run with these options."""
+        plain = isinstance(config, ViTConfig)
+        special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
+        require(
+            plain or not special,
+            f"{type(config).__name__} has no single sequence of tokens; leave out --native, --merge, --tokens, "
+            "--scales and int8",
+        )
+        require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
+        if self.compile:
+            require_compiler()
+        if self.adaptive is not None:
+            adaptive_config(config, self.adaptive)
+        if isinstance(config, ViTConfig):
+            require(
+                not (self.tokens and isinstance(config.embedding, Adaptive)),
+                "adaptive patches are not on one grid for all images; leave out --tokens",
+            )
+            scaled_sizes(config.image, config.patch, self.scales)
