@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .nn.positions import sinusoidal_2d
     from .nn.remainder import pad_batch
     from .nn.vit import ViT
-    from .training.runs import train
+    from .training.train import train
 
 __all__ = [
     "PRESETS",
@@ -74,7 +74,7 @@ _ON_DEMAND = {
     "save": "checkpoint.write",
     "sinusoidal_2d": "nn.positions",
     "synthesize_image": "images.synthesize",
-    "train": "training.runs",
+    "train": "training.train",
 }
 
 
