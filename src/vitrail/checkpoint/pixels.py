@@ -23,12 +23,12 @@ from PIL import Image as Pillow
 
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels, decode_at_least, pixels_of
+from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 
-__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "as_image", "check_pixels", "prepare", "resize"]
+__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "as_image", "check_pixels", "prepare", "resize", "size_of"]
 
 Image = str | Path | bytes | Pixels | Pillow.Image
 """A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
@@ -67,6 +67,13 @@ def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepa
             resized = resize(pixels, whole, steps.interpolation, original=original)
         part = resized[top : top + seen.height, left : left + seen.width]
     return Prepared(pixels=np.array(part, order="C"), original=original)
+
+
+def size_of(image: Image) -> Size:
+    """Return the upright size of an image, from a file's header where possible."""
+    if isinstance(image, Pillow.Image):
+        image = pixels_of(image)
+    return Size(*check_pixels(image).shape[:2]) if isinstance(image, np.ndarray) else peek(image)
 
 
 def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, Size]:
