@@ -68,6 +68,7 @@ def _defined(node: ast.stmt) -> list[str]:
         "import vitrail; vitrail.plan.ledger(vitrail.preset('B/16'))",
         "import vitrail; vitrail.preset('B/16').to_json(); vitrail.synthesize_image(0)",
         "from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        "from vitrail.cli import main\ntry: main(['inspect', 'default'])\nexcept SystemExit: pass",
         # what the studio opens with: loading torch would hold up its first picture by seconds
         "import vitrail.server.app\nfrom vitrail.server.rooms.shared import Drawn, middle\n"
         "from vitrail.server.session import Session\nmiddle('cat', Drawn(height=48, width=64), Session())",

@@ -47,7 +47,7 @@ def test_another_image_size_and_query(photo: Path, tmp_path: Path):
 def test_weights_are_read_and_not_called_random(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     import torch
 
-    from vitrail.checkpoint.read import CONFIG_KEY
+    from vitrail.checkpoint.header import CONFIG_KEY
     from vitrail.nn.build import build
     from vitrail.presets import preset
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.classify import Prediction, classify
+from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.pixels import Image
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config
@@ -21,19 +22,7 @@ from vitrail.nn.positions import PositionModule
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
 
-__all__ = ["Checkpoint", "Evidence"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """How a checkpoint's config is known, in words."""
-
-    config: str
-    """Source of what shapes do not show: a config beside the weights, metadata, or a known preset."""
-    grid: str
-    """Source of the grid that the positions are on."""
-    assumed: tuple[str, ...] = ()
-    """Fields that neither a config nor the weights give, set to the usual value for such a model."""
+__all__ = ["Checkpoint"]
 
 
 @dataclass(frozen=True, kw_only=True)

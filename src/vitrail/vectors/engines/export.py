@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vitrail import parts
 from vitrail.atomic import flush, temporary_folder
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
+from vitrail.checkpoint.header import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
