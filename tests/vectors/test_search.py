@@ -60,6 +60,25 @@ def test_an_image_that_was_embedded_finds_itself(run: tuple[Path, Plan]):
         assert (itself.shard, itself.row) == (match.shard, match.row) == divmod(seed, 7)
 
 
+def test_the_query_and_its_copies_are_left_out_and_named_and_the_rest_keeps_its_order(tmp_path: Path):
+    weights, source = save_weights(tmp_path / "w.safetensors"), photos(tmp_path / "photos", 9)
+    (source / "copy.png").write_bytes((source / "00004.png").read_bytes())
+    plan, engine = frozen(tmp_path / "out", source, weights, 3), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(tmp_path / "out", plan, shard, engine)
+    query, itself = stored(tmp_path / "out", plan, "00004.png")
+    outside = tmp_path / "elsewhere.png"
+    outside.write_bytes((source / "00004.png").read_bytes())
+    every = nearest(tmp_path / "out", plan, query, 10)
+    assert every.left_out == []
+    for leave_out in (itself, source / "00004.png", outside):
+        found = nearest(tmp_path / "out", plan, query, 5, leave_out=leave_out)
+        assert found.left_out == ["00004.png", "copy.png"]
+        assert found.matches == [match for match in every.matches if match.id not in found.left_out][:5]
+    new = nearest(tmp_path / "out", plan, query, 5, leave_out=weights)  # another file: nothing is left out
+    assert (new.left_out, new.matches) == ([], every.matches[:5])
+
+
 def test_an_id_without_a_vector_or_without_a_row_is_named(run: tuple[Path, Plan]):
     folder, plan = run
     with pytest.raises(VitrailError, match=r"00003.png has no vector: not a readable image"):

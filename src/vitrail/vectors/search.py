@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import VitrailError, require
+from vitrail.images.decode import ImageError
 from vitrail.vectors.job.engine_factory import engine_of, preparer_of, vectors_of
+from vitrail.vectors.job.inputs import Opener
 from vitrail.vectors.job.part_files import is_done, part_path
-from vitrail.vectors.job.plan import Plan
+from vitrail.vectors.job.plan import Plan, read_shard
 
-__all__ = ["Found", "Match", "embed_query", "nearest", "stored"]
+__all__ = ["Found", "Match", "embed_query", "nearest", "original", "stored"]
+
+ALIKE = 0.99
+"""Least cosine at which a match's file is compared with the query's: equal files have equal vectors, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +42,19 @@ class Found:
     """Number of vectors compared."""
     missing: int
     """Number of parts that are not written yet."""
+    left_out: list[str]
+    """Ids of the query itself, and of exact copies of its file."""
 
 
-def nearest(folder: Path, plan: Plan, query: NDArray[np.float32], top: int = 12) -> Found:
-    """Return the vectors with the greatest cosine to the query, best first; ties keep the input order."""
+def nearest(
+    folder: Path, plan: Plan, query: NDArray[np.float32], top: int = 12, *, leave_out: Path | Match | None = None
+) -> Found:
+    """Return the vectors with the greatest cosine to the query, best first; ties keep the input order.
+
+    `leave_out` is the query's image, as a file or as what `stored` found: it would be its own nearest neighbour.
+    """
     require(top > 0, f"top {top} is not positive; give 1 or more")
+    is_query, left_out = _same_image(folder, plan, leave_out), []
     query = query / max(float(np.linalg.norm(query)), 1e-12)
     best: list[Match] = []
     searched = missing = 0
@@ -57,12 +71,47 @@ def nearest(folder: Path, plan: Plan, query: NDArray[np.float32], top: int = 12)
         searched += len(rows)
         scores = vectors @ query / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
         names = table.select(["id", "height", "width"])
-        for place in np.argsort(-scores, kind="stable")[:top]:
+        kept = 0
+        for place in np.argsort(-scores, kind="stable"):
+            if kept == top:
+                break
             row = int(rows[place])
-            best.append(Match(score=float(scores[place]), shard=shard, row=row, **names.slice(row, 1).to_pylist()[0]))
+            match = Match(score=float(scores[place]), shard=shard, row=row, **names.slice(row, 1).to_pylist()[0])
+            if is_query(match):
+                left_out.append(match.id)
+            else:
+                best.append(match)
+                kept += 1
         best = sorted(best, key=lambda match: -match.score)[:top]
     require(searched > 0, f"{folder} has no vectors yet; let vitrail embed finish")
-    return Found(matches=best, searched=searched, missing=missing)
+    return Found(matches=best, searched=searched, missing=missing, left_out=left_out)
+
+
+def original(folder: Path, plan: Plan, match: Match) -> Path | bytes:
+    """Return the file or bytes that a match was embedded from."""
+    return Opener()(read_shard(folder, plan, match.shard)[match.row])
+
+
+def _same_image(folder: Path, plan: Plan, image: Path | Match | None) -> Callable[[Match], bool]:
+    """Return what tells whether a match is this image or an exact copy of its file."""
+
+    def content(source: Path | Match) -> bytes | None:
+        try:
+            found = source if isinstance(source, Path) else original(folder, plan, source)
+            return found if isinstance(found, bytes) else found.read_bytes()
+        except (ImageError, OSError):  # moved or changed since
+            return None
+
+    if image is None:
+        return lambda match: False
+    own = content(image)
+
+    def is_same(match: Match) -> bool:
+        if isinstance(image, Match) and (match.shard, match.row) == (image.shard, image.row):
+            return True
+        return own is not None and match.score >= ALIKE and content(match) == own
+
+    return is_same
 
 
 def _table(folder: Path, shard: int, columns: list[str]) -> Any:
