@@ -29,7 +29,8 @@ ELSEWHERE = {
     "assets/icon.svg": "web/public/icon.svg",
 }
 """Place on the site: place in the repository."""
-HOME = "---\ntemplate: home.html\nhide: [navigation]\n---\n\n"
+HOME = "---\ntemplate: home.html\ntitle: {title}\nlead: >-\n  {lead}\nhide: [navigation]\n---\n\n{rest}"
+"""The home page shows README's title and first paragraph in a banner, and the rest below it."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -46,7 +47,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for place, source in ELSEWHERE.items():
         if place.endswith(".md"):
             text = (ROOT / source).read_text()
-            files.append(File.generated(config, place, content=(HOME if place == "index.md" else "") + text))
+            if place == "index.md":
+                title, lead, rest = text.removeprefix("# ").split("\n\n", 2)
+                text = HOME.format(title=title, lead=" ".join(lead.split()), rest=rest)
+            files.append(File.generated(config, place, content=text))
         else:
             files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
     for place, text in command_pages().items():
@@ -89,7 +93,7 @@ def command_pages() -> dict[str, str]:
     for section in sections:
         name, _, body = section.partition("\n")
         body = re.sub(r"^(#+) ", lambda found: found[1][1:] + " ", body, flags=re.M)
-        body = re.sub(r"^\*\*(\w+)\*\*:$", r"## \1", body, flags=re.M)
+        body = body.replace("**Parameters**:", "## Options").replace("**Arguments**:", "## Arguments")
         body = re.sub(r"^\* (`[^`]+`): (.*(?:\n {4}.*)*)", _definition, body, flags=re.M)
         pages[f"commands/{name}.md"] = f"# vitrail {name}\n{body}"
     missing = {f"commands/{name}.md" for name in COMMANDS} - pages.keys()
