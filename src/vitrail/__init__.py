@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .training.run import Run
     from .training.train import train
     from .vectors.embed import embed
+    from .vectors.search import search
 
 __all__ = [
     "PRESETS",
@@ -56,6 +57,7 @@ __all__ = [
     "pad_batch",
     "preset",
     "save",
+    "search",
     "sinusoidal_2d",
     "synthesize_image",
     "train",
@@ -78,6 +80,7 @@ _ON_DEMAND = {
     "load": "checkpoint.read",
     "pad_batch": "nn.remainder",
     "save": "checkpoint.write",
+    "search": "vectors.search",
     "sinusoidal_2d": "nn.positions",
     "synthesize_image": "images.synthesize",
     "train": "training.train",

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from embedding import frozen, photos, png, read_rows, save_weights
+from vitrail import embed, search
 from vitrail.charts.contact_sheet import Tile, contact_sheet, fitted
 from vitrail.charts.raster import font
 from vitrail.checkpoint.read import load
@@ -147,3 +148,21 @@ def test_a_long_name_keeps_both_its_ends_and_no_command_of_a_terminal(tmp_path: 
     assert "\x1b" not in shown
     assert font(17).getlength(shown) <= 300
     assert Tile(name="a").score is None
+
+
+def test_a_table_and_its_folder_give_the_same_answers(tmp_path: Path):
+    weights, source = save_weights(tmp_path / "w.safetensors"), photos(tmp_path / "photos", 9)
+    table = embed(source, weights, out=tmp_path / "out", workers=0)
+    for itself in (False, True):
+        found = search(table, id="00004.png", top=3, with_itself=itself)
+        assert found.matches == search(tmp_path / "out", id="00004.png", top=3, with_itself=itself).matches
+    new = png(77)
+    by_table = search(table, new, weights=weights).matches
+    assert [match.id for match in by_table] == [match.id for match in search(tmp_path / "out", new).matches]
+    assert search(tmp_path / "out", id="00004.png").left_out == ["00004.png"]
+    with pytest.raises(VitrailError, match="give weights="):
+        search(table, new)
+    with pytest.raises(VitrailError, match="the table has no id 'gone'"):
+        search(table, id="gone")
+    with pytest.raises(VitrailError, match="give either an image or id="):
+        search(table)

@@ -59,7 +59,7 @@ def embed(
     >>> from vitrail import embed, synthesize_image
     >>> table = embed([synthesize_image(seed) for seed in range(3)], "default", workers=0)
     >>> table.column("id").to_pylist(), len(table.column("vector")[0])
-    (['0', '1', '2'], 128)
+    (['0', '1', '2'], 96)
     """
     require_arrow()
     options = Options(
