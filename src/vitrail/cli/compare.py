@@ -7,8 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from vitrail.charts.numbers import bytes_text, count_text, number_text
 from vitrail.cli.options import CardOption, Json, SizeOption
-from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.hardware import GIB
 from vitrail.plan.published import DOUBTS, MISQUOTE, best
