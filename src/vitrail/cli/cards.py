@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vitrail.charts.numbers import bytes_text, number_text
 from vitrail.cli.options import Json
-from vitrail.cli.tables import bytes_text, number_text, show, table, write_json
+from vitrail.cli.tables import show, table, write_json
 from vitrail.plan.hardware import CARDS
 
 __all__ = ["cards"]

@@ -7,10 +7,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from vitrail.charts.numbers import bytes_text, count_text, number_text
 from vitrail.checkpoint.bundled import names_weights
 from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Json, SizeOption
-from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.hardware import GIB, Card

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vitrail.charts.numbers import count_text
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, Weights
-from vitrail.cli.tables import count_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.parts import Mlp
 

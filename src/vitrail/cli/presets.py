@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from vitrail.charts.numbers import count_text, number_text
 from vitrail.cli.options import Json
-from vitrail.cli.tables import count_text, number_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

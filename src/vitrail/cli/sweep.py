@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from vitrail.cli.tables import bytes_text, count_text, plain, show, table, write_csv, write_json
+from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.cli.tables import plain, show, table, write_csv, write_json
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
