@@ -61,6 +61,15 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
+def test_the_extra_all_has_every_extra_that_a_command_may_ask_for():
+    import tomllib
+
+    text = (SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert set(everything.removeprefix("vitrail[").removesuffix("]").split(",")) == extras.keys() - {"dev", "docs"}
+
+
 @pytest.mark.parametrize(
     "code",
     [

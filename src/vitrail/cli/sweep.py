@@ -92,7 +92,7 @@ def run_sweep(
     if chart is not None:
         from vitrail.cli.plan_charts import sweep_chart
 
-        fixed = [] if "model" in axes else [str(asked["config"] or asked["model"])]
+        fixed = [] if "model" in axes else [asked["model"]]
         fixed += [f"{key} {values[0]}" for key, values in axes.items() if len(values) == 1]
         fixed += [f"{key} {getattr(workload, key)}" for key in ("batch", "precision", "attention") if key not in axes]
         kind = "training" if workload.train else "inference"
