@@ -59,7 +59,9 @@ class Report:
     """Drift measured on images, if images were given."""
 
 
-def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
+def assess(
+    before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[str | Path] | None = None
+) -> Report:
     """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files."""
     require(
         (changes.source, changes.target) == (before.config, after.config),
@@ -80,7 +82,7 @@ def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: S
         projection=loss,
         filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
-        drift=None if images is None else measure_drift(before, after, images),
+        drift=None if images is None else measure_drift(before, after, list(map(Path, images))),
     )
 
 
