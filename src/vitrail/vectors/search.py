@@ -30,6 +30,8 @@ ALIKE = 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
+    """An image that search found."""
+
     id: str
     score: float
     """Cosine to the query."""
@@ -42,6 +44,8 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
+    """The nearest images, best first, and how many there were to compare."""
+
     matches: list[Match]
     searched: int
     """Number of vectors compared."""
