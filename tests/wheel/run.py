@@ -14,10 +14,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINES: list[tuple[str, str | None]] = [
-    ("plan --model B/16 --image 384x640 --batch 8 --train --gpu rtx-4090", None),
-    ("plan --model B/16 --chart plan.png", "plot"),
-    ("compare B/16 S/16", None),
+    ("plan B/16 --image 384x640 --batch 8 --train --gpu rtx-4090", None),
+    ("plan B/16 --chart plan.png", "plot"),
+    ("compare B/16 default", None),
+    ("presets dinov2", None),
+    ("cards", None),
     ("compare --chart compare.svg", "plot"),
+    ("presets", None),
+    ("cards", None),
     ("advise --images photos", None),
     ("laws", None),
     ("inspect default", None),

@@ -98,6 +98,11 @@ class Session:
     def weights(self) -> list[str]:
         return list(self._paths)
 
+    def open_weights(self) -> None:
+        """Read all weights but the bundled ones: an unreadable file is then an error at the start."""
+        for name in self.weights[1:]:
+            self.checkpoint(name)
+
     def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
         """Return the weights of this name; they are loaded once, on first use."""
         from vitrail.checkpoint.read import load
