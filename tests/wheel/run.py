@@ -20,8 +20,6 @@ LINES: list[tuple[str, str | None]] = [
     ("presets dinov2", None),
     ("cards", None),
     ("compare --chart compare.svg", "plot"),
-    ("presets", None),
-    ("cards", None),
     ("advise --images photos", None),
     ("laws", None),
     ("inspect default", None),
