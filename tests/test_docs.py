@@ -55,8 +55,11 @@ def test_the_readme_names_every_command():
         assert f"vitrail {command}" in readme
 
 
-def test_the_changelog_knows_this_version():
-    assert f"## {vitrail.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+def test_the_pages_know_this_version():
+    version = vitrail.__version__
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"vitrail-{version}-py3-none-any.whl" in (ROOT / "README.md").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("[A-Z]*.md")}), ids=lambda page: page.name)
