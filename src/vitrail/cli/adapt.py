@@ -94,7 +94,7 @@ def adapt(
     carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if unused else ()
     assessed = replace(assessed, notes=(*assessed.notes, *carried, *encoded.notes))
     if report is not None:
-        page = to_html(assessed, title=f"{weights.name} → {out.name}").encode()
+        page = to_html(assessed, title=f"{Path(weights).name} → {out.name}").encode()
         write_file(report, lambda file: file.write(page))
     if json:
         write_json(

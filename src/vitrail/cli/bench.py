@@ -78,7 +78,7 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        _draw(found, chart, f"{weights.name} at {config.image} · {found.engine}, {found.threads} threads")
+        _draw(found, chart, f"{Path(weights).name} at {config.image} · {found.engine}, {found.threads} threads")
 
 
 def _draw(found: Profile, path: Path, subtitle: str) -> None:
@@ -125,7 +125,7 @@ def _progress():
         yield lambda text: status.update(f"timing {text} …")
 
 
-def _show(found: Profile, weights: Path) -> None:
+def _show(found: Profile, weights: str) -> None:
     batches = sorted({row.batch for row in found.rows})
     for batch in batches:
         rows = [row for row in found.rows if row.batch == batch]
@@ -143,6 +143,6 @@ def _show(found: Profile, weights: Path) -> None:
         lines.append(("together", seconds_text(whole), f"{1 / whole:.1f}/s", "", ""))
         show(table(f"batch {batch}", ("", "per image", "share", "work", "of the peak"), lines, "lrrrr"))
     sys.stdout.write(
-        f"{weights.name}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
+        f"{Path(weights).name}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
         f"peak: {count_text(found.gemm_flops_per_second, 'FLOP')}/s on a float32 product in this run\n"
     )

@@ -34,7 +34,7 @@ def look(
     *,
     out: Path,
     what: What = "attention",
-    weights: Path | None = None,
+    weights: str | None = None,
     model: str | None = None,
     image: SizeOption | None = None,
     layer: int | None = None,
@@ -57,7 +57,7 @@ def look(
         What to draw: attention by layer and head, rollout, positions, filters, pca (tokens as colours, and their
         norms), patches, adaptive (the quadtree), or distance (how far and how widely heads look).
     weights
-        Weights to look with: a file, or a folder with its config (default: none, random weights).
+        Weights to look with: a file, a folder with its config, or a name (default: none, random weights).
     model
         Preset to use with random weights, instead of --weights (default: S/16).
     image
@@ -90,7 +90,7 @@ def look(
     _say(f"{out}: {what} · {subject.words}")
 
 
-def _subject(photo: Path | None, weights: Path | None, model: str, size: Size | None, seed: int) -> Subject:
+def _subject(photo: Path | None, weights: str | None, model: str, size: Size | None, seed: int) -> Subject:
     import torch
 
     from vitrail.checkpoint.preprocessing import Preprocessing
@@ -108,7 +108,7 @@ def _subject(photo: Path | None, weights: Path | None, model: str, size: Size | 
 
         checkpoint = load(weights)
         network, preprocessing = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing
-        name = weights.name
+        name = Path(weights).name
     else:
         config = preset(model) if size is None else preset(model, image=size)
         torch.manual_seed(seed)

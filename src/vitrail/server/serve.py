@@ -28,7 +28,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    weights: Sequence[Path] = (),
+    weights: Sequence[str | Path] = (),
     expose: bool = False,
     open_browser: bool = True,
     say: Callable[[str], None],
@@ -45,7 +45,7 @@ def serve(
     )
     session = Session(weights)
     session.image(DEFAULT)  # decoded before the first request
-    for name in session.weights[1:]:
+    for name in session.given:
         session.checkpoint(name)  # an unreadable file is an error now rather than at the first request
     with _listen(address, port) as listening:
         port = listening.getsockname()[1]
@@ -58,6 +58,8 @@ def serve(
             f"?token={token}" if token else ""
         )
         say(f"vitrail studio: {link}  (Ctrl-C ends it)")
+        if session.more:
+            say(f"more models: {session.more}")
         if open_browser:
             # some browsers block this call until they are closed; the socket already listens
             threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()

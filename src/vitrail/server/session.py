@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Request
 
+from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -64,11 +66,18 @@ class Cache(Generic[V]):
 class Session:
     """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
 
-    def __init__(self, weights: Sequence[Path] = ()) -> None:
-        self._paths = {DEFAULT: Path(DEFAULT)}
-        for path in weights:
-            require(path.name not in self._paths, f"weights {path.name!r} are given twice; rename one of the files")
-            self._paths[path.name] = path
+    def __init__(self, weights: Sequence[str | Path] = ()) -> None:
+        here = (DEFAULT, *fetched())
+        self._paths = {name: name for name in here}
+        self.given: list[str] = []
+        """Names of the weights that the user gave."""
+        for path in map(str, weights):
+            if path in here:
+                continue
+            name = Path(path).name if os.path.exists(path) else path  # a name on the Hub is kept whole
+            require(name not in self._paths, f"weights {name!r} are given twice; rename one of the files")
+            self._paths[name] = path
+            self.given.append(name)
         self._checkpoints: dict[str, Checkpoint] = {}
         self._images = Cache[Pixels](CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS)
@@ -98,6 +107,12 @@ class Session:
     def weights(self) -> list[str]:
         return list(self._paths)
 
+    @property
+    def more(self) -> str:
+        """How to get models that are not here yet; empty if all of them are."""
+        missing = [name for name in CATALOGUE if name not in self._paths]
+        return f"vitrail weights fetch {missing[0]}, or --weights FILE or owner/name" if missing else ""
+
     def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
         """Return the weights of this name; they are loaded once, on first use."""
         from vitrail.checkpoint.read import load
@@ -109,7 +124,8 @@ class Session:
 
     def config(self, name: str) -> Config:
         """Return the config of loaded weights or of a preset."""
-        return self.checkpoint(name).config if name in self._paths else preset(name)
+        packaged = name in CATALOGUE  # a preset's weights, so its config is known without reading them
+        return self.checkpoint(name).config if name in self._paths and not packaged else preset(name)
 
     def planned(self, name: str) -> ViTConfig:
         """Return a config whose image and patch sizes can be changed."""

@@ -93,7 +93,7 @@ def stored(folder: Path, plan: Plan, name: str) -> tuple[NDArray[np.float32], Ma
     raise VitrailError(f"{folder} has no input {name!r}; ids are paths relative to {plan.input}")
 
 
-def embed_query(folder: Path, plan: Plan, image: Path, *, weights: Path | None = None) -> NDArray[np.float32]:
+def embed_query(folder: Path, plan: Plan, image: Path, *, weights: str | Path | None = None) -> NDArray[np.float32]:
     """Embed a new image with the folder's own plan."""
     engine = engine_of(folder, plan, weights=weights)
     return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]

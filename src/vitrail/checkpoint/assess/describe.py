@@ -48,6 +48,8 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
+    source: str
+    """The model and commit on the Hugging Face Hub; empty for a file."""
     format: str
     dialect: str
     family: str
@@ -106,6 +108,7 @@ def describe(checkpoint: Checkpoint) -> Description:
         parameters = sum(each.numel() for each in build(config).parameters())
     vit = config if isinstance(config, ViTConfig) else None
     return Description(
+        source=checkpoint.source,
         format=checkpoint.format,
         dialect=checkpoint.dialect,
         family=checkpoint.family,

@@ -24,11 +24,33 @@ from vitrail.checkpoint.formats.torch_file import is_torch_archive, read_torch
 from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import VitrailError, require
 
-__all__ = ["Stored", "open_stored", "write_tensors"]
+__all__ = [
+    "CONFIGS",
+    "PROCESSORS",
+    "SUFFIXES",
+    "WEIGHTS",
+    "Stored",
+    "files_of",
+    "open_stored",
+    "shards_of",
+    "write_tensors",
+]
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+WEIGHTS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+)
+"""Names of the weights, or of the index of their shards, in a directory; the first that is there is read."""
 CONFIGS = ("config.json", "open_clip_config.json")
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+PROCESSORS = ("preprocessor_config.json",)
+READ = (CONFIGS, PROCESSORS, WEIGHTS)
+"""What is read of a directory: the first that is there of each."""
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+"""Suffixes of files that are written; the last three are PyTorch's."""
 LONGEST_NAME = 500
 """In characters; the longest names of known models have 100."""
 
@@ -71,30 +93,51 @@ def _open_directory(path: Path) -> Stored:
         any((path / name).is_file() for name in CONFIGS),
         f"{path} has no config.json to say what its weights are; add it, or name the weights file itself",
     )
-    for name in INDEXES:
-        if (path / name).is_file():
-            return _with_configs(_open_shards(path, path / name), path)
-    for name in WEIGHTS:
-        if (path / name).is_file():
-            return _with_configs(_open_file(path / name), path)
-    raise VitrailError(f"{path} has none of {', '.join(WEIGHTS)}; name the weights file itself")
+    weights = next((path / name for name in WEIGHTS if (path / name).is_file()), None)
+    require(weights is not None, f"{path} has none of {', '.join(WEIGHTS)}; name the weights file itself")
+    assert weights is not None
+    return _with_configs(_open_shards(path, weights) if _is_index(weights) else _open_file(weights), path)
 
 
-def _open_shards(path: Path, index: Path) -> Stored:
+def _is_index(path: Path) -> bool:
+    return path.name.endswith(".index.json")
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files that are read of weights: the file itself; in a directory, configs, weights and shards."""
+    if not path.is_dir():
+        return [path]
+    each = (next((path / name for name in names if (path / name).is_file()), None) for names in READ)
+    found = [file for file in each if file is not None]
+    shards = [path / shard for file in found if _is_index(file) for shard in shards_of(file)]
+    return sorted([*found, *shards])
+
+
+def shards_of(index: Path) -> list[str]:
+    """Return the names of the files that an index points to, in order."""
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index: Path) -> dict[str, str]:
     placed = _read_json(index).get("weight_map")
     require(
         isinstance(placed, dict) and all(isinstance(file, str) for file in placed.values()),
         f"{index} has no weight_map of file names; {DAMAGED}",
     )
     assert isinstance(placed, dict)
-    files = sorted(set(placed.values()))
-    tensors: dict[str, Tensor] = {}
-    kind = ""
-    for file in files:
+    for file in placed.values():
         require(
             Path(file).name == file and file not in ("", ".", ".."),
             f"{index} points to {file!r}, outside its own directory; {DAMAGED}",
         )
+    return placed
+
+
+def _open_shards(path: Path, index: Path) -> Stored:
+    placed, files = _weight_map(index), shards_of(index)
+    tensors: dict[str, Tensor] = {}
+    kind = ""
+    for file in files:
         require((path / file).is_file(), f"{path} lacks {file}, one of {len(files)} shards; fetch it too")
         shard = _open_file(path / file)
         kind = shard.format
@@ -109,7 +152,7 @@ def _open_shards(path: Path, index: Path) -> Stored:
 def _with_configs(stored: Stored, directory: Path) -> Stored:
     config, processor = (
         next((_read_json(directory / name) for name in names if (directory / name).is_file()), {})
-        for names in (CONFIGS, ("preprocessor_config.json",))
+        for names in (CONFIGS, PROCESSORS)
     )
     return Stored(
         path=stored.path,
@@ -183,7 +226,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     writers: dict[str, Callable[[BinaryIO], None]] = {
         ".safetensors": lambda file: write_safetensors(file, tensors, metadata),
         ".npz": lambda file: write_npz(file, tensors),
-        **dict.fromkeys((".pth", ".pt", ".bin"), torch_file),
+        **dict.fromkeys(SUFFIXES[2:], torch_file),
     }
     require(
         path.suffix in writers,
