@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from embedding import gated_decoder
-from vitrail.vectors.embed import embed
 from vitrail.vectors.job.cluster import RayCluster
+from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.run import LocalCrew, Progress
 from vitrail.vectors.job.worker import WorkerOptions
 
@@ -26,7 +26,7 @@ def main() -> int:
     options = WorkerOptions(decode=gated_decoder, batch=2, patience=3600)
     crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
     count = 1 if workers == "ray" else int(workers)
-    done = embed(
+    done = embed_source(
         Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew, watch=watch
     )
     if done.tally is None:

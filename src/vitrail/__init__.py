@@ -32,13 +32,17 @@ if TYPE_CHECKING:
     from .nn.positions import sinusoidal_2d
     from .nn.remainder import pad_batch
     from .nn.vit import ViT
-    from .training.runs import train
+    from .training.run import Run
+    from .training.train import train
+    from .vectors.embed import embed
+    from .vectors.search import search
 
 __all__ = [
     "PRESETS",
     "Checkpoint",
     "PatchEmbed",
     "Preprocessing",
+    "Run",
     "Size",
     "ViT",
     "VisionFrontEnd",
@@ -47,11 +51,13 @@ __all__ = [
     "adapt",
     "assess",
     "build",
+    "embed",
     "fit",
     "load",
     "pad_batch",
     "preset",
     "save",
+    "search",
     "sinusoidal_2d",
     "synthesize_image",
     "train",
@@ -64,17 +70,20 @@ _ON_DEMAND = {
     "Checkpoint": "checkpoint.checkpoint",
     "PatchEmbed": "nn.patches",
     "Preprocessing": "checkpoint.preprocessing",
+    "Run": "training.run",
     "ViT": "nn.vit",
     "VisionFrontEnd": "nn.front",
     "adapt": "checkpoint.surgery.adapt",
     "assess": "checkpoint.assess.report",
     "build": "nn.build",
+    "embed": "vectors.embed",
     "load": "checkpoint.read",
     "pad_batch": "nn.remainder",
     "save": "checkpoint.write",
+    "search": "vectors.search",
     "sinusoidal_2d": "nn.positions",
     "synthesize_image": "images.synthesize",
-    "train": "training.runs",
+    "train": "training.train",
 }
 
 

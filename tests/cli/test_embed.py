@@ -52,7 +52,7 @@ def test_int8_is_calibrated_on_the_images_and_says_how_near_it_comes(
 ):
     arguments = ["embed", str(source), "--weights", str(weights), "--out", str(tmp_path / "out"), "--workers", "1",
                  "--engine", "int8"]  # fmt: skip
-    monkeypatch.setattr("vitrail.vectors.embed.LEAST_COSINE", 1.1)
+    monkeypatch.setattr("vitrail.vectors.job.embed.LEAST_COSINE", 1.1)
     assert call(*arguments) == 2
     assert "less than 1.1; use --engine torch and another --out, or --force it" in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("part-*"))

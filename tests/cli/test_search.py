@@ -27,7 +27,7 @@ def test_an_image_is_found_first_in_the_table_and_drawn_on_the_sheet(
     tmp_path: Path, vectors: Path, capsys: pytest.CaptureFixture[str]
 ):
     query, sheet = vectors.parent / "photos" / "00007.png", tmp_path / "sheet.png"
-    assert call("search", str(vectors), str(query), "--top", "5", "--out", str(sheet)) == 0
+    assert call("search", str(vectors), str(query), "--top", "5", "--with-itself", "--out", str(sheet)) == 0
     shown = capsys.readouterr().out
     lines = [line.split() for line in shown.splitlines()]
     (first,) = [line for line in lines if line[:1] == ["1"]]
@@ -40,12 +40,24 @@ def test_an_image_is_found_first_in_the_table_and_drawn_on_the_sheet(
 
 
 def test_json_has_exact_values_and_an_id_finds_itself(vectors: Path, capsys: pytest.CaptureFixture[str]):
-    assert call("search", str(vectors), "--id", "00011.png", "--top", "2", "--json") == 0
+    assert call("search", str(vectors), "--id", "00011.png", "--top", "2", "--with-itself", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["searched"] == 20
     assert found["matches"][0]["id"] == "00011.png"
     assert found["matches"][0]["score"] == pytest.approx(1.0, abs=1e-6)
     assert found["matches"][1]["score"] < 1
+
+
+def test_the_query_itself_is_left_out_and_named(vectors: Path, capsys: pytest.CaptureFixture[str]):
+    query = vectors.parent / "photos" / "00011.png"
+    assert call("search", str(vectors), "--id", query.name, "--top", "2", "--json") == 0
+    by_id = json.loads(capsys.readouterr().out)
+    assert by_id["left_out"] == [query.name]
+    assert len(by_id["matches"]) == 2
+    assert call("search", str(vectors), str(query), "--top", "2") == 0
+    shown = capsys.readouterr().out
+    assert f"left out as the query itself: {query.name}" in shown
+    assert by_id["matches"][0]["id"] in shown
 
 
 @pytest.mark.parametrize(

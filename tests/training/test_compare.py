@@ -10,13 +10,14 @@ import pytest
 
 from small_runs import RICH, begin, interrupt_after, job_of
 from vitrail.errors import VitrailError
-from vitrail.training.experiments.compare import group_runs, read_run, spread
+from vitrail.training.experiments.compare import group_runs, spread
 from vitrail.training.experiments.draw import draw_comparison
 from vitrail.training.experiments.report import compare_json, compare_markdown
 from vitrail.training.finish import finish
 from vitrail.training.folder import RunFolder
 from vitrail.training.job import write_job
 from vitrail.training.recipe import Recipe
+from vitrail.training.run import read_run
 
 PLAIN = Recipe(steps=3, batch=4)
 

@@ -15,8 +15,8 @@ from vitrail.checkpoint.pixels import prepare
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError, decode
-from vitrail.vectors.embed import embed
 from vitrail.vectors.engines.engine import build_engine
+from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.shard import process_shard
 from vitrail.vectors.job.worker import Task, Worker, WorkerOptions
 
@@ -74,7 +74,7 @@ def test_a_decoder_that_hangs_crashes_or_raises_costs_its_image_alone(
 
     monkeypatch.setattr("vitrail.vectors.job.worker.time", SimpleNamespace(monotonic_ns=clock))
     options = WorkerOptions(decode=bad_decoder, batch=2)
-    done = embed(source, weights, tmp_path / "out", workers=1, shard_size=6, worker=options)
+    done = embed_source(source, weights, tmp_path / "out", workers=1, shard_size=6, worker=options)
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (6, 3)
     failed = {row["id"]: row["error"] for row in read_rows(tmp_path / "out") if row["status"] == "failed"}
@@ -106,7 +106,7 @@ def test_of_ten_thousand_inputs_with_one_in_a_hundred_broken_the_counts_add_up_e
         for number in range(100):
             data = broken[folder % 4] if number == 37 else good[number % 10]
             (source / f"{folder:02d}" / f"{number:02d}.png").write_bytes(data)
-    done = embed(source, weights, tmp_path / "out", workers=2, worker=WorkerOptions(batch=64))
+    done = embed_source(source, weights, tmp_path / "out", workers=2, worker=WorkerOptions(batch=64))
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (9_900, 100)
     assert dict(done.tally.reasons) == {"empty, 0 bytes": 25, "not a readable image": 25, "damaged PNG": 50}

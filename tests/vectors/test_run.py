@@ -18,9 +18,9 @@ from embedding import frozen, photos, read_rows, save_weights
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError
 from vitrail.lock import lock
-from vitrail.vectors.embed import embed
 from vitrail.vectors.engines.engine import build_engine
 from vitrail.vectors.job import engine_factory
+from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.finish import MANIFEST, SUCCESS, finish
 from vitrail.vectors.job.part_files import part_path
@@ -136,7 +136,7 @@ def test_a_killed_worker_costs_nothing_and_ctrl_c_finishes_the_parts_under_way(
     assert driver.returncode == 128 + signal.SIGINT
     assert 1 < parts(out) < 12
     assert not (out / SUCCESS).exists()
-    done = embed(source, weights, out, workers=1)
+    done = embed_source(source, weights, out, workers=1)
     assert done.tally is not None
     assert (done.tally.ok, done.tally.failed) == (COUNT, 0)
     check_whole(out, wanted)
@@ -178,7 +178,7 @@ def test_a_part_that_was_cut_or_lost_is_made_again_and_the_others_are_left_alone
     with pytest.raises(VitrailError, match="has no part 0 of 3"):
         finish(tmp_path, plan)
     seen = []
-    done = embed(source, weights, tmp_path, workers=1, watch=lambda progress: seen.append(progress.before))
+    done = embed_source(source, weights, tmp_path, workers=1, watch=lambda progress: seen.append(progress.before))
     assert done.tally is not None
     assert done.tally.ok == COUNT
     assert set(seen) == {20}

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from embedding import frozen, photos, png, read_rows, save_weights
+from vitrail import embed, search
 from vitrail.charts.contact_sheet import Tile, contact_sheet, fitted
 from vitrail.charts.raster import font
 from vitrail.checkpoint.read import load
@@ -58,6 +59,25 @@ def test_an_image_that_was_embedded_finds_itself(run: tuple[Path, Plan]):
         vector, itself = stored(folder, plan, name)
         np.testing.assert_allclose(vector, query, rtol=2e-3, atol=2e-3)  # float16 has 11 bits
         assert (itself.shard, itself.row) == (match.shard, match.row) == divmod(seed, 7)
+
+
+def test_the_query_and_its_copies_are_left_out_and_named_and_the_rest_keeps_its_order(tmp_path: Path):
+    weights, source = save_weights(tmp_path / "w.safetensors"), photos(tmp_path / "photos", 9)
+    (source / "copy.png").write_bytes((source / "00004.png").read_bytes())
+    plan, engine = frozen(tmp_path / "out", source, weights, 3), build_engine(load(weights))
+    for shard in range(plan.shards):
+        process_shard(tmp_path / "out", plan, shard, engine)
+    query, itself = stored(tmp_path / "out", plan, "00004.png")
+    outside = tmp_path / "elsewhere.png"
+    outside.write_bytes((source / "00004.png").read_bytes())
+    every = nearest(tmp_path / "out", plan, query, 10)
+    assert every.left_out == []
+    for leave_out in (itself, source / "00004.png", outside):
+        found = nearest(tmp_path / "out", plan, query, 5, leave_out=leave_out)
+        assert found.left_out == ["00004.png", "copy.png"]
+        assert found.matches == [match for match in every.matches if match.id not in found.left_out][:5]
+    new = nearest(tmp_path / "out", plan, query, 5, leave_out=weights)  # another file: nothing is left out
+    assert (new.left_out, new.matches) == ([], every.matches[:5])
 
 
 def test_an_id_without_a_vector_or_without_a_row_is_named(run: tuple[Path, Plan]):
@@ -128,3 +148,21 @@ def test_a_long_name_keeps_both_its_ends_and_no_command_of_a_terminal(tmp_path: 
     assert "\x1b" not in shown
     assert font(17).getlength(shown) <= 300
     assert Tile(name="a").score is None
+
+
+def test_a_table_and_its_folder_give_the_same_answers(tmp_path: Path):
+    weights, source = save_weights(tmp_path / "w.safetensors"), photos(tmp_path / "photos", 9)
+    table = embed(source, weights, out=tmp_path / "out", workers=0)
+    for itself in (False, True):
+        found = search(table, id="00004.png", top=3, with_itself=itself)
+        assert found.matches == search(tmp_path / "out", id="00004.png", top=3, with_itself=itself).matches
+    new = png(77)
+    by_table = search(table, new, weights=weights).matches
+    assert [match.id for match in by_table] == [match.id for match in search(tmp_path / "out", new).matches]
+    assert search(tmp_path / "out", id="00004.png").left_out == ["00004.png"]
+    with pytest.raises(VitrailError, match="give weights="):
+        search(table, new)
+    with pytest.raises(VitrailError, match="the table has no id 'gone'"):
+        search(table, id="gone")
+    with pytest.raises(VitrailError, match="give either an image or id="):
+        search(table)

@@ -23,12 +23,12 @@ from PIL import Image as Pillow
 
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels, decode_at_least, pixels_of
+from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 
-__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "prepare", "resize"]
+__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "as_image", "check_pixels", "prepare", "resize", "size_of"]
 
 Image = str | Path | bytes | Pixels | Pillow.Image
 """A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
@@ -69,6 +69,13 @@ def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepa
     return Prepared(pixels=np.array(part, order="C"), original=original)
 
 
+def size_of(image: Image) -> Size:
+    """Return the upright size of an image, from a file's header where possible."""
+    if isinstance(image, Pillow.Image):
+        image = pixels_of(image)
+    return Size(*check_pixels(image).shape[:2]) if isinstance(image, np.ndarray) else peek(image)
+
+
 def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, Size]:
     """Return the pixels, perhaps of a JPEG decoded at a fraction of its size, and the image's upright size."""
     channels = steps.channels
@@ -81,14 +88,26 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
     if not isinstance(image, np.ndarray):
         least = None if exact else Size(*(SPARE * side for side in steps.image))
         return decode_at_least(image, least, channels=channels)
-    require(
-        image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in (1, 3),
-        f"pixels of shape {image.shape} and type {image.dtype} are not an image; give uint8 (height, width, 1 or 3)",
-    )
+    check_pixels(image)
     if image.shape[2] != channels:
         mode = {1: "L", 3: "RGB"}[channels]
-        image = np.asarray(_as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
+        image = np.asarray(as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
     return image, Size(*image.shape[:2])
+
+
+def check_pixels(pixels: Pixels) -> Pixels:
+    """Return an array that is an image: uint8 (H, W, 1 or 3); raise VitrailError for any other."""
+    require(
+        isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] in (1, 3),
+        f"{_described(pixels)} is not an image; give uint8 (height, width, 1 or 3), a file, bytes or a Pillow image",
+    )
+    return pixels
+
+
+def _described(pixels: object) -> str:
+    if isinstance(pixels, np.ndarray):
+        return f"an array of shape {pixels.shape} and type {pixels.dtype}"
+    return f"a value of type {type(pixels).__name__}"
 
 
 _ON_BYTES = ("bilinear", "bicubic")
@@ -111,7 +130,7 @@ def resize(
 
 
 def _pillow(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
-    resized = _as_image(pixels).resize((size.width, size.height), Pillow.Resampling[interpolation.upper()])
+    resized = as_image(pixels).resize((size.width, size.height), Pillow.Resampling[interpolation.upper()])
     return np.asarray(resized).reshape(*size, pixels.shape[2])
 
 
@@ -121,9 +140,9 @@ def _resize_part(pixels: Pixels, original: Size, whole: Size, corner: tuple[int,
     down, across = original.height / shrunk / whole.height, original.width / shrunk / whole.width
     (top, left), method = corner, Pillow.Resampling[steps.interpolation.upper()]
     box = (left * across, top * down, (left + image.width) * across, (top + image.height) * down)
-    part = _as_image(pixels).resize((image.width, image.height), method, box=box)
+    part = as_image(pixels).resize((image.width, image.height), method, box=box)
     return np.asarray(part).reshape(*image, pixels.shape[2])
 
 
-def _as_image(pixels: Pixels) -> Pillow.Image:
+def as_image(pixels: Pixels) -> Pillow.Image:
     return Pillow.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -25,9 +25,10 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         Markdown file to write the report to, with the curves beside it as a PNG of the same name (default: none).
     """
     from vitrail.atomic import write_file
-    from vitrail.training.experiments.compare import group_runs, read_run
+    from vitrail.training.experiments.compare import group_runs
     from vitrail.training.experiments.draw import draw_comparison
     from vitrail.training.experiments.report import compare_columns, compare_json, compare_markdown
+    from vitrail.training.run import read_run
 
     require(
         report is None or report.suffix == ".md", f"--report {report} is not a Markdown file; use a name ending in .md"

@@ -77,7 +77,7 @@ def embed(
         Keep int8's vectors even if they are far from float32's.
     """
     from vitrail.cli.embed_view import View
-    from vitrail.vectors.embed import embed as run
+    from vitrail.vectors.job.embed import embed_source
     from vitrail.vectors.job.options import Options
     from vitrail.vectors.job.run import LocalCrew
     from vitrail.vectors.job.worker import WorkerOptions
@@ -101,7 +101,7 @@ def embed(
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers
     with View(out) as view:
-        done = run(
+        done = embed_source(
             images,
             weights,
             out,

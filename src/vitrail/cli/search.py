@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Json
+from vitrail.cli.options import Flag, Json
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 
@@ -22,6 +22,7 @@ def search(
     *,
     id_: Annotated[str | None, Parameter(name="--id")] = None,
     top: int = 12,
+    with_itself: Flag = False,
     out: Path | None = None,
     weights: str | None = None,
     json: Json = False,
@@ -38,6 +39,8 @@ def search(
         Id of an image in the folder to search for, e.g. holidays/0042.jpg (default: none; give a photo).
     top
         Number of images to find.
+    with_itself
+        Also find the query itself and exact copies of its file, which are left out otherwise.
     out
         PNG file to draw a contact sheet into (default: none).
     weights
@@ -48,10 +51,11 @@ def search(
     from vitrail.charts.contact_sheet import contact_sheet
     from vitrail.charts.raster import encode_png
     from vitrail.charts.sheet import check_path
-    from vitrail.vectors.found import match_tile, original, query_tile
+    from vitrail.checkpoint.assess.describe import few
+    from vitrail.vectors.found import match_tile, query_tile
     from vitrail.vectors.job.part_files import require_arrow
     from vitrail.vectors.job.plan import read_plan
-    from vitrail.vectors.search import embed_query, nearest, stored
+    from vitrail.vectors.search import embed_query, nearest, original, stored
 
     require_arrow()
     if out is not None:
@@ -59,12 +63,12 @@ def search(
     plan = read_plan(vectors)
     if photo is not None:
         query, name = embed_query(vectors, plan, photo, weights=weights), photo.name
-        first = partial(Path, photo)
+        itself, first = photo, partial(Path, photo)
     else:
         name = id_ or ""
         query, itself = stored(vectors, plan, name)
         first = partial(original, vectors, plan, itself)
-    found = nearest(vectors, plan, query, top)
+    found = nearest(vectors, plan, query, top, leave_out=None if with_itself else itself)
     if json:
         write_json(found)
     else:
@@ -74,7 +78,9 @@ def search(
         ]
         unfinished = f"; {found.missing:,} of {plan.shards:,} parts are not done yet" if found.missing else ""
         caption = f"exact cosine over {found.searched:,} vectors of {plan.weights_name}{unfinished}"
-        show(table(f"Nearest to {name}", ("", "cosine", "pixels", "id"), rows, "rrll", caption=caption))
+        if found.left_out:
+            caption += f"; left out as the query itself: {few(found.left_out)}"
+        show(table(f"Nearest to {name}", ("", "cosine", "pixels", "id"), rows, "rrlw", caption=caption))
     if out is not None:
         subtitle = f"{plan.weights_name} · exact cosine over {found.searched:,} vectors in {vectors}"
         tiles = [match_tile(vectors, plan, match) for match in found.matches]

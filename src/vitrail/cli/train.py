@@ -86,7 +86,7 @@ def train(
         Also write TensorBoard events into the run's folder.
     """
     from vitrail.cli.train_view import View
-    from vitrail.training import runs
+    from vitrail.training.train import train as run
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
@@ -98,7 +98,7 @@ def train(
     folder = out or resume
     assert folder is not None
     with View(folder, tensorboard=tensorboard) as view:
-        outcome = runs.train(
+        trained = run(
             data,
             model or config,
             out=folder,
@@ -116,5 +116,5 @@ def train(
             begin=view.begin,
             watch=view.watch,
         )
-    view.end(outcome)
-    return None if outcome.stopped is None else 128 + outcome.stopped
+    view.end(trained)
+    return None if trained.stopped is None else 128 + trained.stopped

@@ -13,7 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory
 from vitrail.training.job import Job
-from vitrail.training.loop import Outcome
+from vitrail.training.run import Run
 
 __all__ = ["View"]
 
@@ -62,16 +62,16 @@ class View(LiveView):
                 if isinstance(value, float):
                     self.events.add_scalar(name, value, facts["step"])
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, run: Run) -> None:
         if not self.begun:  # another process of the run shows it
             return
-        if outcome.stopped is not None:
+        if run.stopped is not None:
             self.note(
-                f"stopped after step {outcome.step}, which is saved; resume with vitrail train --resume {self.folder}"
+                f"stopped after step {run.step}, which is saved; resume with vitrail train --resume {self.folder}"
             )
             return
-        accuracy = "" if outcome.accuracy is None else f", test accuracy {outcome.accuracy:.2%}"
-        self.out.print(f"finished  step {outcome.step}, loss {outcome.loss:.4f}{accuracy}")
+        accuracy = "" if run.accuracy is None else f", test accuracy {run.accuracy:.2%}"
+        self.out.print(f"finished  step {run.step}, loss {run.loss or 0:.4f}{accuracy}")
         self.out.print(f"weights   {self.folder / 'model.safetensors'}")
 
     def __exit__(self, *_: object) -> None:

@@ -1,105 +1,132 @@
-"""Embed a folder of images, from listing the inputs to writing _SUCCESS."""
+"""Embed images from Python (`vitrail.embed`): the job of `vitrail embed`, with its rows as a table."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.checkpoint.read import load
-from vitrail.checkpoint.sources.names import weights_path
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from vitrail.checkpoint.pixels import Image, as_image, check_pixels
 from vitrail.errors import VitrailError, require
-from vitrail.rules import positive
-from vitrail.vectors.engines.engine import Agreement
-from vitrail.vectors.job.engine_factory import read_agreement
-from vitrail.vectors.job.finish import finish
+from vitrail.images.decode import pixels_of
+from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.options import Options
-from vitrail.vectors.job.part_files import Tally, require_arrow
-from vitrail.vectors.job.plan import Plan, freeze, growth, weights_stamp
-from vitrail.vectors.job.run import Crew, LocalCrew, Progress, run_shards
-from vitrail.vectors.job.worker import Worker, WorkerOptions
+from vitrail.vectors.job.part_files import part_path, require_arrow
+from vitrail.vectors.job.run import LocalCrew, OwnProcess, Progress
+from vitrail.vectors.job.worker import WorkerOptions
 
-__all__ = ["LEAST_COSINE", "Embedded", "embed"]
+if TYPE_CHECKING:
+    import pyarrow
 
-LEAST_COSINE = 0.99
-"""Refuse int8 if its mean cosine to float32, on a sample of the images, is below this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Embedded:
-    """The result of a run."""
-
-    plan: Plan
-    tally: Tally | None
-    """None if the run was stopped before the end."""
-    stopped: int | None = None
-    """The signal that stopped the run, if one did."""
+__all__ = ["embed"]
 
 
 def embed(
-    source: Path,
-    weights: str | Path,
-    out: Path,
-    options: Options | None = None,
+    images: str | Path | Sequence[Image] | NDArray[np.uint8],
+    weights: str | Path = "default",
     *,
+    out: str | Path | None = None,
+    engine: Literal["torch", "int8"] = "torch",
+    dtype: Literal["float32", "float16"] = "float32",
+    exact: bool = False,
+    native: bool = False,
+    token_budget: int | None = None,
+    scales: Sequence[float] = (1.0,),
+    merge: int = 0,
+    adaptive: float | None = None,
     workers: int | None = None,
-    shard_size: int | None = None,
-    worker: WorkerOptions | None = None,
-    crew: Callable[[Path, WorkerOptions, int], Crew] = LocalCrew,
+    batch: int = 4,
     force: bool = False,
-    begin: Callable[[Plan, list[str], Agreement | None], None] = lambda plan, notes, agreement: None,
     watch: Callable[[Progress], None] = lambda progress: None,
-) -> Embedded:
-    """Embed every image of `source` into the folder `out`, or resume the run that `out` has.
+) -> pyarrow.Table:
+    """Return a table with a row per image, in order: id, status, error, height, width, vector.
 
-    Each worker decodes and computes with one thread (default: one worker per core). `begin` is called with the plan,
-    notes for the user and, for approximate engines, the agreement with float32; `watch` with the run's progress.
+    `images` is a folder, a list of paths (.txt), a .parquet, a .tar or an image file; a sequence of files, bytes,
+    Pillow images and uint8 arrays; or one uint8 array (N, H, W, C). An image that cannot be read has its reason as
+    `error` and no vector. The id of a file is its path, and of any other image in a sequence its number.
+
+    `out` keeps the job in a folder, as `vitrail embed` does: the same call resumes it, and `vitrail.search` reads it.
+    The options are those of the command. By default, each core gets a worker process, which survives decoders that
+    crash or hang; `workers=0` computes in this process, which starts at once and suits a few images.
+
+    >>> from vitrail import embed, synthesize_image
+    >>> table = embed([synthesize_image(seed) for seed in range(3)], "default", workers=0)
+    >>> table.column("id").to_pylist(), len(table.column("vector")[0])
+    (['0', '1', '2'], 96)
     """
     require_arrow()
-    options, worker = options or Options(), worker or WorkerOptions()
-    count = len(os.sched_getaffinity(0)) if workers is None else workers
-    positive("workers", count)
-    path, fresh = weights_path(weights), not (out / "plan.json").exists()
-    worker = replace(worker, stamp=weights_stamp(path))
-    plan = freeze(out, source, path, load(path), options, shard_size=shard_size, workers=count)
-    found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
-    begin(plan, _notes(plan, fresh=fresh), found)
-    stopped = run_shards(out, plan, crew(out, worker, count), watch)
-    if stopped is not None:
-        return Embedded(plan=plan, tally=None, stopped=stopped)
-    facts = {} if found is None else {"cosine_to_float32": asdict(found)}
-    return Embedded(plan=plan, tally=finish(out, plan, facts))
-
-
-def _notes(plan: Plan, *, fresh: bool) -> list[str]:
-    notes = []
-    if plan.repeated:
-        notes.append(f"{plan.repeated:,} repeated lines of {plan.input} count once")
-    if plan.unread:
-        notes.append(f"{plan.unread:,} tables and tars in {plan.input} are not read; give each by itself")
-    if not fresh:
-        with suppress(VitrailError):  # if the input is gone, every remaining row will say so
-            more = growth(plan)
-            notes += [more] if more else []
-    return notes
-
-
-def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) -> Agreement:
-    found = read_agreement(out, plan)
-    if found is None:
-        worker = Worker(out, options)
-        try:
-            worker.do("calibration")
-        finally:
-            worker.stop()
-            worker.join()
-        found = read_agreement(out, plan)
-    assert found is not None
-    require(
-        found.mean >= LEAST_COSINE or force or plan.options.engine == "torch",
-        f"int8 comes within a cosine of {found.mean:.4f} of float32 on {found.images} of your images, less than "
-        f"{LEAST_COSINE}; use --engine torch and another --out, or --force it",
+    options = Options(
+        engine=engine,
+        dtype=dtype,
+        exact=exact,
+        native=native,
+        token_budget=token_budget,
+        scales=tuple(scales),
+        merge=merge,
+        adaptive=adaptive,
     )
-    return found
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")))
+        source, names = _source(images, scratch, kept=out is not None)
+        folder = scratch / "vectors" if out is None else Path(out)
+        done = embed_source(
+            source,
+            weights,
+            folder,
+            options,
+            workers=1 if workers == 0 else workers,
+            worker=WorkerOptions(batch=batch),
+            crew=OwnProcess if workers == 0 else LocalCrew,
+            force=force,
+            watch=watch,
+        )
+        if done.tally is None:
+            raise KeyboardInterrupt
+        table = _read(folder, done.plan.shards)
+    if names is None:
+        return table
+    rows = {name: row for row, name in enumerate(dict.fromkeys(names))}  # a repeated file is embedded once
+    return table.take([rows[name] for name in names]).set_column(0, "id", [names])
+
+
+def _source(images: Any, scratch: Path, *, kept: bool) -> tuple[Path, list[str] | None]:
+    """Return the images as a path that a job reads; for a sequence, also the id of each."""
+    if isinstance(images, str | Path):
+        return Path(images), None
+    require(not kept, "out keeps a job, whose images must stay; give a folder, or a list of paths in a .txt file")
+    if isinstance(images, bytes | Pillow.Image) or (isinstance(images, np.ndarray) and images.ndim < 4):
+        raise VitrailError("images is one image; give a sequence: [image]")
+    require(len(images) > 0, "images is empty; give at least one image")
+    names = [str(image) if isinstance(image, str | Path) else str(place) for place, image in enumerate(images)]
+    files = [_file(image, scratch / f"image-{place}") for place, image in enumerate(images)]
+    (scratch / "images.txt").write_bytes(b"".join(os.fsencode(file) + b"\n" for file in files))
+    return scratch / "images.txt", names
+
+
+def _file(image: Image, path: Path) -> Path:
+    """Return the image's own file, or write its pixels to `path`."""
+    match image:
+        case str() | Path():
+            require("\n" not in str(image), f"{str(image)!r} has a line break in its name; rename the file")
+            return Path(image).absolute()
+        case bytes():
+            path.write_bytes(image)
+        case _:
+            pixels = pixels_of(image) if isinstance(image, Pillow.Image) else image
+            as_image(check_pixels(pixels)).save(path, "PNG", compress_level=1)
+    return path
+
+
+def _read(folder: Path, shards: int) -> Any:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    parts = [parquet.read_table(part_path(folder, shard)).replace_schema_metadata(None) for shard in range(shards)]
+    return arrow.concat_tables(parts).combine_chunks()

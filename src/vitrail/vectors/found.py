@@ -10,11 +10,10 @@ from PIL import Image
 
 from vitrail.charts.contact_sheet import LARGE, PICTURE, Tile
 from vitrail.images.decode import ImageError, decode
-from vitrail.vectors.job.inputs import Opener
-from vitrail.vectors.job.plan import Plan, read_shard
-from vitrail.vectors.search import Match
+from vitrail.vectors.job.plan import Plan
+from vitrail.vectors.search import Match, original
 
-__all__ = ["match_tile", "original", "query_tile"]
+__all__ = ["match_tile", "query_tile"]
 
 
 def query_tile(name: str, source: Callable[[], Path | bytes]) -> Tile:
@@ -25,11 +24,6 @@ def match_tile(folder: Path, plan: Plan, match: Match) -> Tile:
     """Return the tile of a match, drawn from its original image."""
     tile = Tile(name=match.id, detail=f"{match.height} x {match.width}", score=match.score)
     return _tile(tile, lambda: original(folder, plan, match), PICTURE)
-
-
-def original(folder: Path, plan: Plan, match: Match) -> Path | bytes:
-    """Return the file or bytes that a match was embedded from."""
-    return Opener()(read_shard(folder, plan, match.shard)[match.row])
 
 
 def _tile(tile: Tile, source: Callable[[], Path | bytes], side: int) -> Tile:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from vitrail.charts.palette import GREY, SERIES
 from vitrail.charts.plots import legend, plots
-from vitrail.training.experiments.compare import Group, Run
+from vitrail.training.experiments.compare import Group
 from vitrail.training.experiments.run import Result
+from vitrail.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,7 +27,7 @@ from vitrail.training.batches import in_order, measured
 from vitrail.training.distributed import ALONE
 from vitrail.training.evaluate import evaluate_at, evenly
 from vitrail.training.experiments.catalogue import RECIPE, Arm, Experiment
-from vitrail.training.experiments.compare import Run, Spread, read_run, spread
+from vitrail.training.experiments.compare import Spread, spread
 from vitrail.training.experiments.structure import structure_of
 from vitrail.training.finish import finish
 from vitrail.training.folder import RunFolder
@@ -35,6 +35,7 @@ from vitrail.training.job import DataFacts, Job, check_same, read_job, write_job
 from vitrail.training.loop import Watch, train
 from vitrail.training.objective import Model
 from vitrail.training.random import reseed
+from vitrail.training.run import Run, read_run
 
 __all__ = ["ArmResult", "Result", "Stopped", "run_experiment"]
 

@@ -12,16 +12,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.pixels import Prepared
+from vitrail.checkpoint.pixels import Image, Prepared, size_of
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.decode import peek
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition
@@ -52,7 +50,7 @@ def native_grid(original: Size, patch: Size, token_budget: int) -> Size:
 
 
 def prepare_native(
-    source: str | Path | bytes,
+    image: Image,
     preprocessing: Preprocessing,
     patch: Size,
     token_budget: int,
@@ -60,9 +58,9 @@ def prepare_native(
     exact: bool = False,
 ) -> Prepared:
     """Prepare the whole image at its own aspect ratio, its sides rounded down to whole patches."""
-    grid = native_grid(peek(source), patch, token_budget)
+    grid = native_grid(size_of(image), patch, token_budget)
     whole = Size(grid.height * patch.height, grid.width * patch.width)
-    return preprocessing.squashed(whole).pixels(source, exact=exact)
+    return preprocessing.squashed(whole).pixels(image, exact=exact)
 
 
 @dataclass(frozen=True, kw_only=True)

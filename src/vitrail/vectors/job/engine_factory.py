@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.atomic import write_file, write_json_file
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
-from vitrail.checkpoint.pixels import Prepared, prepare
+from vitrail.checkpoint.pixels import Image, Prepared, prepare
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import weights_path
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
@@ -89,7 +89,7 @@ def _packed(engine: Engine, options: Options) -> PackedEngine:
     return PackedEngine(engine) if options.adaptive is None else AdaptiveEngine(engine)
 
 
-def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Path | bytes], Prepared]:
+def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Image], Prepared]:
     """Return the function that turns an input into the pixels that the plan's engine takes."""
     options, steps, config = plan.options, plan.preprocessing, plan.config
     if options.native:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from vitrail.stop import Stop
+from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.part_files import Tally, is_done, read_tally
-from vitrail.vectors.job.plan import Plan
+from vitrail.vectors.job.plan import Plan, read_plan
+from vitrail.vectors.job.shard import process_shard
 from vitrail.vectors.job.worker import Worker, WorkerOptions
 
-__all__ = ["Crew", "Finished", "LocalCrew", "Progress", "run_shards"]
+__all__ = ["Crew", "Finished", "LocalCrew", "OwnProcess", "Progress", "run_shards"]
 
 
 class Finished(NamedTuple):
@@ -121,6 +123,26 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
             return stop.asked
     finally:
         crew.stop()
+
+
+class OwnProcess:
+    """A crew of one, this process: it starts at once, and ends if a decoder crashes or hangs."""
+
+    size, underway = 1, 0
+
+    def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
+        self.folder, self.batch, self.plan = folder, options.batch, read_plan(folder)
+        self.engine = engine_of(folder, self.plan, stamp=options.stamp)
+        self.given: list[int] = []
+
+    def give(self, member: int, shard: int) -> None:
+        self.given.append(shard)
+
+    def wait(self, seconds: float) -> list[Finished]:
+        return [Finished(0, process_shard(self.folder, self.plan, self.given.pop(), self.engine, batch=self.batch))]
+
+    def stop(self) -> None:
+        """Nothing runs between calls."""
 
 
 class LocalCrew:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from vitrail.checkpoint.pixels import prepare
@@ -43,6 +46,7 @@ KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Signals that come from outside."""
 Task = int | Literal["calibration"]
 """A shard's number, or `vitrail.vectors.job.engine_factory.calibrate`, which comes before the first shard."""
+STARTING = threading.Lock()
 SPAWN = multiprocessing.get_context("spawn")  # a fork would copy only one of torch's threads
 
 
@@ -140,9 +144,21 @@ class Worker:
         self.line, theirs = SPAWN.Pipe()
         arguments = (self.folder, self.options, theirs, self.board)
         self.process = SPAWN.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
-        self.process.start()
+        with _without_main():
+            self.process.start()
         theirs.close()
         return self.process
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not import the caller's script, which would run it again if it has no main guard."""
+    with STARTING:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _ending(code: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,10 @@ from vitrail.training.finish import finish
 from vitrail.training.folder import RunFolder
 from vitrail.training.forecast import check_memory, forecast, free_bytes, workload_of
 from vitrail.training.job import Job, check_same, read_job, write_job
-from vitrail.training.loop import Outcome, Watch
+from vitrail.training.loop import Watch
 from vitrail.training.prepare import open_checkpoint, prepare, read_recipe
 from vitrail.training.recipe import Distillation, Recipe
+from vitrail.training.run import Run, read_run
 from vitrail.training.state import states
 
 __all__ = ["train"]
@@ -43,7 +45,7 @@ def train(
     shard: Literal["ddp", "fsdp"] = "ddp",
     begin: Callable[[Job, Memory | None, int | None], None] = lambda job, planned, free: None,
     watch: Watch = lambda facts: None,
-) -> Outcome:
+) -> Run:
     """Train a model on labelled images into the folder `out`, in one process or under torchrun.
 
     `data` is what `open_source` reads. `model` is a preset's name or a config for fresh weights, or weights or a run's
@@ -52,8 +54,14 @@ def train(
     `patch` are sizes to train at, and `teacher` is weights or a run to distil from.
 
     With `resume`, the run in `out` is resumed; options that are given must be those that it was started with. A signal
-    stops the run after saving a step, and the outcome has its number. `begin` is called with the job, the forecast of
-    its memory and the free bytes; `watch` as in `vitrail.training.loop.train`; both in the first process only.
+    stops the run after saving a step; the result says its number. `begin` is called with the job, the forecast of its
+    memory and the free bytes; `watch` as in `vitrail.training.loop.train`; both in the first process only.
+
+    >>> from vitrail import preset, synthesize_image, train
+    >>> small = preset("cifar-small", depth=1, classes=4)
+    >>> run = train("shapes", small, out="run", changes={"steps": 2, "batch": 8})
+    >>> run.step, run.finished, run.checkpoint().labels
+    (2, True, ('circle', 'square', 'triangle', 'star'))
     """
     folder = Path(out)
     with (
@@ -120,4 +128,4 @@ def train(
         )
         if outcome.stopped is None:
             finish(job, place, outcome.model)
-        return outcome
+        return replace(read_run(folder), stopped=outcome.stopped)

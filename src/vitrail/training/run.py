@@ -1,0 +1,94 @@
+"""A run as a value: its job, the metrics of every step, its results and its weights."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.read import load
+from vitrail.errors import require
+from vitrail.training.folder import read_metrics
+from vitrail.training.job import Job, read_job
+
+__all__ = ["Run", "read_run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as read from its folder, finished or not."""
+
+    path: Path
+    job: Job
+    state: str
+    lines: tuple[dict[str, Any], ...]
+    """The metrics of every step."""
+    stopped: int | None = None
+    """Number of the signal that stopped the run, if one did; the last step is saved."""
+
+    @property
+    def step(self) -> int:
+        return self.lines[-1]["step"] if self.lines else 0
+
+    @property
+    def finished(self) -> bool:
+        return self.step == self.job.recipe.steps and self.state == "finished"
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss of the last step."""
+        return self.lines[-1]["loss"] if self.lines else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of the last test, on the test split."""
+        return next((value for _, value in reversed(self.test_accuracies())), None)
+
+    def checkpoint(self) -> Checkpoint:
+        """Load the trained weights; the run must be finished."""
+        require(self.finished, f"{self.path} is at step {self.step} of {self.job.recipe.steps}; resume it first")
+        return load(self.path / "model.safetensors")
+
+    def smooth_loss(self) -> list[float]:
+        """Return the loss at every step, averaged over the preceding twentieth of the run."""
+        width, sums, found = max(1, self.job.recipe.steps // 20), 0.0, []
+        losses = [line["loss"] for line in self.lines]
+        for place, loss in enumerate(losses):
+            sums += loss - (losses[place - width] if place >= width else 0.0)
+            found.append(sums / min(place + 1, width))
+        return found
+
+    def first_epoch_loss(self) -> float | None:
+        """Mean training loss of the first epoch, or of the part that the run has."""
+        steps = max(1, self.job.data.images // self.job.recipe.batch)
+        losses = [line["loss"] for line in self.lines[:steps]]
+        return statistics.fmean(losses) if losses else None
+
+    def images_per_second(self) -> float | None:
+        return statistics.median(line["images_per_second"] for line in self.lines) if self.lines else None
+
+    def test_accuracies(self) -> list[tuple[int, float]]:
+        return [(line["step"], line["test_accuracy"]) for line in self.lines if "test_accuracy" in line]
+
+    def results(self) -> dict[str, float]:
+        """Return those that exist of final_loss, best_loss, final_accuracy, best_accuracy (on the test split)."""
+        losses, accuracies = self.smooth_loss(), [value for _, value in self.test_accuracies()]
+        found: dict[str, float] = {}
+        if losses:
+            width = max(1, self.job.recipe.steps // 20)
+            found = {"final_loss": losses[-1], "best_loss": min(losses[width - 1 :] or losses[-1:])}
+        if accuracies:
+            found |= {"final_accuracy": accuracies[-1], "best_accuracy": max(accuracies)}
+        return found
+
+
+def read_run(path: Path) -> Run:
+    require(path.is_dir(), f"{path} is not a run's folder; give folders that vitrail train --out made")
+    job, state = read_job(path), "begun"
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a run that was killed before its first metrics
+        state = json.loads((path / "status.json").read_bytes())["state"]
+    return Run(path=path, job=job, state=state, lines=tuple(read_metrics(path)))
