@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Json, Weights, several
 from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
 from vitrail.errors import require
@@ -78,7 +79,7 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        _draw(found, chart, f"{Path(weights).name} at {config.image} · {found.engine}, {found.threads} threads")
+        _draw(found, chart, f"{short_name(weights)} at {config.image} · {found.engine}, {found.threads} threads")
 
 
 def _draw(found: Profile, path: Path, subtitle: str) -> None:
@@ -143,6 +144,6 @@ def _show(found: Profile, weights: str) -> None:
         lines.append(("together", seconds_text(whole), f"{1 / whole:.1f}/s", "", ""))
         show(table(f"batch {batch}", ("", "per image", "share", "work", "of the peak"), lines, "lrrrr"))
     sys.stdout.write(
-        f"{Path(weights).name}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
+        f"{short_name(weights)}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
         f"peak: {count_text(found.gemm_flops_per_second, 'FLOP')}/s on a float32 product in this run\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Flag, SizeOption, one
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -108,7 +109,7 @@ def _subject(photo: Path | None, weights: str | None, model: str, size: Size | N
 
         checkpoint = load(weights)
         network, preprocessing = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing
-        name = Path(weights).name
+        name = short_name(weights)
     else:
         config = preset(model) if size is None else preset(model, image=size)
         torch.manual_seed(seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from fastapi import Depends, Request
 
 from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -74,7 +74,7 @@ class Session:
         for path in map(str, weights):
             if path in here:
                 continue
-            name = Path(path).name if os.path.exists(path) else path  # a name on the Hub is kept whole
+            name = short_name(path)
             require(name not in self._paths, f"weights {name!r} are given twice; rename one of the files")
             self._paths[name] = path
             self.given.append(name)
@@ -124,14 +124,13 @@ class Session:
 
     def config(self, name: str) -> Config:
         """Return the config of loaded weights or of a preset."""
-        packaged = name in CATALOGUE  # a preset's weights, so its config is known without reading them
-        return self.checkpoint(name).config if name in self._paths and not packaged else preset(name)
+        return self.checkpoint(name).config if name in self._paths else preset(name)
 
     def planned(self, name: str) -> ViTConfig:
         """Return a config whose image and patch sizes can be changed."""
         from vitrail.parts import Patches
 
-        config = self.config(name)
+        config = PRESETS.get(name) or self.config(name)  # fetched weights may have a preset's name
         if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
             raise VitrailError(f"model {name!r} has no patch size to choose; choose B/16 or another plain ViT")
         return config

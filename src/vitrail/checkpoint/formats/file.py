@@ -17,40 +17,25 @@ from torch import Tensor
 
 from vitrail.atomic import write_file
 from vitrail.checkpoint.formats.archive import open_archive
+from vitrail.checkpoint.formats.directory import (
+    CONFIGS,
+    DAMAGED,
+    PROCESSORS,
+    SUFFIXES,
+    WEIGHTS,
+    is_index,
+    read_json,
+    shards_of,
+    weight_map,
+)
 from vitrail.checkpoint.formats.magic import LONGEST_SIGN, UNPACK, foreign
 from vitrail.checkpoint.formats.npz import read_npz, write_npz
-from vitrail.checkpoint.formats.safetensors import DAMAGED, read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.formats.torch_file import is_torch_archive, read_torch
-from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import VitrailError, require
 
-__all__ = [
-    "CONFIGS",
-    "PROCESSORS",
-    "SUFFIXES",
-    "WEIGHTS",
-    "Stored",
-    "files_of",
-    "open_stored",
-    "shards_of",
-    "write_tensors",
-]
+__all__ = ["Stored", "open_stored", "write_tensors"]
 
-WEIGHTS = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "open_clip_model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-    "open_clip_pytorch_model.bin",
-)
-"""Names of the weights, or of the index of their shards, in a directory; the first that is there is read."""
-CONFIGS = ("config.json", "open_clip_config.json")
-PROCESSORS = ("preprocessor_config.json",)
-READ = (CONFIGS, PROCESSORS, WEIGHTS)
-"""What is read of a directory: the first that is there of each."""
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
-"""Suffixes of files that are written; the last three are PyTorch's."""
 LONGEST_NAME = 500
 """In characters; the longest names of known models have 100."""
 
@@ -96,45 +81,11 @@ def _open_directory(path: Path) -> Stored:
     weights = next((path / name for name in WEIGHTS if (path / name).is_file()), None)
     require(weights is not None, f"{path} has none of {', '.join(WEIGHTS)}; name the weights file itself")
     assert weights is not None
-    return _with_configs(_open_shards(path, weights) if _is_index(weights) else _open_file(weights), path)
-
-
-def _is_index(path: Path) -> bool:
-    return path.name.endswith(".index.json")
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files that are read of weights: the file itself; in a directory, configs, weights and shards."""
-    if not path.is_dir():
-        return [path]
-    each = (next((path / name for name in names if (path / name).is_file()), None) for names in READ)
-    found = [file for file in each if file is not None]
-    shards = [path / shard for file in found if _is_index(file) for shard in shards_of(file)]
-    return sorted([*found, *shards])
-
-
-def shards_of(index: Path) -> list[str]:
-    """Return the names of the files that an index points to, in order."""
-    return sorted(set(_weight_map(index).values()))
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    placed = _read_json(index).get("weight_map")
-    require(
-        isinstance(placed, dict) and all(isinstance(file, str) for file in placed.values()),
-        f"{index} has no weight_map of file names; {DAMAGED}",
-    )
-    assert isinstance(placed, dict)
-    for file in placed.values():
-        require(
-            Path(file).name == file and file not in ("", ".", ".."),
-            f"{index} points to {file!r}, outside its own directory; {DAMAGED}",
-        )
-    return placed
+    return _with_configs(_open_shards(path, weights) if is_index(weights) else _open_file(weights), path)
 
 
 def _open_shards(path: Path, index: Path) -> Stored:
-    placed, files = _weight_map(index), shards_of(index)
+    placed, files = weight_map(index), shards_of(index)
     tensors: dict[str, Tensor] = {}
     kind = ""
     for file in files:
@@ -151,7 +102,7 @@ def _open_shards(path: Path, index: Path) -> Stored:
 
 def _with_configs(stored: Stored, directory: Path) -> Stored:
     config, processor = (
-        next((_read_json(directory / name) for name in names if (directory / name).is_file()), {})
+        next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
         for names in (CONFIGS, PROCESSORS)
     )
     return Stored(
@@ -162,14 +113,6 @@ def _with_configs(stored: Stored, directory: Path) -> Stored:
         config=config,
         processor=processor,
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    size, remedy = path.stat().st_size, "mend it or fetch it again"
-    require(size <= LONGEST_JSON, f"{path} has {size:,} bytes, and at most {LONGEST_JSON:,} of JSON are read; {remedy}")
-    value = parse_json(path.read_bytes(), str(path), remedy)
-    require(isinstance(value, dict), f"{path} is not a JSON object; fetch it again")
-    return value
 
 
 def _open_file(path: Path) -> Stored:

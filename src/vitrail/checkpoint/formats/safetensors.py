@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.formats.directory import DAMAGED
 from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import require
 
@@ -39,7 +40,6 @@ MOST_TENSORS = 20_000
 """A 7-billion-parameter ViT has 1,200; a file with more is not a ViT."""
 LONGEST_HEADER = LONGEST_JSON
 """In bytes, 400 per tensor. The format allows 100 MB, which take half a minute to parse."""
-DAMAGED = "the file is damaged or was not written whole; fetch it again"
 
 
 class _Entry(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail._version import __version__
-from vitrail.checkpoint.formats.file import CONFIGS, PROCESSORS, WEIGHTS, shards_of
+from vitrail.checkpoint.formats.directory import CONFIGS, PROCESSORS, WEIGHTS, shards_of
 from vitrail.errors import VitrailError, one_line, require
 from vitrail.preset_names import COMMON
 

@@ -9,13 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.checkpoint.formats.file import SUFFIXES
+from vitrail.checkpoint.formats.directory import SUFFIXES
 from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched_path
 from vitrail.errors import require
 from vitrail.preset_names import COMMON, preset_name
 from vitrail.presets import PRESETS
 
-__all__ = ["DEFAULT", "HubName", "bundled_path", "hub_name", "names_weights", "weights_path"]
+__all__ = ["DEFAULT", "HubName", "bundled_path", "hub_name", "names_weights", "short_name", "weights_path"]
 
 DEFAULT = "default"
 """The name of the bundled weights, accepted instead of a path; a file of that name is ./default."""
@@ -56,6 +56,11 @@ def weights_path(name: str | Path) -> Path:
 def names_weights(name: str) -> bool:
     """Whether a name is an existing path, the bundled weights or a model of the Hub, rather than a preset."""
     return name == DEFAULT or os.path.exists(name) or hub_name(name) is not None
+
+
+def short_name(name: str | Path) -> str:
+    """Return a file's or folder's name without its place, and other names as they are: for titles and lists."""
+    return Path(name).name if os.path.exists(name) else str(name)
 
 
 def hub_name(text: str) -> HubName | None:

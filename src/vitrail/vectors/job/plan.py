@@ -20,7 +20,7 @@ from typing import Any
 
 from vitrail.atomic import write_file
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.formats.file import files_of
+from vitrail.checkpoint.formats.directory import files_of
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.sources.hub import name_of
 from vitrail.codec import from_plain, to_plain
