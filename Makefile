@@ -15,10 +15,10 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help studio test check bench proof survey setup clean
+.PHONY: help studio test check docs dist try-wheel bench proof survey setup clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 studio: $(READY) $(PAGE) ## set up, build the page, and open it
 	$(BIN)/vitrail studio
@@ -33,6 +33,18 @@ check: $(READY) $(TYPES) $(PAGE) ## lint, formatting, types, import direction; t
 	$(BIN)/lint-imports
 	$(NODE) npm --prefix web run --silent check
 	$(NODE) npm --prefix web run --silent test
+
+docs: $(READY) ## build the documentation into site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+dist: $(READY) $(PAGE) ## build the sdist and the wheel, with the page and the bundled model, into dist/
+	$(INSTALL) build twine
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
+try-wheel: dist ## install the wheel into an empty environment, without extras, and run every command there
+	$(BIN)/python tests/wheel/run.py dist/*.whl
 
 bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet machine, minutes)
 	$(BIN)/python benchmarks/report.py
@@ -73,4 +85,4 @@ browser: # the tests drive a real Chromium; a fresh machine gets it from its own
 	  || { echo "the studio's tests need chromium; install it, then run make test again"; exit 1; }
 
 clean: ## remove what set-up and tests made
-	rm -rf .venv web/node_modules web/src/generated src/vitrail/server/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv web/node_modules web/src/generated src/vitrail/server/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist site

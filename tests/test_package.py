@@ -61,6 +61,15 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
+def test_the_extra_all_has_every_extra_that_a_command_may_ask_for():
+    import tomllib
+
+    text = (SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert set(everything.removeprefix("vitrail[").removesuffix("]").split(",")) == extras.keys() - {"dev", "docs"}
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -68,6 +77,7 @@ def _defined(node: ast.stmt) -> list[str]:
         "import vitrail; vitrail.plan.ledger(vitrail.preset('B/16'))",
         "import vitrail; vitrail.preset('B/16').to_json(); vitrail.synthesize_image(0)",
         "from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        "from vitrail.cli import main\ntry: main(['inspect', 'default'])\nexcept SystemExit: pass",
         # what the studio opens with: loading torch would hold up its first picture by seconds
         "import vitrail.server.app\nfrom vitrail.server.rooms.shared import Drawn, middle\n"
         "from vitrail.server.session import Session\nmiddle('cat', Drawn(height=48, width=64), Session())",

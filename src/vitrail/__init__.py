@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .nn.positions import sinusoidal_2d
     from .nn.remainder import pad_batch
     from .nn.vit import ViT
+    from .server.studio import studio
     from .training.run import Run
     from .training.train import train
     from .vectors.embed import embed
@@ -59,6 +60,7 @@ __all__ = [
     "save",
     "search",
     "sinusoidal_2d",
+    "studio",
     "synthesize_image",
     "train",
 ]
@@ -82,6 +84,7 @@ _ON_DEMAND = {
     "save": "checkpoint.write",
     "search": "vectors.search",
     "sinusoidal_2d": "nn.positions",
+    "studio": "server.studio",
     "synthesize_image": "images.synthesize",
     "train": "training.train",
 }

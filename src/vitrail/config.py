@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
 from operator import mul
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from vitrail.codec import from_plain, parse_json, to_plain
@@ -46,6 +47,7 @@ __all__ = [
     "PyramidStage",
     "ViTConfig",
     "config_from_json",
+    "read_config",
 ]
 
 
@@ -324,6 +326,16 @@ Config = ViTConfig | PyramidConfig | MobileConfig
 def config_from_json(text: str) -> Config:
     """Read any of the three configs; its "kind" says which."""
     return from_plain(_parse(text), Config)
+
+
+def read_config(path: Path) -> Config:
+    """Read a JSON file of any of the three configs."""
+    try:
+        return config_from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VitrailError(f"config {path} cannot be read ({error.strerror}); give a JSON file") from None
+    except UnicodeDecodeError:
+        raise VitrailError(f"config {path} is not text; give a JSON file") from None
 
 
 def _parse(text: str) -> Any:

@@ -145,7 +145,7 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
         if remainder != "resize":
             raise VitrailError(
                 f"patch {patch} is larger than image {image}; use a patch of at most {image}, a larger image, "
-                "or remainder 'pad' or 'resize'"
+                "or a model with remainder 'pad' or 'resize'"
             )
         fitted = above
     elif remainder in ("crop", "floor"):
@@ -156,7 +156,7 @@ def _fit_side(image: Size, patch: Size, length: int, window: int, step: int, rem
         spacing = f"patch {patch}" if step == window else f"patch {patch} at stride {step}"
         raise VitrailError(
             f"image {image} is not divisible by {spacing} ({length} leaves {extra}); "
-            f"use {below} or {above}, or choose a remainder: resize, crop, floor or pad"
+            f"use {below} or {above}, or a model with remainder 'resize', 'crop', 'floor' or 'pad'"
         )
     return fitted, (fitted - window) // step + 1
 

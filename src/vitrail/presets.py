@@ -26,7 +26,7 @@ from vitrail.parts import (
 )
 from vitrail.preset_names import COMMON, preset_name
 
-__all__ = ["PRESETS", "preset"]
+__all__ = ["PRESETS", "preset", "preset_named"]
 
 
 class Shape(NamedTuple):
@@ -235,20 +235,34 @@ def preset(name: str, **changes: Any) -> Config:
     >>> preset("b/16").grid, preset("vit_base_patch16_384").image
     (Size(height=14, width=14), Size(height=384, width=384))
     """
+    own, side = _find(name)
+    if side is not None:
+        changes = {"image": Size(side, side)} | changes
+    return PRESETS[own].but(**changes) if changes else PRESETS[own]
+
+
+def preset_named(name: str) -> str:
+    """Return vitrail's own name of a preset, given in any case or by another library's name.
+
+    >>> preset_named("vit_base_patch16_384")
+    'B/16'
+    """
+    return _find(name)[0]
+
+
+def _find(name: str) -> tuple[str, int | None]:
+    """Return a preset's own name, and the image side that another library's name says."""
     require(isinstance(name, str), f"model {shown(name)} is not a preset name; give a string, like 'B/16'")
-    exact = PRESETS.get(name)
-    if exact is None:
-        same = [other for other in PRESETS if other.lower() == name.strip().lower()]
-        if not same and (known := preset_name(name)) and known[0] in PRESETS:
-            same = [known[0]]
-            if known[1] is not None:
-                changes = {"image": Size(known[1], known[1])} | changes
-        if len(same) != 1:  # g/14 and G/14 differ only by case
-            near = (
-                same
-                or difflib.get_close_matches(name, [*PRESETS, *COMMON], n=4, cutoff=0.4)
-                or ["B/16", "S/16", "dinov2-S/14"]
-            )
-            raise VitrailError(f"model {name!r} is not a preset; try {', '.join(near)}")
-        exact = PRESETS[same[0]]
-    return exact.but(**changes) if changes else exact
+    if name in PRESETS:
+        return name, None
+    same = [other for other in PRESETS if other.lower() == name.strip().lower()]
+    if not same and (known := preset_name(name)) and known[0] in PRESETS:
+        return known
+    if len(same) != 1:  # g/14 and G/14 differ only by case
+        near = (
+            same
+            or difflib.get_close_matches(name, [*PRESETS, *COMMON], n=4, cutoff=0.4)
+            or ["B/16", "S/16", "dinov2-S/14"]
+        )
+        raise VitrailError(f"model {name!r} is not a preset; try {', '.join(near)}")
+    return same[0], None

@@ -24,7 +24,8 @@ from safetensors.torch import save as save_by_library
 from command import call
 from faulty import entry, npz, pickled, raw, small
 from vitrail.checkpoint.formats.file import Stored, open_stored
-from vitrail.checkpoint.formats.safetensors import MOST_TENSORS, read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.safetensors_header import MOST_TENSORS
 from vitrail.checkpoint.read import load, read_stored
 from vitrail.checkpoint.write import encode, save
 from vitrail.errors import VitrailError

@@ -29,7 +29,7 @@ def test_advice_as_json_holds_a_config_that_can_be_planned(capsys, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps(found["config"]))
     assert ViTConfig.from_json(config.read_text()).image.height == found["image"]["height"]
-    assert call("plan", "--config", str(config), "--json") == 0
+    assert call("plan", str(config), "--json") == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == found["tokens"]
     assert found["batch"] <= found["max_batch"]
     assert found["would_change"]

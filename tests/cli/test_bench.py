@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from command import call
 from vitrail import parts
-from vitrail.checkpoint.read import CONFIG_KEY
+from vitrail.checkpoint.header import CONFIG_KEY
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build

@@ -23,6 +23,14 @@ def test_models_side_by_side_are_exact(capsys):
     assert {("ImageNet-1k", 77.91), ("JFT-300M", 84.15)} <= accuracies
 
 
+def test_weights_are_compared_with_presets_and_claim_no_published_results(capsys):
+    assert call("compare", "default", "vit_base_patch16_384", "--json") == 0
+    own, known = json.loads(capsys.readouterr().out)["models"]
+    assert (own["model"], own["params"], own["published"]) == ("default", ledger(preset("cifar-small")).params, [])
+    assert (known["model"], known["image"]) == ("B/16", {"height": 384, "width": 384})
+    assert known["published"]
+
+
 def test_models_for_people_are_a_table_with_sources(capsys):
     assert call("compare", "b/16", "dinov2-S/14", "--gpu", "rtx-4090") == 0
     shown = capsys.readouterr().out

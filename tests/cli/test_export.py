@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from command import call
 from vitrail import parts
-from vitrail.checkpoint.read import CONFIG_KEY
+from vitrail.checkpoint.header import CONFIG_KEY
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -48,3 +48,10 @@ def test_a_size_that_must_stay_fixed_is_one_line(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err
     assert "the image's size must stay fixed: Rotary is computed for one grid; export without --dynamic" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "extra"), [("small.onnx", "onnx"), ("small.xml", "openvino")])
+def test_the_extra_that_is_advised_is_enough_for_the_file(name: str, extra: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr("vitrail.vectors.engines.export.find_spec", lambda module: None)
+    assert call("export", weights(tmp_path, SMALL), str(tmp_path / name)) == 2
+    assert f"pip install 'vitrail[{extra}]'" in capsys.readouterr().err

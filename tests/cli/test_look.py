@@ -37,6 +37,12 @@ def test_without_a_photo_one_is_drawn(tmp_path: Path):
     assert (tmp_path / "0.svg").read_bytes() != (tmp_path / "1.svg").read_bytes()
 
 
+def test_without_weights_or_a_model_it_is_the_bundled_model(photo: Path, tmp_path: Path, capsys):
+    out = tmp_path / "bundled.svg"
+    assert call("look", str(photo), "--layer", "-1", "--out", str(out)) == 0
+    assert capsys.readouterr().out == f"{out}: attention · the bundled model · image 32×32\n"
+
+
 def test_another_image_size_and_query(photo: Path, tmp_path: Path):
     out = tmp_path / "wide.svg"
     arguments = ("--image", "24x40", "--layer", "-1", "--head", "3", "--query", "5x9", "--smooth")
@@ -47,7 +53,7 @@ def test_another_image_size_and_query(photo: Path, tmp_path: Path):
 def test_weights_are_read_and_not_called_random(photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     import torch
 
-    from vitrail.checkpoint.read import CONFIG_KEY
+    from vitrail.checkpoint.header import CONFIG_KEY
     from vitrail.nn.build import build
     from vitrail.presets import preset
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from command import call
 from vitrail import __version__
 from vitrail.cli import COMMANDS, app, main
 
@@ -36,8 +37,8 @@ def test_the_overview_says_what_the_commands_own_help_says(command: str):
     ("arguments", "line"),
     [
         (["demo", "--seed", "x"], 'Invalid value for --seed: unable to convert "x" into int'),
-        (["dmeo"], 'Unknown command "dmeo". Did you mean "demo"?'),
-        (["demo", "--nope"], "Unknown option: --nope"),
+        (["dmeo"], "'dmeo' is not a command; did you mean 'demo'?"),
+        (["demo", "--nope"], "demo has no option --nope; see vitrail demo --help"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
@@ -47,6 +48,28 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
     assert done.stderr.startswith("vitrail: ")
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("zzz", f"'zzz' is not a command; use one of {', '.join(COMMANDS)}"),
+        ("laws B/16", "laws does not take 'B/16'; see vitrail laws --help"),
+        ("plan --gpuu t4", "plan has no option --gpuu; did you mean --gpu?"),
+        ("plan --model B/16", "plan has no option --model; write the model without a name: vitrail plan MODEL"),
+        ("plan --gpu", "--gpu needs a value: card by name, e.g. rtx-4090, or by memory, e.g. 24GiB; see vitrail plan"),
+        ("look", "look needs --out: file to draw into: .png, .svg or .pdf; see vitrail look --help"),
+        ("search", "search needs VECTORS: folder that vitrail embed wrote, finished or not; see vitrail search --help"),
+        ("demo --seed", "--seed needs a value: seed of the drawn image and of the weights; see vitrail demo --help"),
+        ("demo --seed x", 'Invalid value for --seed: unable to convert "x" into int; see vitrail demo --help'),
+    ],
+)
+def test_a_mistake_names_the_word_the_rule_and_the_remedy(arguments: str, line: str, capsys):
+    assert call(*arguments.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"vitrail: {line}")
+    assert shown.err.count("\n") == 1
 
 
 def test_the_demo_shows_shape_norm_row_and_times(capsys: pytest.CaptureFixture[str]):

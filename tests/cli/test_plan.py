@@ -21,7 +21,6 @@ from vitrail.presets import PRESETS, preset
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan.json").read_text(encoding="utf-8"))
 ISSUE = [
     "plan",
-    "--model",
     "B/16",
     "--image",
     "384x640",
@@ -74,14 +73,14 @@ def test_a_plan_on_a_card(capsys):
 
 
 def test_what_does_not_fit_is_told_what_to_change(capsys):
-    found = planned(capsys, "plan", "--model", "H/14", "--train", "--batch", "64", "--gpu", "rtx-4090")
+    found = planned(capsys, "plan", "H/14", "--train", "--batch", "64", "--gpu", "rtx-4090")
     assert not found["verdicts"]["likely"]["fits"]
     assert found["changes"][0]["name"] == "batch"
 
 
 def test_every_option_reaches_the_workload(capsys):
     options = "--train --checkpointing --accumulate 4 --optimizer adamw-fused --attention efficient --batch 3"
-    found = planned(capsys, "plan", "--model", "cifar", *options.split())
+    found = planned(capsys, "plan", "cifar", *options.split())
     work = found["workload"]
     assert work["checkpointing"]
     assert (work["accumulate"], work["batch"]) == (4, 3)
@@ -94,9 +93,24 @@ def test_every_option_reaches_the_workload(capsys):
 
 def test_a_config_file_is_planned_like_its_preset(capsys, tmp_path):
     (tmp_path / "small.json").write_text(preset("S/16", classes=5).to_json())
-    found = planned(capsys, "plan", "--config", str(tmp_path / "small.json"))
+    found = planned(capsys, "plan", str(tmp_path / "small.json"))
     assert found["model"] == "small.json"
     assert found["params"] == ledger(preset("S/16", classes=5)).params
+
+
+def test_weights_of_any_dialect_are_planned_by_their_config(capsys, tmp_path):
+    from embedding import CONFIG, save_weights
+    from vitrail.checkpoint.read import load
+    from vitrail.checkpoint.write import save
+
+    own = save_weights(tmp_path / "own.safetensors")
+    save(load(own), tmp_path / "hf", dialect="huggingface")
+    expected = ledger(CONFIG)
+    for path in (own, tmp_path / "hf"):
+        found = planned(capsys, "plan", str(path))
+        assert (found["params"], found["flops_forward"]) == (expected.params, expected.flops_forward)
+        assert found["model"] == path.name
+    assert planned(capsys, "plan", "default")["params"] == ledger(preset("cifar-small")).params
 
 
 def test_the_shape_can_be_changed(capsys):
@@ -174,7 +188,7 @@ def test_a_sweep_for_people_is_a_table(capsys):
 )
 def test_a_chart_is_a_file_of_its_kind(tmp_path, suffix, question, capsys):
     path = tmp_path / f"chart.{suffix}"
-    assert call("plan", "--model", "Ti/16", *question, "--chart", str(path)) == 0
+    assert call("plan", "Ti/16", *question, "--chart", str(path)) == 0
     assert path.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
 
 
@@ -194,8 +208,9 @@ def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (("missing.safetensors",), "missing.safetensors does not exist; give a weights file"),
         (("--width", "770"), "width 770 is not divisible by num_heads 12"),
-        (("--model", "B/17"), "model 'B/17' is not a preset; try"),
+        (("B/17",), "model 'B/17' is not a preset; try"),
         (("--image", "225"), "225x225 is not divisible by patch 16x16"),
         (("--image", "0"), "height 0 is not a positive whole number"),
         (("--batch", "0"), "batch 0"),
@@ -208,7 +223,7 @@ def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
         (("--shard", "mine:8"), "shard 'mine' is not one of ddp, zero1, zero2, fsdp"),
         (("--train", "--infer"), "--train and --infer"),
         (("--json", "--csv"), "--json and --csv"),
-        (("--config", "nowhere.json"), "config nowhere.json cannot be read"),
+        (("nowhere.json",), "config nowhere.json cannot be read"),
         (("--sweep", "patch"), "sweep 'patch' is not KEY=VALUE"),
         (("--sweep", "colour=red"), "sweep key 'colour' is unknown"),
         (("--sweep", "batch=two"), "sweep batch='two' is not a whole number"),
@@ -218,8 +233,8 @@ def test_bad_input_is_one_line_and_exit_2_from_the_shell(tmp_path):
         (("--chart", "x.bmp"), "picture 'x.bmp' does not end in"),
         (("--chart", "nowhere/x.png"), "folder 'nowhere' does not exist"),
         (("--gpu", "24"), "less than 1 MiB"),
-        (("--model", "swin-T", "--width", "9"), "not a PyramidConfig"),
-        (("--model", "mobilevit-S", "--patch", "8"), "cannot be set on a mobile model"),
+        (("swin-T", "--width", "9"), "not a PyramidConfig"),
+        (("mobilevit-S", "--patch", "8"), "cannot be set on a mobile model"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, arguments, reason, tmp_path, monkeypatch):
@@ -245,7 +260,7 @@ def test_planning_imports_neither_torch_nor_numpy():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_planned(capsys, name):
-    planned(capsys, "plan", "--model", name, "--train", "--batch", "2", "--precision", "amp-bf16")
+    planned(capsys, "plan", name, "--train", "--batch", "2", "--precision", "amp-bf16")
 
 
 def test_adaptive_tokens_are_counted_on_a_folder(tmp_path: Path, capsys):
@@ -254,7 +269,7 @@ def test_adaptive_tokens_are_counted_on_a_folder(tmp_path: Path, capsys):
     pictures = [synthesize_image(seed, Size(64, 96)) for seed in range(2)]
     for seed, picture in enumerate(pictures):
         Image.fromarray(picture).save(tmp_path / f"{seed}.png")
-    found = planned(capsys, "plan", "--config", str(tmp_path / "config.json"), "--images", str(tmp_path))
+    found = planned(capsys, "plan", str(tmp_path / "config.json"), "--images", str(tmp_path))
     expected = sum(adaptive_token_count(picture, spec) for picture in pictures) / 2
     assert found["workload"]["adaptive_tokens"] == round(expected)
     assert call("plan", "--images", str(tmp_path)) == 2

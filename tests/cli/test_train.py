@@ -88,7 +88,7 @@ def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, cap
 
 def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
     """Of 8,192 shapes, 0.003 epochs are 24.6 images: three batches of eight."""
-    arguments = ["--data", "shapes", "--config", model, "--batch", "8", "--device", "cpu", "--out", str(tmp_path / "a")]
+    arguments = ["--data", "shapes", "--model", model, "--batch", "8", "--device", "cpu", "--out", str(tmp_path / "a")]
     assert call("train", *arguments, "--epochs", "0.003") == 0
     assert [step for step, _ in losses(tmp_path / "a")] == [1, 2, 3]
 
@@ -96,7 +96,7 @@ def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
 def test_an_image_that_is_asked_for_is_the_only_one(model: str, tmp_path: Path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(Recipe(steps=2, batch=8, images=(Size(12, 16), Size(24, 16))).to_json())
-    arguments = ["--data", "shapes", "--config", model, "--recipe", str(recipe), "--device", "cpu"]
+    arguments = ["--data", "shapes", "--model", model, "--recipe", str(recipe), "--device", "cpu"]
     assert call("train", *arguments, "--image", "16x24", "--out", str(tmp_path / "run")) == 0
     job = read_job(tmp_path / "run")
     assert (job.config.image, job.recipe.images) == (Size(16, 24), ())
@@ -122,7 +122,7 @@ def test_a_student_is_distilled_from_another_width_by_features_or_by_a_token(wha
     assert call(*train(str(teacher), tmp_path / "teacher")) == 0
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f'steps = 3\nbatch = 4\n[distillation]\nkind = "distillation"\nwhat = "{what}"\n')
-    asked = ["--data", "shapes", "--config", str(student), "--recipe", str(recipe)]
+    asked = ["--data", "shapes", "--model", str(student), "--recipe", str(recipe)]
     assert call("train", *asked, "--teacher", str(tmp_path / "teacher"), "--out", str(tmp_path / "run")) == 0
     assert [step for step, _ in losses(tmp_path / "run")] == [1, 2, 3]
     held = load(tmp_path / "run" / "model.safetensors")
@@ -180,8 +180,7 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
         (["--data", "shapes", "--recipe", "cifer", "--out", "x"], "try cifar"),
         (["--data", "shapes", "--device", "cuda:7", "--out", "x"], "device 'cuda:7' cannot be used here"),
         (["--data", "shapes", "--device", "toaster", "--out", "x"], "device 'toaster' cannot be used here"),
-        (["--data", "shapes", "--config", "x.json", "--out", "x"], "--config x.json is not a JSON file"),
-        (["--data", "shapes", "--config", "x.json", "--model", "cifar", "--out", "x"], "choose one"),
+        (["--data", "shapes", "--model", "x.json", "--out", "x"], "config x.json cannot be read"),
         (["--data", "shapes", "--model", "cifar", "--batch", "0", "--out", "x"], "batch 0 is not a positive"),
         (["--data", "shapes", "--model", "cifar", "--image", "33", "--out", "x"], "not divisible by patch 4x4"),
         (

@@ -102,10 +102,20 @@ def test_beyond_loopback_a_token_opens_and_nothing_else_does():
     visitor = client(exposed)
     assert refused(visitor.get("/"))
     assert refused(visitor.get("/api/controls"))
-    assert refused(visitor.get("/?token=open"))
+    assert refused(visitor.get("/open/api/controls"))
+    assert refused(visitor.get("/open-sesame"))  # the page's own addresses would lack the token
     assert refused(visitor.get("/api/controls?token=open-sesame"))
-    entered = visitor.get("/?token=open-sesame&room=memory")
-    assert (entered.status_code, entered.headers["location"]) == (303, "/?room=memory")
-    assert "HttpOnly" in entered.headers["set-cookie"]
-    assert "SameSite=strict" in entered.headers["set-cookie"]
-    assert visitor.get("/api/controls").status_code == 200  # the client keeps cookies, as a browser does
+    assert visitor.get("/open-sesame/?room=memory").status_code == 200
+    assert visitor.get("/open-sesame/api/controls").status_code == 200
+    assert refused(visitor.get("/open-sesame/api/controls", headers={"Sec-Fetch-Site": "cross-site"}))
+
+
+def test_only_a_framed_studio_may_be_shown_in_a_notebook():
+    framed = create_app(Session(), hosts=frozenset({HOST}), token="open-sesame", framed=True)
+    shown = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+    answer = client(framed).get("/open-sesame/", headers=shown)
+    assert answer.status_code == 200
+    assert "frame-ancestors http://localhost:* http://127.0.0.1:*" in answer.headers["Content-Security-Policy"]
+    assert refused(client(framed).get("/open-sesame/api/controls", headers=shown))
+    assert refused(client(framed).get("/", headers=shown))
+    assert refused(client().get("/", headers=shown))

@@ -33,7 +33,7 @@ def test_a_run_from_values_is_the_run_of_the_command(tmp_path: Path):
     )
     (tmp_path / "config.json").write_text(CONFIG.to_json())
     (tmp_path / "recipe.json").write_text(RECIPE.to_json())
-    files = ["--config", str(tmp_path / "config.json"), "--recipe", str(tmp_path / "recipe.json")]
+    files = ["--model", str(tmp_path / "config.json"), "--recipe", str(tmp_path / "recipe.json")]
     assert call("train", "--data", "shapes", *files, "--device", "cpu", "--out", str(tmp_path / "there")) == 0
     assert same_weights(tmp_path / "here", tmp_path / "there")
     assert jobs == [read_job(tmp_path / "there")]

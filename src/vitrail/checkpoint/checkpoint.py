@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.charts.notebook import Shown, facts
+from vitrail.charts.numbers import count_text
 from vitrail.checkpoint.classify import Prediction, classify
+from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.pixels import Image
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config
@@ -21,23 +24,11 @@ from vitrail.nn.positions import PositionModule
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
 
-__all__ = ["Checkpoint", "Evidence"]
+__all__ = ["Checkpoint"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """How a checkpoint's config is known, in words."""
-
-    config: str
-    """Source of what shapes do not show: a config beside the weights, metadata, or a known preset."""
-    grid: str
-    """Source of the grid that the positions are on."""
-    assumed: tuple[str, ...] = ()
-    """Fields that neither a config nor the weights give, set to the usual value for such a model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Checkpoint(Shown):
     """Weights under vitrail's own names, with the config that they fit.
 
     Tensors may be memory-mapped from their file: they are read on first use, and must not be changed in place.
@@ -117,6 +108,27 @@ class Checkpoint:
     def but(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def _summary(self) -> str:
+        config, size = self.config, count_text(sum(tensor.numel() for tensor in self.tensors.values()))
+        kind = type(config).__name__.removesuffix("Config")
+        return f"{kind}, image {config.image}, grid {config.grid}, {size} parameters, {config.classes} classes"
+
+    def _panel(self) -> Iterator[str]:
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.tensors.values()})
+        evidence, labels = self.evidence, self.labels
+        yield facts(
+            [
+                ("read as", f"{self.dialect}, {self.format}"),
+                ("dtype", ", ".join(dtypes)),
+                ("labels", ", ".join(labels[:10]) + (" …" if len(labels) > 10 else "") or "none"),
+                ("preprocessing from", self.preprocessing.source),
+                ("config from", evidence.config),
+                ("grid from", evidence.grid),
+                *(("assumed", each) for each in evidence.assumed),
+            ]
+        )
+        yield self.config._repr_html_()
 
 
 def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype: torch.dtype) -> None:

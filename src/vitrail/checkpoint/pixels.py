@@ -14,6 +14,7 @@ Shapes: H×W pixels, C channels.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,12 +24,12 @@ from PIL import Image as Pillow
 
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of
+from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of, read_file
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 
-__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "as_image", "check_pixels", "prepare", "resize", "size_of"]
+__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "check_pixels", "file_of", "prepare", "resize", "size_of"]
 
 Image = str | Path | bytes | Pixels | Pillow.Image
 """A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
@@ -76,6 +77,16 @@ def size_of(image: Image) -> Size:
     return Size(*check_pixels(image).shape[:2]) if isinstance(image, np.ndarray) else peek(image)
 
 
+def file_of(image: Image) -> bytes:
+    """Return a file of the image: its own bytes, or its pixels as PNG."""
+    if isinstance(image, str | Path | bytes):
+        return read_file(image)[1]
+    stream = io.BytesIO()
+    pixels = pixels_of(image) if isinstance(image, Pillow.Image) else check_pixels(image)
+    _as_image(pixels).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
 def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, Size]:
     """Return the pixels, perhaps of a JPEG decoded at a fraction of its size, and the image's upright size."""
     channels = steps.channels
@@ -91,7 +102,7 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
     check_pixels(image)
     if image.shape[2] != channels:
         mode = {1: "L", 3: "RGB"}[channels]
-        image = np.asarray(as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
+        image = np.asarray(_as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
     return image, Size(*image.shape[:2])
 
 
@@ -130,7 +141,7 @@ def resize(
 
 
 def _pillow(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
-    resized = as_image(pixels).resize((size.width, size.height), Pillow.Resampling[interpolation.upper()])
+    resized = _as_image(pixels).resize((size.width, size.height), Pillow.Resampling[interpolation.upper()])
     return np.asarray(resized).reshape(*size, pixels.shape[2])
 
 
@@ -140,9 +151,9 @@ def _resize_part(pixels: Pixels, original: Size, whole: Size, corner: tuple[int,
     down, across = original.height / shrunk / whole.height, original.width / shrunk / whole.width
     (top, left), method = corner, Pillow.Resampling[steps.interpolation.upper()]
     box = (left * across, top * down, (left + image.width) * across, (top + image.height) * down)
-    part = as_image(pixels).resize((image.width, image.height), method, box=box)
+    part = _as_image(pixels).resize((image.width, image.height), method, box=box)
     return np.asarray(part).reshape(*image, pixels.shape[2])
 
 
-def as_image(pixels: Pixels) -> Pillow.Image:
+def _as_image(pixels: Pixels) -> Pillow.Image:
     return Pillow.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -8,30 +8,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.registry import DIALECTS
 from vitrail.checkpoint.dialects.table import read_rows
 from vitrail.checkpoint.formats.file import Stored, open_stored
+from vitrail.checkpoint.header import (
+    CONFIG_KEY,
+    METADATA,
+    PREPROCESSING_KEY,
+    check_size,
+    written_preprocessing,
+)
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.sources.hub import name_of
 from vitrail.checkpoint.sources.names import weights_path
-from vitrail.codec import from_plain, parse_json
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
+from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 
-__all__ = ["CONFIG_KEY", "PREPROCESSING_KEY", "load", "read_stored", "recognise"]
-
-CONFIG_KEY = "vitrail"
-"""Metadata key of the config, in files of every dialect that vitrail writes."""
-PREPROCESSING_KEY = "vitrail_preprocessing"
-MOST_PIXELS, MOST_TOKENS = 2**28, 2**20
-"""Limits on the pixels and tokens of an image, far above practical sizes."""
-LEAST_PER_BLOCK = 6
-"""Tensors of a block without biases: two norms and four matrices."""
+__all__ = ["load", "read_stored", "recognise"]
 
 
 def load(
@@ -75,7 +73,7 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
     written = stored.metadata.get(CONFIG_KEY)
     if written is not None and from_image is None:
         config: Config = config_from_json(written)
-        evidence = Evidence(config="vitrail's metadata in the file", grid="vitrail's metadata in the file")
+        evidence = METADATA
     else:
         config, evidence = family.settle(tensors, known, from_image=from_image, num_heads=num_heads)
     extra = {**{name: tensors.pop(name) for name in list(tensors) if name.startswith("+")}, **rest}
@@ -97,11 +95,9 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
 
 
 def _preprocessing(stored: Stored, dialect: Dialect, family: Family, image: Size) -> Preprocessing:
-    written = stored.metadata.get(PREPROCESSING_KEY)
-    if written is None:
-        return dialect.preprocessing(stored, family, image)
-    plain = parse_json(written, f"the preprocessing metadata of {stored.path}", "write it again")
-    return dataclasses.replace(from_plain(plain, Preprocessing, "preprocessing"), image=image)
+    if PREPROCESSING_KEY in stored.metadata:
+        return written_preprocessing(stored.path, stored.metadata, image)
+    return dialect.preprocessing(stored, family, image)
 
 
 def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
@@ -120,16 +116,7 @@ def recognise(stored: Stored) -> tuple[Dialect, Family, str]:
 
 
 def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) -> None:
-    blocks, image, grid = _blocks(config), config.image, config.grid
-    require(
-        image.area <= MOST_PIXELS and grid.area <= MOST_TOKENS,
-        f"{stored.path} has a config for image {image}, a grid of {grid}; vitrail reads models of at most "
-        f"{MOST_PIXELS:,} pixels and {MOST_TOKENS:,} patches: mend the config",
-    )
-    require(
-        blocks * LEAST_PER_BLOCK <= len(tensors),
-        f"{stored.path} has {len(tensors):,} tensors and a config of {blocks:,} blocks; it is not whole",
-    )
+    check_size(stored.path, config, len(tensors))
     try:
         with torch.device("meta"):
             expected = build(config).state_dict()
@@ -150,13 +137,3 @@ def _check_shapes(stored: Stored, config: Config, tensors: dict[str, Tensor]) ->
             tensor.is_floating_point() == expected[name].is_floating_point(),
             f"{stored.path}: {name} is {tensor.dtype} where the model has {expected[name].dtype}; save it as float32",
         )
-
-
-def _blocks(config: Config) -> int:
-    match config:
-        case ViTConfig():
-            return config.depth
-        case PyramidConfig():
-            return sum(stage.depth for stage in config.stages)
-        case MobileConfig():
-            return sum(stage.depth + stage.transformer_depth for stage in config.stages)

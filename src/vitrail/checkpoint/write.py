@@ -25,9 +25,10 @@ from vitrail.checkpoint.dialects.registry import dialect_named
 from vitrail.checkpoint.dialects.rewrite import fixed_table, rewrites
 from vitrail.checkpoint.dialects.table import MASK_TOKEN, Row, always, read_rows, write_rows
 from vitrail.checkpoint.formats.file import Stored, write_tensors
+from vitrail.checkpoint.header import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY, recognise
+from vitrail.checkpoint.read import recognise
 from vitrail.codec import to_plain
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require

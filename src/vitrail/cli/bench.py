@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from vitrail.charts.numbers import count_text, seconds_text
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Json, Weights, several
-from vitrail.cli.tables import count_text, seconds_text, show, table, write_json
+from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def classify(
     named = "" if checkpoint.labels else "; the weights name no classes, so these are numbers"
     caption = f"{weights}, {checkpoint.config.classes:,} classes at {checkpoint.config.image}{named}"
     if rows:
-        show(table("", ("image", "label", "probability"), rows, "llr", caption=caption))
+        show(table("", ("image", "label", "probability"), rows, "wwr", caption=caption))
     for line in failed:
         show(line)
     if out is not None:

@@ -7,12 +7,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from vitrail.charts.numbers import bytes_text, count_text, number_text
+from vitrail.checkpoint.sources.names import names_preset
+from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Json, SizeOption
-from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
+from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
-from vitrail.plan.hardware import GIB
+from vitrail.plan.hardware import GIB, Card
 from vitrail.plan.published import DOUBTS, MISQUOTE, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
+from vitrail.presets import preset_named
 
 __all__ = ["compare"]
 
@@ -35,9 +40,10 @@ def compare(
     Parameters
     ----------
     models
-        Presets, e.g. B/16 dinov2-S/14 (default: the ViT family, Ti/16 to H/14).
+        Presets, e.g. B/16 dinov2-S/14 (vitrail presets lists them); weights, runs, or JSON files of a config
+        (default: the ViT family, Ti/16 to H/14).
     image
-        Image size for all models, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: each preset's own).
+        Image size for all models, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: each model's own).
     batch
         Images per device and forward pass, for memory.
     precision
@@ -52,13 +58,19 @@ def compare(
         File to draw parameters and memory against FLOPs into: .png, .svg or .pdf (default: none).
     """
     workload = Workload(batch=batch, train=True, precision=precision, optimizer=optimizer, attention=attention)
-    found = [compared(name, image, workload, gpu) for name in dict.fromkeys(models or VARIANTS)]
+    found = [_compared(name, image, workload, gpu) for name in dict.fromkeys(models or VARIANTS)]
     if chart is not None:
         _draw(found, chart, f"training, batch {batch}, {precision}")
     if json:
         write_json({"models": found, "folklore": plain(MISQUOTE)})
     else:
         _show(found, workload)
+
+
+def _compared(word: str, image: Size | None, workload: Workload, gpu: Card | None) -> Compared:
+    config = config_named(word)
+    name = preset_named(word) if names_preset(word) else word
+    return compared(name, config if image is None else config.but(image=image), workload, gpu)
 
 
 def _draw(found: list[Compared], path: Path, kind: str) -> None:

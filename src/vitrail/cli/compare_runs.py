@@ -39,7 +39,7 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         write_json(compare_json(groups))
     else:
         head, rows = compare_columns(groups)
-        show(table("Runs side by side", head, rows, "llrlrrrr"))
+        show(table("Runs side by side", head, rows, "wwrlrrrr"))
         for group in groups[1:]:
             show(f"[bold]{group.name}[/] differs from {groups[0].name}: {'; '.join(group.changes)}")
     if report is not None:

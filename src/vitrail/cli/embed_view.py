@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from vitrail.charts.numbers import count_text
 from vitrail.cli.progress import LiveView
-from vitrail.cli.tables import count_text
 from vitrail.vectors.engines.engine import Agreement
 from vitrail.vectors.job.finish import failures
 from vitrail.vectors.job.options import Options

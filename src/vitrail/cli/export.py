@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrail.charts.numbers import bytes_text
 from vitrail.cli.options import Flag, Json, Weights
-from vitrail.cli.tables import bytes_text, write_json
+from vitrail.cli.tables import write_json
 from vitrail.errors import require
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vitrail.charts.numbers import count_text
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, Weights
-from vitrail.cli.tables import count_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.parts import Mlp
 
@@ -28,10 +29,18 @@ def inspect(
     from rich.markup import escape
 
     from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
-    from vitrail.checkpoint.read import load
+    from vitrail.checkpoint.header import read_own
+    from vitrail.checkpoint.sources.names import weights_path
     from vitrail.codec import to_plain
 
-    found = describe(load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture))
+    asked = {"from_image": from_image, "num_heads": num_heads, "architecture": architecture}
+    path = weights_path(weights)
+    stored = read_own(path) if set(asked.values()) == {None} else None
+    if stored is None:
+        from vitrail.checkpoint.read import load
+
+        stored = load(path, **asked)
+    found = describe(stored)
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return

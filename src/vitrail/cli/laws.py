@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from vitrail.charts.numbers import bytes_text, count_text, number_text
 from vitrail.cli.options import Json, PrefixOption, SizeOption
-from vitrail.cli.tables import bytes_text, count_text, number_text, plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
 from vitrail.plan.laws import TEXT_VOCABULARY, Laws

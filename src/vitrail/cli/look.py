@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from vitrail.checkpoint.sources.names import short_name
+from vitrail.checkpoint.sources.names import DEFAULT, short_name
 from vitrail.cli.options import Flag, SizeOption, one
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -58,9 +58,10 @@ def look(
         What to draw: attention by layer and head, rollout, positions, filters, pca (tokens as colours, and their
         norms), patches, adaptive (the quadtree), or distance (how far and how widely heads look).
     weights
-        Weights to look with: a file, a folder with its config, or a name (default: none, random weights).
+        Weights to look with: a file, a folder with its config, or a name (default: the bundled model, unless --model is
+        given).
     model
-        Preset to use with random weights, instead of --weights (default: S/16).
+        Preset with random weights, instead of --weights: what the architecture alone shows (default: none).
     image
         Image size that the model takes, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: its own).
     layer
@@ -85,13 +86,13 @@ def look(
         weights is None or model is None,
         f"--weights {weights} and --model {model} were both given; choose one",
     )
-    subject = _subject(photo, weights, model or "S/16", image, seed)
+    subject = _subject(photo, weights or DEFAULT, model, image, seed)
     sheet = _view(what, subject, layer, head, query, smooth, foreground, threshold)
     sheet.save(out)
     _say(f"{out}: {what} · {subject.words}")
 
 
-def _subject(photo: Path | None, weights: str | None, model: str, size: Size | None, seed: int) -> Subject:
+def _subject(photo: Path | None, weights: str, model: str | None, size: Size | None, seed: int) -> Subject:
     import torch
 
     from vitrail.checkpoint.preprocessing import Preprocessing
@@ -104,12 +105,12 @@ def _subject(photo: Path | None, weights: str | None, model: str, size: Size | N
         size is None or size.area <= MOST_PIXELS,
         f"image {size} is above {MOST_PIXELS:,} pixels, too many to look at in one go; use a smaller one",
     )
-    if weights is not None:
+    if model is None:
         from vitrail.checkpoint.read import load
 
         checkpoint = load(weights)
         network, preprocessing = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing
-        name = short_name(weights)
+        name = "the bundled model" if weights == DEFAULT else short_name(weights)
     else:
         config = preset(model) if size is None else preset(model, image=size)
         torch.manual_seed(seed)

@@ -8,23 +8,23 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Flag, Json, ShardOption, SizeOption, Words
 from vitrail.cli.tables import write_csv, write_json
-from vitrail.config import Config, ViTConfig, config_from_json
+from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
 from vitrail.parts import Adaptive
 from vitrail.plan.report import report
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
-from vitrail.presets import preset
 
 __all__ = ["plan"]
 
 
 def plan(
-    *,
     model: str = "B/16",
-    config: Path | None = None,
+    /,
+    *,
     image: SizeOption | None = None,
     patch: SizeOption | None = None,
     remainder: Remainder | None = None,
@@ -55,9 +55,7 @@ def plan(
     Parameters
     ----------
     model
-        Preset, e.g. B/16, L/14 or dinov2-S/14.
-    config
-        JSON file of a config, instead of a preset (default: none).
+        Preset, e.g. B/16 or dinov2-S/14 (vitrail presets lists them); or weights, a run, or a JSON file of a config.
     image
         Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
@@ -111,7 +109,6 @@ def plan(
     require(not (json and csv), "--json and --csv were both given; choose one")
     asked = {
         "model": model,
-        "config": config,
         "image": image,
         "patch": patch,
         "remainder": remainder,
@@ -141,7 +138,7 @@ def plan(
     if images is not None:
         workload = replace(workload, adaptive_tokens=_measured_tokens(described, images))
     found = report(described, workload, gpu)
-    name = model if config is None else config.name
+    name = Path(model).name if Path(model).exists() else model
     if chart is not None:
         from vitrail.cli.plan_charts import memory_chart
 
@@ -163,7 +160,6 @@ def plan(
 def build(
     *,
     model: str,
-    config: Path | None,
     image: Size | None,
     patch: Size | None,
     remainder: Remainder | None,
@@ -173,7 +169,7 @@ def build(
     classes: int | None,
 ) -> Config:
     """Return the config that the options describe."""
-    base = preset(model) if config is None else config_from_json(_text(config))
+    base = config_named(model)
     changed: dict[str, Any] = {}
     if image is not None:
         changed["image"] = image
@@ -183,7 +179,7 @@ def build(
         if not isinstance(base, ViTConfig):
             kind = type(base).__name__
             raise VitrailError(
-                f"--remainder, --width, --depth and --num-heads change a ViT, not a {kind}; use --config"
+                f"--remainder, --width, --depth and --num-heads change a ViT, not a {kind}; give a config's JSON file"
             )
         given = {"remainder": remainder, "width": width, "depth": depth, "num_heads": num_heads}
         changed |= {name: value for name, value in given.items() if value is not None}
@@ -192,15 +188,6 @@ def build(
     if patch is not None:
         base = base.with_patch(patch)
     return base.but(**changed) if changed else base
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise VitrailError(f"config {path} cannot be read ({error.strerror}); give a JSON file") from None
-    except UnicodeDecodeError:
-        raise VitrailError(f"config {path} is not text; give a JSON file") from None
 
 
 def _measured_tokens(config: Config, folder: Path) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.lines import named_lines
+from vitrail.charts.numbers import bytes_text
 from vitrail.charts.palette import BLUE, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, YELLOW
 from vitrail.charts.plots import limit, note, plots
 from vitrail.charts.sheet import check_drawing
 from vitrail.charts.stack import stacked_areas
-from vitrail.cli.tables import bytes_text
 from vitrail.config import Config
 from vitrail.errors import require
 from vitrail.geometry import Size

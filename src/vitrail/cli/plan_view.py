@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.cli.tables import bytes_text, count_text, seconds_text, show, table
+from vitrail.charts.numbers import bytes_text, count_text, seconds_text
+from vitrail.cli.tables import show, table
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.parts import Adaptive
 from vitrail.plan.report import Report

@@ -110,17 +110,18 @@ def _show(found: Sequence[Simulation], trained: Sequence[Survival], stand_ins: S
             caption="relative to the exact table at the new centres; bands: shares of the old grid's finest frequency",
         )
     )
-    kinds = [(each, "from the file") for each in trained] + [(each, "stand-in") for each in stand_ins]
+    kinds = [(f"{each.kind}, the file's own", each) for each in trained] + [(each.kind, each) for each in stand_ins]
+    others = "; others than the file's own are stand-ins" if trained else "; of stand-ins, not of trained weights"
     show(
         table(
             "Which kind survives",
-            ("position", "weights", "same place", "same step", "unseen pairs", "on the new grid"),
+            ("position", "same place", "same step", "unseen pairs", "on the new grid"),
             [
-                (each.kind, source, f"{each.place:.3f}", f"{each.step:.3f}", f"{each.unseen:.1%}", each.on_new_grid)
-                for each, source in kinds
+                (name, f"{each.place:.3f}", f"{each.step:.3f}", f"{each.unseen:.1%}", each.on_new_grid)
+                for name, each in kinds
             ],
-            "llrrrw",
+            "lrrrw",
             caption="correlation of likeness before and after. place: the same scene gets more pixels; "
-            "step: the same scale gets a wider field",
+            f"step: the same scale gets a wider field{others}",
         )
     )

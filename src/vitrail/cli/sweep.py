@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from vitrail.cli.tables import bytes_text, count_text, plain, show, table, write_csv, write_json
+from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.cli.tables import plain, show, table, write_csv, write_json
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -91,7 +92,7 @@ def run_sweep(
     if chart is not None:
         from vitrail.cli.plan_charts import sweep_chart
 
-        fixed = [] if "model" in axes else [str(asked["config"] or asked["model"])]
+        fixed = [] if "model" in axes else [asked["model"]]
         fixed += [f"{key} {values[0]}" for key, values in axes.items() if len(values) == 1]
         fixed += [f"{key} {getattr(workload, key)}" for key in ("batch", "precision", "attention") if key not in axes]
         kind = "training" if workload.train else "inference"

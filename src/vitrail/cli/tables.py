@@ -1,76 +1,31 @@
-"""Numbers as people read them, tables on a terminal, and values as JSON.
-
-Rounding happens here and nowhere else: JSON keeps exact integers. rich is imported by the functions that draw.
-"""
+"""Tables on a terminal, and values as JSON, which keeps exact integers. rich is imported by the functions that draw."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.geometry import Size
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
 __all__ = [
-    "bytes_text",
-    "count_text",
-    "number_text",
     "plain",
-    "seconds_text",
     "show",
     "table",
     "write_csv",
     "write_json",
 ]
 
-
-def bytes_text(count: int) -> str:
-    """
-    >>> bytes_text(7_644_748_083), bytes_text(1023)
-    ('7.12 GiB', '1,023 B')
-    """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= size:
-            return f"{_three(count / size)} {unit}"
-    return f"{count:,} B"
-
-
-def count_text(count: float, unit: str = "") -> str:
-    """
-    >>> count_text(86_567_656), count_text(35_127_656_448, "FLOP")
-    ('86.6 M', '35.1 GFLOP')
-    """
-    for letter, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= size:
-            return f"{_three(count / size)} {letter}{unit}"
-    return f"{_three(count)} {unit}".rstrip()
-
-
-def seconds_text(seconds: float) -> str:
-    """
-    >>> seconds_text(0.0205), seconds_text(3.14e-5)
-    ('20.5 ms', '31.4 µs')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{_three(seconds / size)} {unit}"
-    return f"{_three(seconds / 1e-6)} µs"
-
-
-def number_text(value: float | Fraction) -> str:
-    """A whole number with separators, anything else to three digits."""
-    return f"{int(value):,}" if value == int(value) else _three(float(value))
-
-
-def _three(value: float) -> str:
-    """Three significant digits, never in exponent form."""
-    magnitude = abs(value)
-    if magnitude >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}" if magnitude >= 1 else f"{value:.3g}"
+READABLE = 24
+"""Letters of a line of prose below which nobody reads it."""
 
 
 def plain(value: Any) -> Any:
@@ -101,32 +56,74 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], align: str, *, caption: str = "") -> Any:
-    """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers, w for prose."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
+    """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers, w for prose.
 
-    drawn = Table(
-        title=title or None,
-        box=box.SIMPLE_HEAD if any(columns) else None,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        collapse_padding=True,
-        show_header=any(columns),
-    )
-    for column, letter in zip(columns, align, strict=True):
-        drawn.add_column(column, justify="right" if letter == "r" else "left", no_wrap=letter != "w")
-    for row in rows:
-        drawn.add_row(*row)
+    Words and numbers are never cut, and prose is never narrower than READABLE letters: columns for which there is no
+    room follow below, beside the first column.
+    """
+    from rich.console import Group
+
+    drawn = _Columns(title, columns, list(rows), align)
     return Group(drawn, f" [dim]{caption}[/]\n") if caption else Group(drawn, "")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """A table that is drawn when its room is known."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    align: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.measure import Measurement
+
+        title, drawn, unbounded = self.title, [0], options.update(max_width=sys.maxsize)
+        for place in range(1, len(self.columns)):
+            if Measurement.get(console, unbounded, self._table([*drawn, place])).minimum > options.max_width:
+                yield self._table(drawn, title)
+                title, drawn = "", [0]
+            drawn.append(place)
+        yield self._table(drawn, title)
+
+    def _table(self, places: Sequence[int], title: str = "") -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        named = any(self.columns)
+        drawn = Table(
+            title=title or None,
+            box=box.SIMPLE_HEAD if named else None,
+            title_justify="left",
+            title_style="bold",
+            header_style="dim",
+            collapse_padding=True,
+            show_header=named,
+        )
+        for place in places:
+            letter, cells = self.align[place], [self.columns[place], *(row[place] for row in self.rows)]
+            width = max(line.cell_len for cell in cells for line in Text.from_markup(cell).split() or [Text()])
+            prose = letter == "w"
+            drawn.add_column(
+                self.columns[place],
+                justify="right" if letter == "r" else "left",
+                no_wrap=not prose,
+                overflow="fold",
+                min_width=min(width, READABLE) if prose else width,
+            )
+        for row in self.rows:
+            drawn.add_row(*(row[place] for place in places))
+        return drawn
 
 
 def show(*parts: Any) -> None:
     """Draw tables and lines of text, which may have rich's markup, on standard output."""
     from rich.console import Console
 
-    # a pipe has no width of its own: room for every column
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    # a pipe has no width of its own: room for every column, unless COLUMNS says otherwise
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, width=None if known else 120)
     for part in parts:
         console.print(part)

@@ -15,7 +15,6 @@ def train(
     *,
     data: Words | None = None,
     model: str | None = None,
-    config: Path | None = None,
     image: SizeOption | None = None,
     patch: SizeOption | None = None,
     recipe: str | None = None,
@@ -47,8 +46,6 @@ def train(
     model
         Preset, e.g. cifar or S/16, or JSON file of a config, for fresh weights; or weights or a run, to fine-tune
         (default: cifar, or the resumed run's own).
-    config
-        JSON file of a config, instead of --model (default: none).
     image
         Image size to train at, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
@@ -90,17 +87,13 @@ def train(
 
     require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
     require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
-    require(model is None or config is None, "--model and --config were both given; choose one")
-    if config is not None:
-        require(config.suffix == ".json" and config.is_file(), f"--config {config} is not a JSON file; write one with "
-                "to_json(), or give a preset with --model")  # fmt: skip
     given = {"steps": steps, "batch": batch, "lr": lr, "seed": seed, "compile": compile or None}
     folder = out or resume
     assert folder is not None
     with View(folder, tensorboard=tensorboard) as view:
         trained = run(
             data,
-            model or config,
+            model,
             out=folder,
             recipe=recipe,
             changes={name: value for name, value in given.items() if value is not None},

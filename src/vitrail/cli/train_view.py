@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from vitrail.charts.numbers import bytes_text, count_text
 from vitrail.cli.progress import LiveView
-from vitrail.cli.tables import bytes_text, count_text
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory

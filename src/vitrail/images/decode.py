@@ -31,7 +31,17 @@ from PIL import Image, UnidentifiedImageError
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "Pixels", "decode", "decode_at_least", "peek", "pixels_of"]
+__all__ = [
+    "FORMATS",
+    "MAX_PIXELS",
+    "ImageError",
+    "Pixels",
+    "decode",
+    "decode_at_least",
+    "peek",
+    "pixels_of",
+    "read_file",
+]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 2**26
@@ -123,7 +133,7 @@ def peek(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> Size:
 
 @contextmanager
 def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image.Image, str]]:
-    name, data = _read(source)
+    name, data = read_file(source)
     try:
         with _without_warnings():
             image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -144,7 +154,8 @@ def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image
         yield image, name
 
 
-def _read(source: str | Path | bytes) -> tuple[str, bytes]:
+def read_file(source: str | Path | bytes) -> tuple[str, bytes]:
+    """Return a name for messages and the bytes of an image file; raise ImageError if it cannot be read."""
     if isinstance(source, bytes):
         name, data = "image", source
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from vitrail.config import Config
 from vitrail.geometry import Size
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.hardware import Card
@@ -11,7 +12,6 @@ from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.published import Result, results
 from vitrail.plan.workload import Workload
-from vitrail.presets import PRESETS, preset
 
 __all__ = ["Compared", "compared"]
 
@@ -35,11 +35,8 @@ class Compared:
     published: tuple[Result, ...]
 
 
-def compared(name: str, image: Size | None, workload: Workload, target: Card | None = None) -> Compared:
-    """Plan a preset by name (case-insensitive), at `image` (default: its own)."""
-    config = preset(name) if image is None else preset(name, image=image)
-    if name not in PRESETS:  # spelt in another case
-        name = next(other for other in PRESETS if other.lower() == name.strip().lower())
+def compared(name: str, config: Config, workload: Workload, target: Card | None = None) -> Compared:
+    """Plan a model; published results are those of the preset of that name."""
     books = ledger(config, replace(workload, batch=1))
     return Compared(
         model=name,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from vitrail.charts.notebook import Shown, html_table
+from vitrail.charts.numbers import count_text
 from vitrail.config import Config
 from vitrail.plan.step import run_step
 from vitrail.plan.tape import Tape
@@ -32,8 +36,8 @@ class Row:
         return self.flops // 2
 
 
-@dataclass(frozen=True)
-class Ledger:
+@dataclass(frozen=True, repr=False)
+class Ledger(Shown):
     """Rows in the order of the model, and their totals."""
 
     rows: tuple[Row, ...]
@@ -60,6 +64,28 @@ class Ledger:
     @property
     def saved_bytes(self) -> int:
         return sum(row.saved_bytes for row in self.rows)
+
+    def _summary(self) -> str:
+        return f"{self.params:,} parameters, {count_text(self.flops_forward, 'FLOP')} forward per image"
+
+    def _panel(self) -> Iterator[str]:
+        alike: dict[str, list[Row]] = {}
+        for row in self.rows:
+            alike.setdefault(re.sub(r"\.\d+", "[…]", row.path), []).append(row)
+        yield html_table(
+            ("module", "", "parameters", "forward FLOP", "share"),
+            (
+                (
+                    path,
+                    f"× {len(rows)}" if len(rows) > 1 else "",
+                    f"{sum(row.params for row in rows):,}",
+                    count_text(sum(row.flops for row in rows), "FLOP"),
+                    f"{sum(row.flops for row in rows) / max(1, self.flops_forward):.1%}",
+                )
+                for path, rows in alike.items()
+            ),
+            "lrrrr",
+        )
 
 
 def ledger(config: Config, workload: Workload | None = None) -> Ledger:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Literal, get_args
 
+from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
+from vitrail.charts.numbers import bytes_text
 from vitrail.errors import VitrailError, shown
 from vitrail.rules import PositiveInt
 from vitrail.value import Value, one_of
@@ -64,8 +68,8 @@ class Workload(Value):
         return 2 if self.precision == "bf16" else 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Memory(Shown):
     """Bytes of live tensors on one device, at the peak of the step and of each phase."""
 
     peak_bytes: int
@@ -77,3 +81,21 @@ class Memory:
     exact: bool = True
     """Whether the bytes are verified against real allocations; otherwise they are an estimate that `note` explains."""
     note: str = ""
+
+    def _summary(self) -> str:
+        return f"{bytes_text(self.peak_bytes)} at the peak ({'exact' if self.exact else 'an estimate'})"
+
+    def _panel(self) -> Iterator[str]:
+        parts = {name: size for name, size in sorted(self.bytes.items(), key=lambda item: -item[1]) if size}
+        yield parts_bar("Memory at the peak, by component", parts)
+        yield html_table(
+            ("", "component", "bytes", "share"),
+            (
+                (swatch(place), name.replace("_", " "), bytes_text(size), f"{size / self.peak_bytes:.1%}")
+                for place, (name, size) in enumerate(parts.items())
+            ),
+            "llrr",
+        )
+        yield facts((f"peak in {phase}", bytes_text(size)) for phase, size in self.phase_peaks.items())
+        if self.note:
+            yield f"<div>{escape(self.note)}</div>"

@@ -29,11 +29,12 @@ def create_api() -> FastAPI:
     return app
 
 
-def create_app(session: Session, *, hosts: frozenset[str], token: str | None = None) -> FastAPI:
-    """Return the application for one session. It answers requests for `hosts` (name:port) only."""
+def create_app(session: Session, *, hosts: frozenset[str], token: str | None = None, framed: bool = False) -> FastAPI:
+    """Return the application for one session. It answers requests for `hosts` (name:port) only, behind a token if
+    one is given; a notebook may show it in a frame if it is `framed`."""
     app = create_api()
     app.state.session = session
-    app.add_middleware(Guard, hosts=hosts, token=token)  # type: ignore[arg-type]
+    app.add_middleware(Guard, hosts=hosts, token=token, framed=framed)  # type: ignore[arg-type]
     _serve(app, read_page())
     return app
 

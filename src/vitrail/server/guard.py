@@ -5,7 +5,8 @@ Every request is checked before anything else reads it:
     Host             must be one of the names that the studio printed, which defeats DNS rebinding
     Origin           must be the studio's own if the browser sends one
     Sec-Fetch-Site   must be same-origin or none; another site may link to the page, but not to the API
-    token            required beyond loopback: first in the printed link, then in a cookie
+    token            required beyond loopback and in notebooks: the first part of every path. (A cookie would not reach
+                     a frame in the page of another site, such as a notebook's.)
     body             at most 16 MiB, counted while it arrives, within a time limit
 
 There are no CORS headers, so no other origin can read a response.
@@ -15,11 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrail.server.errors import failure
@@ -28,13 +27,15 @@ __all__ = ["HEADERS", "MAX_BODY", "Guard"]
 
 MAX_BODY = 16 * 2**20
 BODY_SECONDS = 30
-COOKIE = "vitrail"
 
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors"
+)
+NOTEBOOKS = "http://localhost:* http://127.0.0.1:* vscode-webview:"
+"""Pages that may show a framed studio: notebooks on this machine."""
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": f"{POLICY} 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -45,8 +46,9 @@ HEADERS = {
 class Guard:
     """ASGI middleware that refuses foreign requests and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None) -> None:
-        self.app, self.hosts, self.token = app, hosts, token
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None, framed: bool = False) -> None:
+        self.app, self.hosts, self.token, self.framed = app, hosts, token, framed
+        self.headers = {**HEADERS, "Content-Security-Policy": f"{POLICY} {NOTEBOOKS}"} if framed else HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,58 +59,43 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in self.headers.items():
                     headers[name] = value
                 if "cache-control" not in headers:
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
-        refusal = self._refuse(scope)
+        within, refusal = self._admit(scope)
         body = b"" if refusal else await _body(scope, receive)
         answer = refusal or (body if isinstance(body, Response) else None)
         if answer is not None:
             await answer(scope, receive, send_with_headers)
             return
         assert isinstance(body, bytes)
-        await self.app(scope, _replay(body, receive), send_with_headers)
+        await self.app(within, _replay(body, receive), send_with_headers)
 
-    def _refuse(self, scope: Scope) -> Response | None:
+    def _admit(self, scope: Scope) -> tuple[Scope, Response | None]:
+        """Return the request with the path behind the token, or why it is refused."""
         headers, path = Headers(scope=scope), scope["path"]
         host, origin, site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
         if len(headers.getlist("host")) != 1 or host not in self.hosts:
-            return failure(403, "this host name is not the studio's; use the link that it printed")
+            return scope, failure(403, "this host name is not the studio's; use the link that it printed")
         if origin is not None and origin != f"http://{host}":
-            return failure(403, "requests from another origin are refused; use the studio's own page")
+            return scope, failure(403, "requests from another origin are refused; use the studio's own page")
+        if self.token is not None:
+            given, slash, rest = path.removeprefix("/").partition("/")
+            if not slash or not hmac.compare_digest(given.encode(), self.token.encode()):
+                return scope, failure(403, "a token is needed; use the link that the studio printed")
+            path = f"/{rest}"
         is_link = (
             scope["method"] == "GET"
             and not path.startswith("/api/")
             and headers.get("sec-fetch-mode") == "navigate"
-            and headers.get("sec-fetch-dest") == "document"
+            and headers.get("sec-fetch-dest") in ("document", "iframe" if self.framed else None)
         )
         if site not in (None, "same-origin", "none") and not is_link:
-            return failure(403, "requests from another site are refused; use the studio's own page")
-        return None if self.token is None else self._admit(scope, headers)
-
-    def _admit(self, scope: Scope, headers: Headers) -> Response | None:
-        """Check the token: the link's token is stored as a cookie, and every later request must send that cookie."""
-        assert self.token is not None
-        query = parse_qsl(scope["query_string"].decode("latin-1"))
-        if _same(dict(query).get("token", ""), self.token) and scope["path"] == "/":
-            rest = urlencode([(name, value) for name, value in query if name != "token"])
-            answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-            return answer
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
-        if cookie is None or not _same(cookie.value, self.token):
-            return failure(403, "a token is needed; use the link that the studio printed")
-        return None
-
-
-def _same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+            return scope, failure(403, "requests from another site are refused; use the studio's own page")
+        return {**scope, "path": path, "raw_path": path.encode()}, None
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | Response:

@@ -13,13 +13,14 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from vitrail.errors import VitrailError, require
 from vitrail.server.app import create_app
 from vitrail.server.rooms.attention import warm
 from vitrail.server.session import DEFAULT, Session
 
-__all__ = ["serve"]
+__all__ = ["listen", "serve", "server_of"]
 
 WARM_SECONDS = 1.5
 
@@ -45,18 +46,15 @@ def serve(
     )
     session = Session(weights)
     session.image(DEFAULT)  # decoded before the first request
-    for name in session.given:
-        session.checkpoint(name)  # an unreadable file is an error now rather than at the first request
-    with _listen(address, port) as listening:
+    session.open_weights()
+    with listen(address, port) as listening:
         port = listening.getsockname()[1]
         names = {"127.0.0.1", "localhost"} if address.is_loopback else {host}
         if address.version == 6:
             names = {f"[{address}]"} | ({"localhost"} if address.is_loopback else set())
         token = None if address.is_loopback else secrets.token_urlsafe(24)
         app = create_app(session, hosts=frozenset(f"{name}:{port}" for name in names), token=token)
-        link = f"http://{f'[{address}]' if address.version == 6 else host}:{port}/" + (
-            f"?token={token}" if token else ""
-        )
+        link = f"http://{f'[{address}]' if address.version == 6 else host}:{port}/{f'{token}/' if token else ''}"
         say(f"vitrail studio: {link}  (Ctrl-C ends it)")
         if session.more:
             say(f"more models: {session.more}")
@@ -67,11 +65,16 @@ def serve(
         warming = threading.Timer(WARM_SECONDS, _warm, (session,))
         warming.daemon = True
         warming.start()
-        settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[listening])
+            server_of(app).run(sockets=[listening])
         warming.cancel()
     session.close()
+
+
+def server_of(app: FastAPI) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
+    )
 
 
 def _warm(session: Session) -> None:
@@ -87,7 +90,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
         raise VitrailError(f"--host {host!r} is not an address; write 127.0.0.1, or this machine's own") from None
 
 
-def _listen(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socket.socket:
+def listen(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

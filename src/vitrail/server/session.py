@@ -69,15 +69,14 @@ class Session:
     def __init__(self, weights: Sequence[str | Path] = ()) -> None:
         here = (DEFAULT, *fetched())
         self._paths = {name: name for name in here}
-        self.given: list[str] = []
-        """Names of the weights that the user gave."""
+        self._given: list[str] = []
         for path in map(str, weights):
             if path in here:
                 continue
             name = short_name(path)
             require(name not in self._paths, f"weights {name!r} are given twice; rename one of the files")
             self._paths[name] = path
-            self.given.append(name)
+            self._given.append(name)
         self._checkpoints: dict[str, Checkpoint] = {}
         self._images = Cache[Pixels](CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS)
@@ -112,6 +111,11 @@ class Session:
         """How to get models that are not here yet; empty if all of them are."""
         missing = [name for name in CATALOGUE if name not in self._paths]
         return f"vitrail weights fetch {missing[0]}, or --weights FILE or owner/name" if missing else ""
+
+    def open_weights(self) -> None:
+        """Read the weights that the user gave: what cannot be read is then an error at the start."""
+        for name in self._given:
+            self.checkpoint(name)
 
     def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
         """Return the weights of this name; they are loaded once, on first use."""

@@ -9,7 +9,8 @@ from torch.distributed.tensor import DTensor
 
 from vitrail.charts.palette import BLUE, SKY, VERMILLION
 from vitrail.charts.plots import plots
-from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.write import save
 from vitrail.training.folder import RunFolder, read_metrics
 from vitrail.training.job import Job

@@ -9,7 +9,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import names_weights
 from vitrail.checkpoint.surgery.adapt import adapt
-from vitrail.config import Config, config_from_json
+from vitrail.config import Config, read_config
 from vitrail.data.open import open_source
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
@@ -94,8 +94,8 @@ def _model(model: str | Path | Config) -> tuple[Config, Start]:
     if not isinstance(model, str | Path):
         return model, None
     path = Path(model)
-    if path.suffix == ".json" and path.is_file():
-        return config_from_json(path.read_text(encoding="utf-8")), None
+    if path.suffix == ".json":
+        return read_config(path), None
     if names_weights(str(model)):
         checkpoint = open_checkpoint(model)
         return checkpoint.config, checkpoint

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from vitrail.checkpoint.pixels import Image, as_image, check_pixels
+from vitrail.checkpoint.pixels import Image, file_of
 from vitrail.errors import VitrailError, require
-from vitrail.images.decode import pixels_of
 from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.part_files import part_path, require_arrow
@@ -111,16 +110,11 @@ def _source(images: Any, scratch: Path, *, kept: bool) -> tuple[Path, list[str] 
 
 
 def _file(image: Image, path: Path) -> Path:
-    """Return the image's own file, or write its pixels to `path`."""
-    match image:
-        case str() | Path():
-            require("\n" not in str(image), f"{str(image)!r} has a line break in its name; rename the file")
-            return Path(image).absolute()
-        case bytes():
-            path.write_bytes(image)
-        case _:
-            pixels = pixels_of(image) if isinstance(image, Pillow.Image) else image
-            as_image(check_pixels(pixels)).save(path, "PNG", compress_level=1)
+    """Return the image's own file, or write one to `path`."""
+    if isinstance(image, str | Path):
+        require("\n" not in str(image), f"{str(image)!r} has a line break in its name; rename the file")
+        return Path(image).absolute()
+    path.write_bytes(image if isinstance(image, bytes) else file_of(image))
     return path
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.charts.notebook import Shown, html_table
 from vitrail.checkpoint.pixels import Image
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
@@ -40,8 +42,8 @@ class Match:
     """Row number in the shard's part."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Found(Shown):
     matches: list[Match]
     searched: int
     """Number of vectors compared."""
@@ -49,6 +51,14 @@ class Found:
     """Number of parts that are not written yet."""
     left_out: list[str]
     """Ids of the query itself, and of exact copies of its file."""
+
+    def _summary(self) -> str:
+        unfinished = f", {self.missing:,} parts are not done yet" if self.missing else ""
+        return f"{len(self.matches)} nearest of {self.searched:,} vectors{unfinished}"
+
+    def _panel(self) -> Iterator[str]:
+        rows = ((f"{match.score:.4f}", f"{match.height} × {match.width}", escape(match.id)) for match in self.matches)
+        yield html_table(("cosine", "pixels", "id"), rows, "rll")
 
 
 def search(

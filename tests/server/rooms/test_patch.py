@@ -24,7 +24,7 @@ def ask(path: str = "patch", **parameters):
 
 def test_the_figures_are_those_of_vitrail_plan(capsys):
     said = ask(model="L/16", height=192, width=320, patch_height=8, patch_width=16, batch=3)
-    command = "plan --model L/16 --image 192x320 --patch 8x16 --batch 3 --train --precision amp-bf16 --json"
+    command = "plan L/16 --image 192x320 --patch 8x16 --batch 3 --train --precision amp-bf16 --json"
     assert call(*command.split()) == 0
     plan = json.loads(capsys.readouterr().out)
     for name in ("tokens", "params", "flops_forward", "peak_bytes"):

@@ -153,7 +153,7 @@ def test_the_exported_config_is_one_that_the_command_line_plans(tmp_path, capsys
     assert config_from_json(text) == preset("S/16").but(**changed(96, 160, 8, 16))
     path = tmp_path / "config.json"
     path.write_text(text)
-    assert call("plan", "--config", str(path), "--json") == 0
+    assert call("plan", str(path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 12 * 10 + 1
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
-from vitrail.checkpoint.dialects.table import MASK_TOKEN
+from vitrail.checkpoint.header import Evidence, Header
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.nn.build import build
 from vitrail.parts import AttentionPool, Learned, RelativeBias, WindowedAttention
+from vitrail.plan.ledger import ledger
 from vitrail.presets import PRESETS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.checkpoint.checkpoint import Checkpoint
 
 __all__ = ["Checks", "Description", "Stage", "check", "describe", "few", "pixels_in_words"]
 
@@ -84,28 +90,37 @@ class Description:
     config: Config
 
 
-def check(checkpoint: Checkpoint) -> Checks:
+def check(checkpoint: Checkpoint | Header) -> Checks:
     """Check every value for NaN and infinity."""
     tensors = {**checkpoint.tensors, **checkpoint.extra}
     bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
-    # other tensors that are kept aside are a function of the config, or a masked part of one that is used
-    unused = [name.removeprefix("+") for name in checkpoint.extra if name == MASK_TOKEN or not name.startswith("+")]
-    return Checks(not_finite=tuple(sorted(bad)), unused=tuple(sorted(unused)))
+    return Checks(not_finite=tuple(sorted(bad)), unused=tuple(sorted(_unused(checkpoint.extra))))
 
 
-def _is_finite(tensor: Tensor) -> bool:
+def _unused(extra: Mapping[str, Any]) -> list[str]:
+    """Other tensors that are kept aside are a function of the config, or a masked part of one that is used."""
+    if not extra:
+        return []
+    from vitrail.checkpoint.dialects.table import MASK_TOKEN  # imports torch
+
+    return [name.removeprefix("+") for name in extra if name == MASK_TOKEN or not name.startswith("+")]
+
+
+def _is_finite(tensor: Tensor | NDArray[Any]) -> bool:
+    if isinstance(tensor, np.ndarray):
+        return bool(np.isfinite(tensor).all())
+    import torch
+
     narrow = tensor.is_floating_point() and tensor.itemsize == 1
     return bool(torch.isfinite(tensor.float() if narrow else tensor).all())  # float8 has no isfinite of its own
 
 
-def describe(checkpoint: Checkpoint) -> Description:
+def describe(checkpoint: Checkpoint | Header) -> Description:
     config = checkpoint.config
     dtypes: dict[str, int] = {}
     for tensor in checkpoint.tensors.values():
         name = str(tensor.dtype).removeprefix("torch.")
-        dtypes[name] = dtypes.get(name, 0) + tensor.numel()
-    with torch.device("meta"):
-        parameters = sum(each.numel() for each in build(config).parameters())
+        dtypes[name] = dtypes.get(name, 0) + prod(tensor.shape)
     vit = config if isinstance(config, ViTConfig) else None
     return Description(
         source=checkpoint.source,
@@ -126,7 +141,7 @@ def describe(checkpoint: Checkpoint) -> Description:
         num_heads=vit.num_heads if vit else None,
         stages=_stages(config),
         classes=config.classes,
-        parameters=parameters,
+        parameters=ledger(config).params,
         dtypes=dtypes,
         preprocessing=checkpoint.preprocessing,
         evidence=checkpoint.evidence,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from vitrail.charts.notebook import Shown, facts, html_table
 from vitrail.checkpoint.assess.drift import Drift, measure_drift
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
 from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
@@ -44,8 +46,8 @@ class TableChange:
     maps: tuple[SimilarityMap, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report(Shown):
     """What surgery changed, and the measured or predicted effect."""
 
     changes: Changes
@@ -57,6 +59,28 @@ class Report:
     """Caveats to read before relying on the result."""
     drift: Drift | None = None
     """Drift measured on images, if images were given."""
+
+    def _summary(self) -> str:
+        return self.changes._summary()
+
+    def _panel(self) -> Iterator[str]:
+        yield html_table(
+            ("table", "grid", "method", "agreement", "round trip"),
+            (
+                (
+                    escape(each.name),
+                    f"{each.old} → {each.new}",
+                    each.method,
+                    "" if each.agreement is None else f"{each.agreement:.4f}",
+                    f"{each.round_trip:.4f}",
+                )
+                for each in self.tables
+            ),
+            "lllrr",
+        )
+        if self.drift is not None:
+            yield facts([("cosine, old with new", f"{self.drift.mean:.4f}")])
+        yield "".join(f"<div>! {escape(note)}</div>" for note in self.notes)
 
 
 def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:

@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.evidence import Known, settle
 from vitrail.checkpoint.dialects.table import Row, Sizes
 from vitrail.checkpoint.formats.file import Stored
+from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.preprocessing import HALF, Preprocessing, Statistics
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import require

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoint.checkpoint import Evidence
 from vitrail.checkpoint.dialects.table import Sizes
+from vitrail.checkpoint.header import Evidence
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit, offsets_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.checkpoint import Evidence
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.table import Row, both
+from vitrail.checkpoint.header import Evidence
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size

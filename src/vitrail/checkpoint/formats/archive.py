@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from vitrail.checkpoint.formats.directory import DAMAGED
+from vitrail.checkpoint.formats.safetensors_header import DAMAGED
 from vitrail.errors import VitrailError, require
 
 __all__ = ["open_archive"]

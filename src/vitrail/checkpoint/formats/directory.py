@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoint.formats.safetensors_header import DAMAGED
 from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import require
 
 __all__ = [
     "CONFIGS",
-    "DAMAGED",
     "PROCESSORS",
     "SUFFIXES",
     "WEIGHTS",
@@ -21,7 +21,6 @@ __all__ = [
     "weight_map",
 ]
 
-DAMAGED = "the file is damaged or was not written whole; fetch it again"
 WEIGHTS = (
     "model.safetensors.index.json",
     "model.safetensors",

@@ -6,7 +6,6 @@ Reading never runs code: safetensors, plain arrays, and pickles through torch's 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from vitrail.atomic import write_file
 from vitrail.checkpoint.formats.archive import open_archive
 from vitrail.checkpoint.formats.directory import (
     CONFIGS,
-    DAMAGED,
     PROCESSORS,
     SUFFIXES,
     WEIGHTS,
@@ -31,6 +29,7 @@ from vitrail.checkpoint.formats.directory import (
 from vitrail.checkpoint.formats.magic import LONGEST_SIGN, UNPACK, foreign
 from vitrail.checkpoint.formats.npz import read_npz, write_npz
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.formats.safetensors_header import DAMAGED, is_safetensors
 from vitrail.checkpoint.formats.torch_file import is_torch_archive, read_torch
 from vitrail.errors import VitrailError, require
 
@@ -122,7 +121,7 @@ def _open_file(path: Path) -> Stored:
     metadata: dict[str, str] = {}
     if start[:4] in (b"PK\3\4", b"PK\5\6"):  # the second starts an empty archive
         kind, tensors = _open_zip(path)
-    elif start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] < 2**40:
+    elif is_safetensors(start):
         kind = "safetensors"
         tensors, metadata = read_safetensors(path)
     elif start[:1] == b"\x80":

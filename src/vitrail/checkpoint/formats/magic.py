@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.checkpoint.formats.directory import DAMAGED
+from vitrail.checkpoint.formats.safetensors_header import DAMAGED
 
 __all__ = ["LONGEST_SIGN", "UNPACK", "foreign"]
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.formats.archive import open_archive
-from vitrail.checkpoint.formats.directory import DAMAGED
-from vitrail.checkpoint.formats.safetensors import MOST_TENSORS
+from vitrail.checkpoint.formats.safetensors_header import DAMAGED, MOST_TENSORS
 from vitrail.errors import VitrailError, require
 
 __all__ = ["is_torch_archive", "read_torch"]

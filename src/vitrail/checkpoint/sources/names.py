@@ -15,7 +15,16 @@ from vitrail.errors import require
 from vitrail.preset_names import COMMON, preset_name
 from vitrail.presets import PRESETS
 
-__all__ = ["DEFAULT", "HubName", "bundled_path", "hub_name", "names_weights", "short_name", "weights_path"]
+__all__ = [
+    "DEFAULT",
+    "HubName",
+    "bundled_path",
+    "hub_name",
+    "names_preset",
+    "names_weights",
+    "short_name",
+    "weights_path",
+]
 
 DEFAULT = "default"
 """The name of the bundled weights, accepted instead of a path; a file of that name is ./default."""
@@ -58,6 +67,11 @@ def names_weights(name: str) -> bool:
     return name == DEFAULT or os.path.exists(name) or hub_name(name) is not None
 
 
+def names_preset(name: str) -> bool:
+    """Whether a name's config is known without its weights: no path, but a preset, also by a name of the Hub."""
+    return name != DEFAULT and not os.path.exists(name) and _preset_of(name) is not None
+
+
 def short_name(name: str | Path) -> str:
     """Return a file's or folder's name without its place, and other names as they are: for titles and lists."""
     return Path(name).name if os.path.exists(name) else str(name)
@@ -75,9 +89,9 @@ def hub_name(text: str) -> HubName | None:
     if found is None:
         return None
     repo, owner = found["repo"], found["owner"]
-    patch = repo.rpartition("/")[2][0].isdigit()  # as in ViT-B/16
+    patch = repo.rpartition("/")[2][0].isdigit()  # as in ViT-B/16, a model and no place
     path = owner is None or Path(text).suffix in SUFFIXES or os.path.isdir(owner)
-    if not found["prefix"] and (path or (patch and _preset_of(repo) is not None)):
+    if not found["prefix"] and (patch or path):
         return None
     return HubName(repo, found["revision"])
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoint.checkpoint import Checkpoint, Evidence
+from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
+from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.surgery.caveats import caveats
 from vitrail.checkpoint.surgery.changes import Change, Changes, Resized, Status
 from vitrail.checkpoint.surgery.projection import Projection, change_channels, projection_named, resize_projection

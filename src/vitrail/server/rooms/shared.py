@@ -156,7 +156,7 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
 
 @router.get("/config")
 def config(asked: Annotated[Shape, Query()], session: SessionDep) -> dict[str, Any]:
-    """Return the config in the format that `vitrail plan --config` and `vitrail train` read."""
+    """Return the config in the format that `vitrail plan` and `vitrail train --model` read."""
     from vitrail.codec import to_plain
 
     return to_plain(described(asked, session))

@@ -13,6 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from vitrail import parts
 from vitrail.atomic import flush, temporary_folder
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.read import CONFIG_KEY, PREPROCESSING_KEY
+from vitrail.checkpoint.header import CONFIG_KEY, PREPROCESSING_KEY
 from vitrail.codec import to_plain
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
@@ -63,6 +64,7 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
     """Write .onnx or .xml (with its .bin), and raise VitrailError if it differs from torch on uint8 (B, H, W, C)."""
     require(path.suffix in SUFFIXES, f"{path} does not end in {' or '.join(SUFFIXES)}; name a file like model.onnx")
     require(path.parent.is_dir(), f"folder {path.parent} does not exist; make it first")
+    _require_extra("onnx" if path.suffix == ".onnx" else "openvino")
     reason = why_fixed(checkpoint.config) if dynamic else None
     require(reason is None, f"the image's size must stay fixed: {reason}; export without --dynamic")
     weights = sum(tensor.numel() * 4 for tensor in checkpoint.tensors.values())
@@ -165,17 +167,18 @@ def _position(table: LearnedTable, rows: int, columns: int, prefix: int) -> Tens
     return torch.cat([before[None], image.flatten(2).mT], dim=1)
 
 
+def _require_extra(extra: str) -> None:
+    """OpenVINO's files are made from ONNX, so that its extra includes the other."""
+    for name in ("onnx", "onnxruntime", "onnxscript", *(("openvino",) if extra == "openvino" else ())):
+        require(
+            find_spec(name) is not None,
+            f"exporting needs {name}, which is not installed; pip install 'vitrail[{extra}]'",
+        )
+
+
 def _write_onnx(
     model: nn.Module, checkpoint: Checkpoint, path: Path, pixels: Tensor, *, dynamic: bool, opset: int
 ) -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise VitrailError(
-            f"exporting needs {error.name}, which is not installed; pip install 'vitrail[onnx]'"
-        ) from None
     axes: dict[int, Any] = {0: torch.export.Dim("batch", max=4096)}
     if dynamic:
         patch = checkpoint.config.patch
@@ -216,10 +219,8 @@ def _onnxruntime(path: Path) -> Runner:
 
 
 def _openvino(onnx: Path) -> tuple[Path, Runner]:
-    try:
-        import openvino
-    except ImportError:
-        raise VitrailError("an .xml needs openvino, which is not installed; pip install 'vitrail[openvino]'") from None
+    import openvino
+
     path = onnx.with_suffix(".xml")
     openvino.save_model(openvino.convert_model(str(onnx)), str(path), compress_to_fp16=False)
     compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
