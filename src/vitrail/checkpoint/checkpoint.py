@@ -58,6 +58,8 @@ class Checkpoint(Shown):
     """Tensors that the architecture does not use, under the dialect's names; written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """The config file beside the weights; fields that `config` does not cover are written back to the same family."""
+    source: str = ""
+    """The model and commit on the Hugging Face Hub that it was read from: "owner/name@commit"; empty for a file."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
