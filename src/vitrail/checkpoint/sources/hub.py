@@ -161,7 +161,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
     except errors.HFValidationError as error:
         line = f"{repo!r} is not a name of {hub} ({_short(error)}); write owner/name"
     except errors.OfflineModeIsEnabled:
-        line = f"{repo}{_at(revision)} is not in the cache, and HF_HUB_OFFLINE is set; unset it to download the model"
+        line = f"HF_HUB_OFFLINE is set, and {repo}{_at(revision)} is not in the cache; unset it to use the Hub"
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         remedy = f"{LOG_IN} with rights to it" if status in (401, 403) else "try again later"
@@ -172,7 +172,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
             "with package registries only, vitrail weights lists models"
         )
     except (OSError, RuntimeError) as error:  # the disk, or a download that is cut again and again
-        line = f"{repo}{_at(revision)} was not transferred ({_short(error)}); fix that and try again"
+        line = f"{repo}{_at(revision)} was not transferred ({_short(error.__cause__ or error)}); fix that and try again"
     else:
         return
     raise VitrailError(one_line(line)) from None
