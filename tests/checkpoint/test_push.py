@@ -136,6 +136,8 @@ def test_what_cannot_be_pushed_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyP
         push(made(), "me/small", dialect="google")  # type: ignore[arg-type]
     with pytest.raises(VitrailError, match="timm"):
         push(made(CONFIG.but(position=Rotary())), "me/small", dialect="timm")
+    with pytest.raises(VitrailError, match="timm has no architecture of this shape"):
+        push(made(CONFIG.but(norm_eps=1e-5)), "me/small", dialect="timm")
     assert hub.asked == []  # nothing is created for what is not written
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(VitrailError, match=r"answered 401 for me/small .*set HF_TOKEN"):

@@ -11,7 +11,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.sources.hub import connect, explained
 from vitrail.checkpoint.sources.model_card import LIBRARIES, model_card
 from vitrail.checkpoint.sources.names import HubName, hub_name
-from vitrail.checkpoint.write import save
+from vitrail.checkpoint.write import encode, save
 from vitrail.errors import require
 
 __all__ = ["push"]
@@ -46,6 +46,10 @@ def push(
     require(
         dialect in LIBRARIES,
         f"dialect {dialect!r} is not one that the Hub's libraries load; choose {', '.join(LIBRARIES)}",
+    )
+    require(
+        dialect != "timm" or bool(encode(checkpoint, "timm").written.config),
+        "timm has no architecture of this shape that a config.json could name; push it as huggingface or vitrail",
     )
     api = connect()
     with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch:
