@@ -32,6 +32,13 @@ class Checkpoint(Shown):
     """Weights under vitrail's own names, with the config that they fit.
 
     Tensors may be memory-mapped from their file: they are read on first use, and must not be changed in place.
+
+    >>> from vitrail import load
+    >>> checkpoint = load("default")
+    >>> checkpoint
+    <Checkpoint: ViT, image 32x32, grid 8x8, 683 k parameters, 10 classes>
+    >>> checkpoint.model()(checkpoint.transform("cat.jpg")).shape  # doctest: +SKIP
+    torch.Size([1, 10])
     """
 
     config: Config

@@ -48,6 +48,10 @@ def load(
 
     `from_image` (the image size that the positions were trained for), `num_heads` and `architecture` (timm's name of
     the model) are needed only if neither a config beside the weights nor the shapes of a known model give them.
+
+    >>> from vitrail import load
+    >>> load("default").config.grid
+    Size(height=8, width=8)
     """
     stored = open_stored(weights_path(path))
     if architecture is not None:

@@ -32,6 +32,8 @@ ALIKE = 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
+    """An image that search found."""
+
     id: str
     score: float
     """Cosine to the query."""
@@ -44,6 +46,8 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Found(Shown):
+    """The nearest images, best first, and how many there were to compare."""
+
     matches: list[Match]
     searched: int
     """Number of vectors compared."""

@@ -83,8 +83,17 @@ class Report(Shown):
         yield "".join(f"<div>! {escape(note)}</div>" for note in self.notes)
 
 
-def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
-    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files."""
+def assess(
+    before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[str | Path] | None = None
+) -> Report:
+    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files.
+
+    >>> from vitrail import adapt, assess, load
+    >>> before = load("default")
+    >>> after, changes = adapt(before, {"image": "48x64"})
+    >>> assess(before, after, changes).tables[0].agreement > 0.99
+    True
+    """
     require(
         (changes.source, changes.target) == (before.config, after.config),
         "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
@@ -104,7 +113,7 @@ def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: S
         projection=loss,
         filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
-        drift=None if images is None else measure_drift(before, after, images),
+        drift=None if images is None else measure_drift(before, after, list(map(Path, images))),
     )
 
 
