@@ -36,8 +36,11 @@ def push(
     if you say so. `revision` is the branch to commit to (default: main), which is created if need be. The token is that
     of huggingface_hub: HF_TOKEN, or what `hf auth login` stored.
 
-        adapted, changes = vitrail.adapt(vitrail.load("facebook/dinov2-small"), {"image": 224})
-        vitrail.push(adapted, "me/dinov2-small-224", report=vitrail.assess(..., adapted, changes), license="apache-2.0")
+    >>> from vitrail import adapt, assess, load, push
+    >>> checkpoint = load("default")
+    >>> wide, changes = adapt(checkpoint, {"image": "40x48"})
+    >>> report = assess(checkpoint, wide, changes)
+    >>> push(wide, "me/cifar-wide", report=report, license="apache-2.0")  # doctest: +SKIP
     """
     require(
         hub_name(f"hf-hub:{repo}") == HubName(repo, None) and "/" in repo,
