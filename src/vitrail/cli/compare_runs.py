@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from vitrail.cli.options import Json
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
 __all__ = ["compare_runs"]
@@ -49,4 +49,4 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         content = compare_markdown(groups, command, picture).encode()
         write_file(report, lambda file: file.write(content))
         if not json:
-            show(f"report: {report}")
+            written(report, picture)

@@ -46,11 +46,13 @@ def export(
         Image, or folder of images, to compare on (default: drawn images).
     """
     from vitrail.checkpoint.read import load
+    from vitrail.cli.progress import working
     from vitrail.vectors.engines import export as work
 
     checkpoint = load(weights)
     pixels, what = _pixels(checkpoint, images)
-    done = work.export(checkpoint, out, pixels, dynamic=dynamic, opset=opset)
+    with working(f"exporting {weights.name} and comparing it with torch"):
+        done = work.export(checkpoint, out, pixels, dynamic=dynamic, opset=opset)
     if json:
         write_json(done)
         return

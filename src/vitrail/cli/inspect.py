@@ -30,6 +30,7 @@ def inspect(
 
     from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.header import read_own
+    from vitrail.cli.progress import working
     from vitrail.codec import to_plain
 
     asked = {"from_image": from_image, "num_heads": num_heads, "architecture": architecture}
@@ -38,7 +39,8 @@ def inspect(
         from vitrail.checkpoint.read import load
 
         stored = load(weights, **asked)
-    found = describe(stored)
+    with working(f"reading every value of {weights.name}"):
+        found = describe(stored)
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, SizeOption, several
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 from vitrail.geometry import Size
 
@@ -83,6 +83,8 @@ def simulate(
         write_json({"methods": found, "trained": kinds, "kinds": stand_ins})
     else:
         _show(found, kinds, stand_ins)
+        if chart is not None:
+            written(chart)
 
 
 def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:

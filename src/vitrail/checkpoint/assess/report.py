@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoint.assess.drift import Drift, measure_drift
+from vitrail.checkpoint.assess.drift import Drift, Watch, measure_drift
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
 from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
 from vitrail.checkpoint.assess.simulate import Band, simulate
@@ -59,8 +59,18 @@ class Report:
     """Drift measured on images, if images were given."""
 
 
-def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[Path] | None = None) -> Report:
-    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files."""
+def assess(
+    before: Checkpoint,
+    after: Checkpoint,
+    changes: Changes,
+    *,
+    images: Sequence[Path] | None = None,
+    watch: Watch = lambda done, total: None,
+) -> Report:
+    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files.
+
+    `watch` is called with the number of images measured, and of all.
+    """
     require(
         (changes.source, changes.target) == (before.config, after.config),
         "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
@@ -80,7 +90,7 @@ def assess(before: Checkpoint, after: Checkpoint, changes: Changes, *, images: S
         projection=loss,
         filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
-        drift=None if images is None else measure_drift(before, after, images),
+        drift=None if images is None else measure_drift(before, after, images, watch=watch),
     )
 
 
