@@ -54,7 +54,7 @@ def test_pixels_from_0_to_255_are_warned_about(config: Config):
     image = torch.rand(2, 3, *config.image) * 255
     with (
         torch.inference_mode(),
-        pytest.warns(UserWarning, match="values from 0 to 255, and models take normalised ones"),
+        pytest.warns(UserWarning, match="values from 0 to 255, and models take"),
     ):
         build(config).eval()(image)
 

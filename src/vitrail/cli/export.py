@@ -57,9 +57,10 @@ def export(
         write_json(done)
         return
     size = "any size that the patch divides" if dynamic else f"{checkpoint.config.image}"
+    names = str(out) if out.suffix == ".onnx" else f"{out} and {out.with_suffix('.bin').name}"
     tried = " and ".join(str(each) for each in done.sizes)
     sys.stdout.write(
-        f"{out}: {bytes_text(done.bytes)}, any batch of {size}\n"
+        f"{names}: {bytes_text(done.bytes)}, any batch of {size}\n"
         f"beside torch on {what} at {tried}: largest difference {done.largest_difference:.1e}, "
         f"lowest cosine {done.lowest_cosine:.7f}\n"
     )

@@ -160,11 +160,14 @@ def _flat(value: Any) -> Any:
 def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload) -> None:
     on_a_card = any("fits" in answer.numbers for answer in answers)
     flops = "flops_train" if workload.train else "flops_forward"
-    headings = (*axes, "tokens", "params", "train" if workload.train else "forward", "peak")
+    # what is the same in every row is said once, above
+    several = [key for key, values in axes.items() if len(values) > 1] or list(axes)
+    title = ", ".join(f"{key} {values[0]}" for key, values in axes.items() if key not in several)
+    headings = (*several, "tokens", "params", "train" if workload.train else "forward", "peak")
     headings += ("fits", "max batch") if on_a_card else ()
     rows, missing = [], []
     for answer in answers:
-        said, numbers = [str(value) for value in answer.values.values()], answer.numbers
+        said, numbers = [str(answer.values[key]) for key in several], answer.numbers
         if answer.error:
             rows.append((*said, *["–"] * (len(headings) - len(said))))
             missing.append(f" [dim]{' '.join(said)}: {answer.error.partition(';')[0]}[/]")
@@ -179,8 +182,8 @@ def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload)
             row += ["[green]✓[/]" if numbers["fits"] else "[red]✗[/]", f"{numbers['max_batch']:,}"]
         rows.append((*said, *row))
     on_card = "; fits and max batch: the likely verdict" if on_a_card else ""
-    align = "l" * len(axes) + "rrrr" + ("lr" if on_a_card else "")
+    align = "l" * len(several) + "rrrr" + ("lr" if on_a_card else "")
     show(
-        table("", headings, rows, align, caption=f"{FLOPS}{on_card}", keys=len(axes)),
+        table(title, headings, rows, align, caption=f"{FLOPS}{on_card}", keys=len(several)),
         *missing,
     )
