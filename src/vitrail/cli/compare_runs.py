@@ -25,6 +25,7 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         Markdown file to write the report to, with the curves beside it as a PNG of the same name (default: none).
     """
     from vitrail.atomic import write_file
+    from vitrail.cli.progress import counted
     from vitrail.training.experiments.compare import group_runs
     from vitrail.training.experiments.draw import draw_comparison
     from vitrail.training.experiments.report import compare_columns, compare_json, compare_markdown
@@ -34,7 +35,7 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         report is None or report.suffix == ".md", f"--report {report} is not a Markdown file; use a name ending in .md"
     )
     paths = [run, *more]
-    groups = group_runs(read_run(path) for path in paths)
+    groups = group_runs(read_run(path) for path in counted(paths, "reading", len(paths)))
     if json:
         write_json(compare_json(groups))
     else:

@@ -48,7 +48,7 @@ class View(LiveView):
             )
         for note in notes:
             self.say("note", f"{note}")
-        self.bar.start()
+        self.start()
 
     def watch(self, progress: Progress) -> None:
         self.last = progress

@@ -108,7 +108,7 @@ class _View(LiveView):
         if "arm" in facts:
             self.begun += 1
             self.label = f"run {self.begun} of {self.runs}: {facts['arm']}, seed {facts['seed']}"
-            self.bar.start()
+            self.start()
             self.bar.update(self.task, description=self.label, completed=0)
         elif "note" in facts:
             self.note(facts["note"])

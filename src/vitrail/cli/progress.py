@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol, Self, TypeVar
 
 from rich.console import Console
@@ -53,12 +53,24 @@ class LiveView:
         self.out = Console(highlight=False, soft_wrap=True, markup=False)
         self.bar = Progress(*columns, console=self.console)
         self.task = self.bar.add_task(description, total=None)
+        self.waiting = ExitStack()
+
+    def wait(self, words: str) -> None:
+        """Show what is being done until there is something to say."""
+        self.waiting.enter_context(working(words))
+
+    def start(self) -> None:
+        """Show the line that moves."""
+        self.waiting.close()
+        self.bar.start()
 
     def note(self, line: str) -> None:
+        self.waiting.close()
         self.console.print(line)
 
     def say(self, label: str, words: str) -> None:
         """Print a labelled line, on a terminal wrapped beside its label."""
+        self.waiting.close()
         if self.out.is_terminal:
             lines = textwrap.wrap(words, max(20, self.out.width - LABEL), break_on_hyphens=False)
             words = f"\n{' ' * LABEL}".join(lines)
@@ -68,5 +80,6 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.waiting.close()
         if self.bar.live.is_started:  # else it would leave an empty line
             self.bar.stop()

@@ -51,7 +51,7 @@ class View(LiveView):
             self.bar.update(self.task, description=f"testing, {facts['testing']:,} of {facts['images']:,} images")
             return
         if "loss" not in facts:
-            self.bar.start()
+            self.start()
             self.bar.update(self.task, total=facts["steps"], completed=facts["step"])
             return
         words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
