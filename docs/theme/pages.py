@@ -109,7 +109,7 @@ def command_pages() -> dict[str, str]:
 def _definition(found: re.Match[str]) -> str:
     """An option as a term and its definition, with its choices and its default in code."""
     text = " ".join(found[2].split())
-    text = re.sub(r"\*\[choices: (.*?)]\*", lambda x: "One of " + ", ".join(f"`{c}`" for c in x[1].split(", ")) + ".", text)
+    text = re.sub(r"\*\[choices: (.*?)]\*", lambda choices: f"One of `{choices[1].replace(', ', '`, `')}`.", text)
     text = re.sub(r"\*\[default: (.*?)]\*", r"Default: `\1`.", text)
-    text = re.sub(r"\*\*\[required]\*\*", "**Required.**", text)
+    text = text.replace("**[required]**", "**Required.**")
     return f"{found[1]}\n:   {text}\n"

@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from numbers import Integral
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
+from vitrail.charts.notebook import html_table, panel
 from vitrail.errors import VitrailError, require, shown
 from vitrail.rules import Range, number, whole_number
 
@@ -36,6 +38,27 @@ class Value:
             if value is not given:
                 object.__setattr__(self, name, value)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = Value.__repr__  # in the class before @dataclass looks, which then leaves it
+
+    def __repr__(self) -> str:
+        """Return what makes an equal value: the fields that differ from their defaults."""
+        fields = (f"{field.name}={getattr(self, field.name)!r}" for field in self.changed_fields())
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    def changed_fields(self) -> list[dataclasses.Field[Any]]:
+        """Return the fields that have no default, or another value than it."""
+        return [field for field in dataclasses.fields(self) if getattr(self, field.name) != _default(field)]
+
+    def _repr_html_(self) -> str:
+        changed = self.changed_fields()
+        rows = (
+            (f"<b>{field.name}</b>" if field in changed else field.name, escape(_text_of(getattr(self, field.name))))
+            for field in dataclasses.fields(self)
+        )
+        return panel(type(self).__name__, html_table((), rows, "ll"))
+
     def but(self, **changes: Any) -> Self:
         """Return a validated copy with some fields changed."""
         names = [field.name for field in dataclasses.fields(self)]
@@ -44,6 +67,17 @@ class Value:
             not unknown, f"{type(self).__name__} has no field {', '.join(unknown)}; its fields are {', '.join(names)}"
         )
         return dataclasses.replace(self, **changes)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
+def _text_of(value: Any) -> str:
+    return (
+        "none" if value is None else str(value) if isinstance(value, str) or reads_itself(type(value)) else repr(value)
+    )
 
 
 def kind_of(part: type) -> str:

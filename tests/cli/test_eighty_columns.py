@@ -31,6 +31,7 @@ LINES = {
     "cards": ["cards"],
     "advise": ["advise --images photos --application detection --gpu rtx-4090 --data-size 12000000"],
     "inspect": ["inspect default", "inspect w.safetensors"],
+    "weights": ["weights"],
     "adapt": ["adapt default adapted.safetensors --image 48x64 --patch 8 --prefix cls,registers=4 --images photos"],
     "simulate": ["simulate --to-grid 20x28 --from-grid 5x7", "simulate --weights default --bands 9"],
     "evaluate": ["evaluate default --data shapes --image 8,32"],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.charts.notebook import Shown, facts
+from vitrail.charts.numbers import count_text
 from vitrail.checkpoint.classify import Prediction, classify
 from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.pixels import Image
@@ -25,11 +27,18 @@ from vitrail.nn.vit import ViT
 __all__ = ["Checkpoint"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Checkpoint(Shown):
     """Weights under vitrail's own names, with the config that they fit.
 
     Tensors may be memory-mapped from their file: they are read on first use, and must not be changed in place.
+
+    >>> from vitrail import load
+    >>> checkpoint = load("default")
+    >>> checkpoint
+    <Checkpoint: ViT, image 32x32, grid 8x8, 683 k parameters, 10 classes>
+    >>> checkpoint.model()(checkpoint.transform("cat.jpg")).shape  # doctest: +SKIP
+    torch.Size([1, 10])
     """
 
     config: Config
@@ -49,6 +58,8 @@ class Checkpoint:
     """Tensors that the architecture does not use, under the dialect's names; written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """The config file beside the weights; fields that `config` does not cover are written back to the same family."""
+    source: str = ""
+    """The model and commit on the Hugging Face Hub that it was read from: "owner/name@commit"; empty for a file."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -104,6 +115,27 @@ class Checkpoint:
     def but(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def _summary(self) -> str:
+        config, size = self.config, count_text(sum(tensor.numel() for tensor in self.tensors.values()))
+        kind = type(config).__name__.removesuffix("Config")
+        return f"{kind}, image {config.image}, grid {config.grid}, {size} parameters, {config.classes} classes"
+
+    def _panel(self) -> Iterator[str]:
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.tensors.values()})
+        evidence, labels = self.evidence, self.labels
+        yield facts(
+            [
+                ("read as", f"{self.dialect}, {self.format}"),
+                ("dtype", ", ".join(dtypes)),
+                ("labels", ", ".join(labels[:10]) + (" …" if len(labels) > 10 else "") or "none"),
+                ("preprocessing from", self.preprocessing.source),
+                ("config from", evidence.config),
+                ("grid from", evidence.grid),
+                *(("assumed", each) for each in evidence.assumed),
+            ]
+        )
+        yield self.config._repr_html_()
 
 
 def _compute_buffers(model: nn.Module, device: torch.device | str | None, dtype: torch.dtype) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Architecture, FromImage, NumHeads, Weights
 
 __all__ = ["convert"]
@@ -35,7 +36,7 @@ def convert(
     from vitrail.checkpoint.write import save
     from vitrail.cli.progress import working
 
-    with working(f"converting {weights.name}"):
+    with working(f"converting {short_name(weights)}"):
         checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
         written = save(checkpoint, out, dialect=to)
         bad = check(checkpoint).not_finite

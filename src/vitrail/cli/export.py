@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.charts.numbers import bytes_text
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Flag, Json, Weights
 from vitrail.cli.tables import write_json
 from vitrail.errors import require
@@ -51,7 +52,7 @@ def export(
 
     checkpoint = load(weights)
     pixels, what = _pixels(checkpoint, images)
-    with working(f"exporting {weights.name} and comparing it with torch"):
+    with working(f"exporting {short_name(weights)} and comparing it with torch"):
         done = work.export(checkpoint, out, pixels, dynamic=dynamic, opset=opset)
     if json:
         write_json(done)

@@ -19,6 +19,8 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from vitrail.charts.notebook import Shown, panel, pictures
+from vitrail.charts.raster import data_uri, heat
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -36,9 +38,21 @@ Queries = Literal["all", "cls", "patches"] | Sequence[int]
 """Which queries: all tokens, the CLS token, the patches, or tokens by their index in the sequence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionMap:
-    """The attention weights of one layer."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttentionMap(Shown):
+    """The attention weights of one layer.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps[-1]
+    <AttentionMap: blocks.5.attention, 1 × 4 heads × 65 queries × 65 keys, grid 8x8>
+    >>> maps[-1].on_grid().shape
+    torch.Size([1, 4, 65, 8, 8])
+    """
 
     layer: int
     name: str
@@ -66,12 +80,37 @@ class AttentionMap:
         flat = self.patches.flatten(1, 2).mT  # (B, N, h·Q)
         return to_dense(flat, self.layout).unflatten(1, self.weights.shape[1:3])
 
+    def _summary(self) -> str:
+        images, heads, queries, keys = self.weights.shape
+        return f"{self.name}, {images} × {heads} heads × {queries} queries × {keys} keys, grid {self.layout.grid}"
+
+    def _panel(self) -> Iterator[str]:
+        heads = self.on_grid()[0, :, 0]
+        yield f"<div>The first image, query {int(self.queries[0])}, by head, each from 0 to its largest weight</div>"
+        yield pictures((f"head {place}", _heat(each)) for place, each in enumerate(heads))
+
+
+def _heat(weights: Tensor) -> str:
+    """(rows, columns) → a picture."""
+    values = weights.detach().float().cpu().numpy()
+    return data_uri(heat(values, 0.0, float(values.max())))
+
 
 Kept = TypeVar("Kept")
 
 
 class Maps(Mapping[int, Kept], Generic[Kept]):
-    """The maps of the last forward pass, by layer; a negative layer counts from the end."""
+    """The maps of the last forward pass, by layer; a negative layer counts from the end.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps, list(maps)
+    (<Maps: 6 of 6 layers have run>, [0, 1, 2, 3, 4, 5])
+    """
 
     def __init__(self, layers: Sequence[int], depth: int) -> None:
         self._layers, self._depth = tuple(layers), depth
@@ -90,6 +129,15 @@ class Maps(Mapping[int, Kept], Generic[Kept]):
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<Maps: {len(self)} of {len(self._layers)} layers have run>"
+
+    def _repr_html_(self) -> str:
+        maps = [(layer, kept) for layer, kept in self.items() if isinstance(kept, AttentionMap)]
+        words = "<div>The first image and query, mean over heads, each from 0 to its largest weight</div>"
+        shown = pictures((f"layer {layer}", _heat(each.on_grid()[0, :, 0].mean(0))) for layer, each in maps)
+        return panel(repr(self)[1:-1], words + shown if maps else "")
 
     def _keep(self, layer: int, kept: Kept) -> None:
         self._kept[layer] = kept
@@ -123,6 +171,15 @@ def capture(
 
     `keep` reduces each layer's map as soon as it is computed, so that large images need one layer's memory at a time:
     `capture(model, keep=attention_distance)`. The hooks are always removed after the block.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model, layers=[0, 5], queries="cls") as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps[5].weights.shape
+    torch.Size([1, 4, 1, 65])
     """
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
     require(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from vitrail.charts.notebook import Shown, html_table
+from vitrail.charts.numbers import count_text
 from vitrail.config import Config
 from vitrail.plan.step import run_step
 from vitrail.plan.tape import Tape
@@ -17,6 +21,12 @@ class Row:
     """The costs of one module, without its submodules.
 
     FLOPs are per image, two per multiply-add, of matrix products, convolutions and attention.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import ledger
+    >>> row = ledger(preset("B/16")).rows[0]
+    >>> row.path, row.params, row.macs
+    ('embedding', 590592, 115605504)
     """
 
     path: str
@@ -32,9 +42,15 @@ class Row:
         return self.flops // 2
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Rows in the order of the model, and their totals."""
+@dataclass(frozen=True, repr=False)
+class Ledger(Shown):
+    """Rows in the order of the model, and their totals.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import ledger
+    >>> ledger(preset("B/16"))
+    <Ledger: 86,567,656 parameters, 35.1 GFLOP forward per image>
+    """
 
     rows: tuple[Row, ...]
 
@@ -60,6 +76,28 @@ class Ledger:
     @property
     def saved_bytes(self) -> int:
         return sum(row.saved_bytes for row in self.rows)
+
+    def _summary(self) -> str:
+        return f"{self.params:,} parameters, {count_text(self.flops_forward, 'FLOP')} forward per image"
+
+    def _panel(self) -> Iterator[str]:
+        alike: dict[str, list[Row]] = {}
+        for row in self.rows:
+            alike.setdefault(re.sub(r"\.\d+", "[…]", row.path), []).append(row)
+        yield html_table(
+            ("module", "", "parameters", "forward FLOP", "share"),
+            (
+                (
+                    path,
+                    f"× {len(rows)}" if len(rows) > 1 else "",
+                    f"{sum(row.params for row in rows):,}",
+                    count_text(sum(row.flops for row in rows), "FLOP"),
+                    f"{sum(row.flops for row in rows) / max(1, self.flops_forward):.1%}",
+                )
+                for path, rows in alike.items()
+            ),
+            "lrrrr",
+        )
 
 
 def ledger(config: Config, workload: Workload | None = None) -> Ledger:

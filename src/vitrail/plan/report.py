@@ -5,9 +5,13 @@ The command line and the studio show the same `Report`; docs/schema/plan.json de
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any
 
+from vitrail.charts.notebook import Shown, facts, html_table
+from vitrail.charts.numbers import bytes_text, count_text
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.plan.fit import Change, changes, largest_batches, on_card
@@ -19,8 +23,8 @@ from vitrail.plan.workload import Memory, Workload
 __all__ = ["Report", "report"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report(Shown):
     """A plan. FLOPs and MACs are per image; memory and time are per device and step."""
 
     config: Config
@@ -45,6 +49,39 @@ class Report:
         if self.workload.adaptive_tokens is not None:
             return config.prefix.count + self.workload.adaptive_tokens
         return config.tokens
+
+    def _summary(self) -> str:
+        work = self.workload
+        step = f"{'training' if work.train else 'inference'}, batch {work.batch}, {work.precision}"
+        return f"image {self.config.image}, {self.tokens:,} tokens, {step}: {bytes_text(self.memory.peak_bytes)}"
+
+    def _panel(self) -> Iterator[str]:
+        yield facts(
+            [
+                ("grid", self.config.grid),
+                ("parameters", f"{self.books.params:,}"),
+                ("forward", f"{count_text(self.books.flops_forward, 'FLOP')} per image"),
+            ]
+        )
+        yield from self.memory._panel()
+        if self.card is not None:
+            yield html_table(
+                (self.card.name, "", "needs", "largest batch"),
+                (
+                    (
+                        verdict.name,
+                        "fits" if verdict.fits else "<b>does not fit</b>",
+                        bytes_text(verdict.needed_bytes),
+                        f"{self.max_batch[verdict.name]:,}",
+                    )
+                    for verdict in self.verdicts
+                ),
+                "llrr",
+            )
+        if self.changes:
+            head = ("change", "needs with it alone", "price")
+            rows = ((escape(each.what), bytes_text(each.alone_bytes), escape(each.price)) for each in self.changes)
+            yield html_table(head, rows, "lrl")
 
     def to_json(self) -> dict[str, Any]:
         config, work = self.config, self.workload

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Literal, get_args
 
+from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
+from vitrail.charts.numbers import bytes_text
 from vitrail.errors import VitrailError, shown
 from vitrail.rules import PositiveInt
 from vitrail.value import Value, one_of
@@ -21,7 +25,12 @@ ShardKind = Literal["ddp", "zero1", "zero2", "fsdp"]
 
 @dataclass(frozen=True)
 class Shard(Value):
-    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2)."""
+    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2).
+
+    >>> from vitrail.plan import Shard
+    >>> str(Shard.of("fsdp:8"))
+    'fsdp:8'
+    """
 
     kind: ShardKind
     devices: PositiveInt
@@ -42,7 +51,12 @@ class Shard(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(Value):
-    """One step: a batch through the model, forward only or with backward and an optimizer."""
+    """One step: a batch through the model, forward only or with backward and an optimizer.
+
+    >>> from vitrail.plan import Workload
+    >>> Workload(batch=32, train=True, precision="amp-bf16")
+    Workload(batch=32, train=True, precision='amp-bf16')
+    """
 
     batch: PositiveInt = 1
     """Images per device and forward pass; the effective batch is `batch` · `accumulate`."""
@@ -64,9 +78,16 @@ class Workload(Value):
         return 2 if self.precision == "bf16" else 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes of live tensors on one device, at the peak of the step and of each phase."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Memory(Shown):
+    """Bytes of live tensors on one device, at the peak of the step and of each phase.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import Workload, memory
+    >>> step = memory(preset("B/16"), Workload(batch=8, train=True))
+    >>> step, sum(step.bytes.values()) == step.peak_bytes
+    (<Memory: 1.87 GiB at the peak (exact)>, True)
+    """
 
     peak_bytes: int
     bytes: dict[str, int]
@@ -77,3 +98,21 @@ class Memory:
     exact: bool = True
     """Whether the bytes are verified against real allocations; otherwise they are an estimate that `note` explains."""
     note: str = ""
+
+    def _summary(self) -> str:
+        return f"{bytes_text(self.peak_bytes)} at the peak ({'exact' if self.exact else 'an estimate'})"
+
+    def _panel(self) -> Iterator[str]:
+        parts = {name: size for name, size in sorted(self.bytes.items(), key=lambda item: -item[1]) if size}
+        yield parts_bar("Memory at the peak, by component", parts)
+        yield html_table(
+            ("", "component", "bytes", "share"),
+            (
+                (swatch(place), name.replace("_", " "), bytes_text(size), f"{size / self.peak_bytes:.1%}")
+                for place, (name, size) in enumerate(parts.items())
+            ),
+            "llrr",
+        )
+        yield facts((f"peak in {phase}", bytes_text(size)) for phase, size in self.phase_peaks.items())
+        if self.note:
+            yield f"<div>{escape(self.note)}</div>"

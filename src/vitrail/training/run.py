@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.charts.notebook import Shown, curve, facts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.errors import require
@@ -18,9 +20,16 @@ from vitrail.training.job import Job, read_job
 __all__ = ["Run", "read_run"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run as read from its folder, finished or not."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run(Shown):
+    """A run as read from its folder, finished or not.
+
+    >>> from vitrail import preset, train
+    >>> small = preset("cifar-small", depth=1, classes=4)
+    >>> run = train("shapes", small, out="run", changes={"steps": 2, "batch": 8})
+    >>> run.finished, run.test_accuracies()[-1][1] == run.accuracy
+    (True, True)
+    """
 
     path: Path
     job: Job
@@ -47,6 +56,27 @@ class Run:
     def accuracy(self) -> float | None:
         """The accuracy of the last test, on the test split."""
         return next((value for _, value in reversed(self.test_accuracies())), None)
+
+    def _summary(self) -> str:
+        loss = "" if self.loss is None else f", loss {self.loss:.4f}"
+        accuracy = "" if self.accuracy is None else f", test accuracy {self.accuracy:.2%}"
+        return f"{self.path}, step {self.step:,} of {self.job.recipe.steps:,}{loss}{accuracy}"
+
+    def _panel(self) -> Iterator[str]:
+        if self.lines:
+            steps = [line["step"] for line in self.lines]
+            yield curve("Loss", {"training": list(zip(steps, self.smooth_loss(), strict=True))})
+            accuracies = {"training": [(line["step"], 100 * line["accuracy"]) for line in self.lines]}
+            tests = [(step, 100 * value) for step, value in self.test_accuracies()]
+            yield curve("Accuracy", accuracies | ({"test": tests} if tests else {}), unit=" %")
+        data = self.job.data
+        yield facts(
+            [
+                ("state", self.state),
+                ("data", f"{', '.join(map(str, data.sources))}: {data.images:,} images, {len(data.classes)} classes"),
+                ("recipe", self.job.recipe),
+            ]
+        )
 
     def checkpoint(self) -> Checkpoint:
         """Load the trained weights; the run must be finished."""

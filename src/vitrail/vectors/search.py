@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.charts.notebook import Shown, html_table
 from vitrail.checkpoint.pixels import Image
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
@@ -30,6 +32,8 @@ ALIKE = 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
+    """An image that search found."""
+
     id: str
     score: float
     """Cosine to the query."""
@@ -40,8 +44,10 @@ class Match:
     """Row number in the shard's part."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Found(Shown):
+    """The nearest images, best first, and how many there were to compare."""
+
     matches: list[Match]
     searched: int
     """Number of vectors compared."""
@@ -49,6 +55,14 @@ class Found:
     """Number of parts that are not written yet."""
     left_out: list[str]
     """Ids of the query itself, and of exact copies of its file."""
+
+    def _summary(self) -> str:
+        unfinished = f", {self.missing:,} parts are not done yet" if self.missing else ""
+        return f"{len(self.matches)} nearest of {self.searched:,} vectors{unfinished}"
+
+    def _panel(self) -> Iterator[str]:
+        rows = ((f"{match.score:.4f}", f"{match.height} × {match.width}", escape(match.id)) for match in self.matches)
+        yield html_table(("cosine", "pixels", "id"), rows, "rll")
 
 
 def search(
@@ -77,7 +91,7 @@ def search(
         folder = Path(vectors)
         plan = read_plan(folder)
         if image is not None:
-            query = embed_query(folder, plan, image, weights=None if weights is None else Path(weights))
+            query = embed_query(folder, plan, image, weights=weights)
             itself = Path(image) if isinstance(image, str | Path) else None
         else:
             query, itself = stored(folder, plan, str(id))
@@ -203,7 +217,7 @@ def _row(shard: int, table: Any, name: str) -> tuple[NDArray[np.float32], Match]
     return np.asarray(vector, np.float32), Match(score=1.0, shard=shard, row=row, **fields)
 
 
-def embed_query(folder: Path, plan: Plan, image: Image, *, weights: Path | None = None) -> NDArray[np.float32]:
+def embed_query(folder: Path, plan: Plan, image: Image, *, weights: str | Path | None = None) -> NDArray[np.float32]:
     """Embed a new image with the folder's own plan."""
     engine = engine_of(folder, plan, weights=weights)
     return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from vitrail.charts.notebook import Shown, facts, html_table
 from vitrail.checkpoint.assess.drift import Drift, Watch, measure_drift
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
 from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
@@ -44,8 +46,8 @@ class TableChange:
     maps: tuple[SimilarityMap, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report(Shown):
     """What surgery changed, and the measured or predicted effect."""
 
     changes: Changes
@@ -58,18 +60,46 @@ class Report:
     drift: Drift | None = None
     """Drift measured on images, if images were given."""
 
+    def _summary(self) -> str:
+        return self.changes._summary()
+
+    def _panel(self) -> Iterator[str]:
+        yield html_table(
+            ("table", "grid", "method", "agreement", "round trip"),
+            (
+                (
+                    escape(each.name),
+                    f"{each.old} → {each.new}",
+                    each.method,
+                    "" if each.agreement is None else f"{each.agreement:.4f}",
+                    f"{each.round_trip:.4f}",
+                )
+                for each in self.tables
+            ),
+            "lllrr",
+        )
+        if self.drift is not None:
+            yield facts([("cosine, old with new", f"{self.drift.mean:.4f}")])
+        yield "".join(f"<div>! {escape(note)}</div>" for note in self.notes)
+
 
 def assess(
     before: Checkpoint,
     after: Checkpoint,
     changes: Changes,
     *,
-    images: Sequence[Path] | None = None,
+    images: Sequence[str | Path] | None = None,
     watch: Watch = lambda done, total: None,
 ) -> Report:
     """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files.
 
     `watch` is called with the number of images measured, and of all.
+
+    >>> from vitrail import adapt, assess, load
+    >>> before = load("default")
+    >>> after, changes = adapt(before, {"image": "48x64"})
+    >>> assess(before, after, changes).tables[0].agreement > 0.99
+    True
     """
     require(
         (changes.source, changes.target) == (before.config, after.config),
@@ -90,7 +120,7 @@ def assess(
         projection=loss,
         filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
-        drift=None if images is None else measure_drift(before, after, images, watch=watch),
+        drift=None if images is None else measure_drift(before, after, list(map(Path, images)), watch=watch),
     )
 
 

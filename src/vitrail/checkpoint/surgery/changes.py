@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Literal
 
+from vitrail.charts.notebook import Shown, html_table
 from vitrail.checkpoint.surgery.projection import Projection
 from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config
@@ -44,8 +47,8 @@ class Change:
     resized: Resized | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changes:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Changes(Shown):
     """All changes: every tensor of the old and the new model is listed exactly once."""
 
     source: Config
@@ -53,6 +56,24 @@ class Changes:
     tensors: tuple[Change, ...]
     notes: tuple[str, ...] = ()
     """How the new model differs from the trained one."""
+
+    def _summary(self) -> str:
+        counts = ", ".join(f"{len(self.named(status))} {status}" for status in STATUSES if self.named(status))
+        return (
+            f"image {self.source.image} → {self.target.image}, grid {self.source.grid} → {self.target.grid}: {counts}"
+        )
+
+    def _panel(self) -> Iterator[str]:
+        changed = [change for change in self.tensors if change.status != "kept"]
+        yield html_table(
+            ("tensor", "", "before", "after", ""),
+            (
+                (change.name, change.status, shape_text(change.before), shape_text(change.after), escape(change.note))
+                for change in changed
+            ),
+            "lllll",
+        )
+        yield "".join(f"<div>! {escape(note)}</div>" for note in self.notes)
 
     def named(self, status: Status) -> tuple[str, ...]:
         return tuple(change.name for change in self.tensors if change.status == status)
