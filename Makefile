@@ -85,4 +85,4 @@ browser: # the tests drive a real Chromium; a fresh machine gets it from its own
 	  || { echo "the studio's tests need chromium; install it, then run make test again"; exit 1; }
 
 clean: ## remove what set-up and tests made
-	rm -rf .venv web/node_modules web/src/generated src/vitrail/server/static .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist site
+	rm -rf .venv web/node_modules web/src/generated src/vitrail/server/static .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache dist site

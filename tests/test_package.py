@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,14 @@ def test_type_checkers_see_the_names_that_load_on_demand():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         vitrail.nothing  # noqa: B018
+
+
+def test_every_public_name_has_an_example():
+    rooms = (vitrail, vitrail.plan, vitrail.look)
+    named = [getattr(room, name) for room in rooms for name in room.__all__]
+    public = [each for each in named if inspect.isclass(each) or inspect.isfunction(each)]
+    assert len(public) > 60
+    assert [each.__name__ for each in public if ">>> " not in (each.__doc__ or "")] == []
 
 
 def test_every_module_names_what_it_offers():

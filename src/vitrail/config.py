@@ -167,7 +167,12 @@ class ViTConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidStage(Value):
-    """Blocks of one width on one grid; each stage halves the grid of the one before."""
+    """Blocks of one width on one grid; each stage halves the grid of the one before.
+
+    >>> from vitrail import PyramidStage
+    >>> PyramidStage(width=96, depth=2, num_heads=3).depth
+    2
+    """
 
     width: PositiveInt
     depth: PositiveInt
@@ -180,7 +185,12 @@ class PyramidStage(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(_Config):
-    """Stages of windowed attention with relative bias, on ever coarser grids, as Swin (arXiv 2103.14030)."""
+    """Stages of windowed attention with relative bias, on ever coarser grids, as Swin (arXiv 2103.14030).
+
+    >>> from vitrail import preset
+    >>> preset("swin-T").grids[0], preset("swin-T").grid
+    (Size(height=56, width=56), Size(height=7, width=7))
+    """
 
     KIND: ClassVar[str] = "pyramid"
 
@@ -240,7 +250,12 @@ class PyramidConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileStage(Value):
-    """Inverted residual blocks of one width; with `transformer_depth`, followed by a transformer."""
+    """Inverted residual blocks of one width; with `transformer_depth`, followed by a transformer.
+
+    >>> from vitrail import preset
+    >>> preset("mobilevit-S").stages[-1].transformer_depth
+    3
+    """
 
     width: PositiveInt
     depth: PositiveInt = 1
@@ -260,7 +275,12 @@ class MobileStage(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileConfig(_Config):
-    """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178)."""
+    """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178).
+
+    >>> from vitrail import preset
+    >>> preset("mobilevit-S").grid
+    Size(height=8, width=8)
+    """
 
     KIND: ClassVar[str] = "mobile"
 
@@ -324,12 +344,24 @@ Config = ViTConfig | PyramidConfig | MobileConfig
 
 
 def config_from_json(text: str) -> Config:
-    """Read any of the three configs; its "kind" says which."""
+    """Read any of the three configs; its "kind" says which.
+
+    >>> from vitrail import config_from_json, preset
+    >>> config_from_json(preset("swin-T").to_json()) == preset("swin-T")
+    True
+    """
     return from_plain(_parse(text), Config)
 
 
 def read_config(path: Path) -> Config:
-    """Read a JSON file of any of the three configs."""
+    """Read a JSON file of any of the three configs.
+
+    >>> from pathlib import Path
+    >>> from vitrail import preset, read_config
+    >>> _ = Path("model.json").write_text(preset("S/16").to_json())
+    >>> read_config(Path("model.json")) == preset("S/16")
+    True
+    """
     try:
         return config_from_json(path.read_text(encoding="utf-8"))
     except OSError as error:

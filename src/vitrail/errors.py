@@ -10,7 +10,13 @@ __all__ = ["VitrailError", "one_line", "require", "shown"]
 
 
 class VitrailError(ValueError):
-    """Raised when an argument breaks a rule: the message says what is wrong, why, and what to do."""
+    """Raised when an argument breaks a rule: the message says what is wrong, why, and what to do.
+
+    >>> from vitrail import ViTConfig
+    >>> ViTConfig(width=770)
+    Traceback (most recent call last):
+    vitrail.errors.VitrailError: width 770 is not divisible by num_heads 12; try 768 or 780
+    """
 
 
 def require(condition: bool, message: str) -> None:

@@ -1,10 +1,26 @@
-"""What timm, transformers, torchvision and papers call the models that vitrail has presets of."""
+"""The names of presets: vitrail's own, and what timm, transformers, torchvision and papers call them."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
-__all__ = ["COMMON", "OTHER_NAMES", "preset_name"]
+__all__ = ["COMMON", "OTHER_NAMES", "MobileName", "PyramidName", "ViTName", "preset_name"]
+
+ViTName = Literal[
+    "Ti/16", "S/8", "S/16", "S/32", "B/8", "B/16", "B/32", "L/14", "L/16", "L/32", "H/14", "g/14", "G/14",
+    "deit-Ti/16", "deit-S/16", "deit-B/16", "deit-Ti/16-distilled", "deit-S/16-distilled",
+    "deit-B/16-distilled", "dino-S/16", "dino-S/8", "dino-B/16", "dino-B/8", "dinov2-S/14", "dinov2-B/14",
+    "dinov2-L/14", "dinov2-g/14", "dinov2-S/14-reg4", "dinov2-B/14-reg4", "dinov2-L/14-reg4",
+    "dinov2-g/14-reg4", "dinov3-S/16", "dinov3-S+/16", "dinov3-B/16", "dinov3-L/16", "dinov3-H+/16",
+    "dinov3-7B/16", "clip-B/32", "clip-B/16", "clip-L/14", "clip-L/14-336", "siglip-B/16", "siglip-L/16",
+    "siglip-So400m/14", "siglip2-B/16", "siglip2-L/16", "siglip2-So400m/16", "siglip2-giant-opt/16", "mae-B/16",
+    "mae-L/16", "mae-H/14", "beit-B/16", "beit-L/16", "flexivit-S/16", "flexivit-B/16", "flexivit-L/16",
+    "cifar", "cifar-small", "fashion-mnist",
+]  # fmt: skip
+PyramidName = Literal["swin-T", "swin-S", "swin-B"]
+MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S"]
+"""The presets' own names by the kind of their config, for type checkers and editors."""
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
 SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "t": "T", "giantopt": "giant-opt", "so400m": "So400m"}

@@ -6,7 +6,7 @@ Values follow the papers and the released weights; tests compare every parameter
 from __future__ import annotations
 
 import difflib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError, require, shown
@@ -24,7 +24,7 @@ from vitrail.parts import (
     Stem,
     SwiGLU,
 )
-from vitrail.preset_names import COMMON, preset_name
+from vitrail.preset_names import COMMON, MobileName, PyramidName, ViTName, preset_name
 
 __all__ = ["PRESETS", "preset", "preset_named"]
 
@@ -227,6 +227,14 @@ PRESETS: dict[str, Config] = {
 }
 
 
+@overload
+def preset(name: ViTName, **changes: Any) -> ViTConfig: ...
+@overload
+def preset(name: PyramidName, **changes: Any) -> PyramidConfig: ...
+@overload
+def preset(name: MobileName, **changes: Any) -> MobileConfig: ...
+@overload
+def preset(name: str, **changes: Any) -> Config: ...
 def preset(name: str, **changes: Any) -> Config:
     """Return a preset by name (case-insensitive), with some fields changed: `preset("b/16", classes=10)`.
 

@@ -8,9 +8,9 @@ import torch
 from skimage import data as photographs
 
 from vitrail import Patches, Size, ViTConfig, adapt, build, load, save
-from vitrail.checkpoint.bundled import embedded_path
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.sources.names import bundled_path
 from vitrail.errors import VitrailError
 from vitrail.look.subject import subject_of
 
@@ -32,7 +32,7 @@ def test_the_default_model_is_small_whole_and_knows_what_its_outputs_are_called(
     checkpoint = load("default")
     assert checkpoint.labels == THINGS
     assert sum(tensor.numel() for tensor in checkpoint.tensors.values()) <= 1_000_000
-    assert embedded_path().stat().st_size <= 6_000_000
+    assert bundled_path().stat().st_size <= 6_000_000
     assert all(tensor.isfinite().all() for tensor in checkpoint.tensors.values())
 
 
@@ -45,7 +45,7 @@ def test_the_default_model_knows_a_cat_when_it_sees_one():
 
 
 def test_its_card_names_the_files_own_figures():
-    card = embedded_path().with_name("README.md").read_text(encoding="utf-8")
+    card = bundled_path().with_name("README.md").read_text(encoding="utf-8")
     parameters = sum(tensor.numel() for tensor in load("default").tensors.values())
     assert f"{parameters:,} parameters" in card
     for word in ("vitrail data fetch cifar10", "vitrail train", "accuracy"):

@@ -5,12 +5,14 @@ Text and lines take the notebook's own colour, and series use `palette`, so that
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from vitrail.charts.palette import SERIES
 
-__all__ = ["Shown", "curve", "facts", "html_table", "panel", "parts_bar", "pictures", "swatch"]
+__all__ = ["Brief", "Shown", "curve", "facts", "html_table", "panel", "parts_bar", "pictures", "swatch"]
 
 LINE = "rgba(128, 128, 128, 0.35)"
 CELL = f"padding: 3px 14px 3px 0; border: 0; border-bottom: 1px solid {LINE}; background: none; vertical-align: top"
@@ -33,6 +35,22 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return panel(f"{type(self).__name__}: {self._summary()}", *self._panel())
+
+
+class Brief:
+    """A dataclass with arrays, whose `repr` gives their types and shapes instead of their numbers."""
+
+    def __repr__(self) -> str:
+        fields = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={_brief(value)}' for name, value in fields)})"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"<{len(value)} items>"
+    if not hasattr(value, "shape"):
+        return repr(value)
+    return f"<{str(value.dtype).removeprefix('torch.')} {'×'.join(map(str, value.shape)) or 'scalar'}>"
 
 
 def panel(title: str, *parts: str) -> str:

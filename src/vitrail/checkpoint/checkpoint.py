@@ -32,6 +32,13 @@ class Checkpoint(Shown):
     """Weights under vitrail's own names, with the config that they fit.
 
     Tensors may be memory-mapped from their file: they are read on first use, and must not be changed in place.
+
+    >>> from vitrail import load
+    >>> checkpoint = load("default")
+    >>> checkpoint
+    <Checkpoint: ViT, image 32x32, grid 8x8, 683 k parameters, 10 classes>
+    >>> checkpoint.model()(checkpoint.transform("cat.jpg")).shape  # doctest: +SKIP
+    torch.Size([1, 10])
     """
 
     config: Config
@@ -51,6 +58,8 @@ class Checkpoint(Shown):
     """Tensors that the architecture does not use, under the dialect's names; written back to the same dialect."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """The config file beside the weights; fields that `config` does not cover are written back to the same family."""
+    source: str = ""
+    """The model and commit on the Hugging Face Hub that it was read from: "owner/name@commit"; empty for a file."""
 
     def model(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

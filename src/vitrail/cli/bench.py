@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitrail.charts.numbers import count_text, seconds_text
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Json, Weights, several
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
@@ -79,7 +80,7 @@ def bench(
     else:
         _show(found, weights)
     if chart is not None:
-        _draw(found, chart, f"{weights.name} at {config.image} · {found.engine}, {found.threads} threads")
+        _draw(found, chart, f"{short_name(weights)} at {config.image} · {found.engine}, {found.threads} threads")
 
 
 def _draw(found: Profile, path: Path, subtitle: str) -> None:
@@ -126,7 +127,7 @@ def _progress():
         yield lambda text: status.update(f"timing {text} …")
 
 
-def _show(found: Profile, weights: Path) -> None:
+def _show(found: Profile, weights: str) -> None:
     batches = sorted({row.batch for row in found.rows})
     for batch in batches:
         rows = [row for row in found.rows if row.batch == batch]
@@ -144,6 +145,6 @@ def _show(found: Profile, weights: Path) -> None:
         lines.append(("together", seconds_text(whole), f"{1 / whole:.1f}/s", "", ""))
         show(table(f"batch {batch}", ("", "per image", "share", "work", "of the peak"), lines, "lrrrr"))
     sys.stdout.write(
-        f"{weights.name}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
+        f"{short_name(weights)}, {found.engine}, {found.threads} thread{'s' if found.threads > 1 else ''}; "
         f"peak: {count_text(found.gemm_flops_per_second, 'FLOP')}/s on a float32 product in this run\n"
     )

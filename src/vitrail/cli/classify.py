@@ -21,7 +21,7 @@ def classify(
     photos: Paths,
     /,
     *,
-    weights: Weights = Path("default"),
+    weights: Weights = "default",
     top: int = 5,
     out: Path | None = None,
     json: Json = False,

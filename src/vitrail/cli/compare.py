@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from vitrail.charts.numbers import bytes_text, count_text, number_text
-from vitrail.checkpoint.bundled import names_weights
+from vitrail.checkpoint.sources.names import names_preset
 from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import plain, show, table, write_json
@@ -69,7 +69,7 @@ def compare(
 
 def _compared(word: str, image: Size | None, workload: Workload, gpu: Card | None) -> Compared:
     config = config_named(word)
-    name = word if names_weights(word) else preset_named(word)
+    name = preset_named(word) if names_preset(word) else word
     return compared(name, config if image is None else config.but(image=image), workload, gpu)
 
 

@@ -30,14 +30,16 @@ def inspect(
 
     from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.header import read_own
+    from vitrail.checkpoint.sources.names import weights_path
     from vitrail.codec import to_plain
 
     asked = {"from_image": from_image, "num_heads": num_heads, "architecture": architecture}
-    stored = read_own(weights) if set(asked.values()) == {None} else None
+    path = weights_path(weights)
+    stored = read_own(path) if set(asked.values()) == {None} else None
     if stored is None:
         from vitrail.checkpoint.read import load
 
-        stored = load(weights, **asked)
+        stored = load(path, **asked)
     found = describe(stored)
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
@@ -45,6 +47,7 @@ def inspect(
     checks = found.checks
     family = "" if found.dialect in ("vitrail", found.family) else f" ({found.family})"
     rows = [
+        *([("on the Hub", found.source)] if found.source else []),
         ("format", f"{found.format}, {found.dialect} names{family}"),
         ("same shape as", found.variant),
         *_size(found),

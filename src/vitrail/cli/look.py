@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from vitrail.checkpoint.bundled import DEFAULT
+from vitrail.checkpoint.sources.names import DEFAULT, short_name
 from vitrail.cli.options import Flag, SizeOption, one
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -35,7 +35,7 @@ def look(
     *,
     out: Path,
     what: What = "attention",
-    weights: Path | None = None,
+    weights: str | None = None,
     model: str | None = None,
     image: SizeOption | None = None,
     layer: int | None = None,
@@ -58,7 +58,8 @@ def look(
         What to draw: attention by layer and head, rollout, positions, filters, pca (tokens as colours, and their
         norms), patches, adaptive (the quadtree), or distance (how far and how widely heads look).
     weights
-        Weights to look with: a file, or a folder with its config (default: the bundled model, unless --model is given).
+        Weights to look with: a file, a folder with its config, or a name (default: the bundled model, unless --model is
+        given).
     model
         Preset with random weights, instead of --weights: what the architecture alone shows (default: none).
     image
@@ -85,13 +86,13 @@ def look(
         weights is None or model is None,
         f"--weights {weights} and --model {model} were both given; choose one",
     )
-    subject = _subject(photo, weights or Path(DEFAULT), model, image, seed)
+    subject = _subject(photo, weights or DEFAULT, model, image, seed)
     sheet = _view(what, subject, layer, head, query, smooth, foreground, threshold)
     sheet.save(out)
     _say(f"{out}: {what} · {subject.words}")
 
 
-def _subject(photo: Path | None, weights: Path, model: str | None, size: Size | None, seed: int) -> Subject:
+def _subject(photo: Path | None, weights: str, model: str | None, size: Size | None, seed: int) -> Subject:
     import torch
 
     from vitrail.checkpoint.preprocessing import Preprocessing
@@ -109,7 +110,7 @@ def _subject(photo: Path | None, weights: Path, model: str | None, size: Size | 
 
         checkpoint = load(weights)
         network, preprocessing = checkpoint.model(dtype=torch.float32), checkpoint.preprocessing
-        name = "the bundled model" if str(weights) == DEFAULT else weights.name
+        name = "the bundled model" if weights == DEFAULT else short_name(weights)
     else:
         config = preset(model) if size is None else preset(model, image=size)
         torch.manual_seed(seed)

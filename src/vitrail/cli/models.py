@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.checkpoint.bundled import names_weights
+from vitrail.checkpoint.formats.directory import SUFFIXES
+from vitrail.checkpoint.sources.names import names_preset, names_weights
 from vitrail.config import Config, read_config
 from vitrail.presets import preset
 
@@ -18,7 +19,9 @@ def config_named(name: str) -> Config:
         return read_config(path)
     if (path / "recipe.json").is_file() and (path / "config.json").is_file():  # a run, finished or not
         return read_config(path / "config.json")
-    if names_weights(name) or path.suffix in (".safetensors", ".npz", ".pth", ".pt", ".bin"):
+    if names_preset(name):
+        return preset(name)
+    if names_weights(name) or path.suffix in SUFFIXES:
         return _config_of_weights(name)
     return preset(name)
 

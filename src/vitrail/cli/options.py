@@ -66,10 +66,11 @@ PrefixOption = Annotated[Prefix, one(Prefix.parse)]
 Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print exact values as JSON instead of tables.")]
 
 Weights = Annotated[
-    Path,
+    str,
     Parameter(
-        help="Weights in the format of vitrail, timm, Hugging Face, torchvision, Google, DINO or OpenCLIP: a file, or "
-        "a folder with its config; default is the bundled model."
+        help="Weights in the format of vitrail, timm, Hugging Face, torchvision, Google, DINO or OpenCLIP: a file, a "
+        "folder with its config, or a name: owner/name[@revision] on the Hugging Face Hub, one that vitrail weights "
+        "lists, or default, the bundled model."
     ),
 ]
 

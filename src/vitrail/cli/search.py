@@ -24,7 +24,7 @@ def search(
     top: int = 12,
     with_itself: Flag = False,
     out: Path | None = None,
-    weights: Path | None = None,
+    weights: str | None = None,
     json: Json = False,
 ) -> None:
     """Find the images nearest to one, by exact cosine, as a table and a contact sheet.
@@ -77,12 +77,12 @@ def search(
             for rank, match in enumerate(found.matches, 1)
         ]
         unfinished = f"; {found.missing:,} of {plan.shards:,} parts are not done yet" if found.missing else ""
-        caption = f"exact cosine over {found.searched:,} vectors of {Path(plan.weights).name}{unfinished}"
+        caption = f"exact cosine over {found.searched:,} vectors of {plan.weights_name}{unfinished}"
         if found.left_out:
             caption += f"; left out as the query itself: {few(found.left_out)}"
         show(table(f"Nearest to {name}", ("", "cosine", "pixels", "id"), rows, "rrlw", caption=caption))
     if out is not None:
-        subtitle = f"{Path(plan.weights).name} · exact cosine over {found.searched:,} vectors in {vectors}"
+        subtitle = f"{plan.weights_name} · exact cosine over {found.searched:,} vectors in {vectors}"
         tiles = [match_tile(vectors, plan, match) for match in found.matches]
         drawn = encode_png(contact_sheet(f"Nearest to {name}", subtitle, query_tile(name, first), tiles))
         write_file(out, lambda file: file.write(drawn))

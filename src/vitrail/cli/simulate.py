@@ -29,7 +29,7 @@ def simulate(
     to_grid: SizeOption = Size(24, 24),
     method: Annotated[tuple[str, ...] | None, several(str, "timm,exact")] = None,
     bands: int = 4,
-    weights: Path | None = None,
+    weights: str | None = None,
     from_image: FromImage = None,
     num_heads: NumHeads = None,
     architecture: Architecture = None,

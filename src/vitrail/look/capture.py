@@ -40,7 +40,19 @@ Queries = Literal["all", "cls", "patches"] | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AttentionMap(Shown):
-    """The attention weights of one layer."""
+    """The attention weights of one layer.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps[-1]
+    <AttentionMap: blocks.5.attention, 1 × 4 heads × 65 queries × 65 keys, grid 8x8>
+    >>> maps[-1].on_grid().shape
+    torch.Size([1, 4, 65, 8, 8])
+    """
 
     layer: int
     name: str
@@ -88,7 +100,17 @@ Kept = TypeVar("Kept")
 
 
 class Maps(Mapping[int, Kept], Generic[Kept]):
-    """The maps of the last forward pass, by layer; a negative layer counts from the end."""
+    """The maps of the last forward pass, by layer; a negative layer counts from the end.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps, list(maps)
+    (<Maps: 6 of 6 layers have run>, [0, 1, 2, 3, 4, 5])
+    """
 
     def __init__(self, layers: Sequence[int], depth: int) -> None:
         self._layers, self._depth = tuple(layers), depth
@@ -149,6 +171,15 @@ def capture(
 
     `keep` reduces each layer's map as soon as it is computed, so that large images need one layer's memory at a time:
     `capture(model, keep=attention_distance)`. The hooks are always removed after the block.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture
+    >>> model = load("default").model()
+    >>> with capture(model, layers=[0, 5], queries="cls") as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> maps[5].weights.shape
+    torch.Size([1, 4, 1, 65])
     """
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
     require(

@@ -16,7 +16,13 @@ Spacing = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A grid's top left corner and the size of one cell, in pixels of the model's input image."""
+    """A grid's top left corner and the size of one cell, in pixels of the model's input image.
+
+    >>> from vitrail import Size, preset
+    >>> from vitrail.look import cells_of
+    >>> cells_of(preset("B/16"), Size(14, 14), Size(224, 224)).grid
+    Size(height=14, width=14)
+    """
 
     grid: Size
     step: Spacing
@@ -42,6 +48,11 @@ def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
     """Return the cells of a layer's `grid` on an image of `seen` pixels, which leaves no remainder.
 
     Cells of overlapping patches have the size of the stride, around the patches' centres.
+
+    >>> from vitrail import Size, preset
+    >>> from vitrail.look import cells_of
+    >>> cells_of(preset("B/16"), Size(14, 14), Size(224, 224)).grid
+    Size(height=14, width=14)
     """
     if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches) and config.embedding.stride is not None:
         patch, stride = config.embedding.patch, config.embedding.stride

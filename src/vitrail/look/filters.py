@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.charts.notebook import Brief
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -36,9 +37,16 @@ class PixelProjection:
     """Which convolution or projection this is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filters:
-    """The filters of a projection. Every filter is a sum of principal ones, and the first few account for most."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Filters(Brief):
+    """The filters of a projection. Every filter is a sum of principal ones, and the first few account for most.
+
+    >>> from vitrail import load
+    >>> from vitrail.look import projection_filters
+    >>> model = load("default").model()
+    >>> projection_filters(model)
+    Filters(filters=<float32 96×3×4×4>, principal=<float32 48×3×4×4>, shares=<float32 48>, stage='patch projection')
+    """
 
     filters: Tensor
     """(D, C, P, Q): the weights."""
@@ -57,7 +65,14 @@ class Filters:
 
 @torch.no_grad()
 def projection_filters(model: nn.Module, *, level: int = 0) -> Filters:
-    """Return the filters of the first layer; for adaptive patches, those of patch size number `level`."""
+    """Return the filters of the first layer; for adaptive patches, those of patch size number `level`.
+
+    >>> from vitrail import load
+    >>> from vitrail.look import projection_filters
+    >>> model = load("default").model()
+    >>> projection_filters(model).filters.shape
+    torch.Size([96, 3, 4, 4])
+    """
     projection = projection_of(model, level=level)
     weight = projection.weight.detach().to(torch.promote_types(projection.weight.dtype, torch.float32))
     _, strength, vectors = torch.linalg.svd(weight.flatten(1), full_matrices=False)
@@ -76,6 +91,13 @@ def filter_responses(model: nn.Module, image: Tensor, weight: Tensor | None = No
     """(B, C, H, W) → (B, D, h, w): the response of every filter at every position, as the model computes it.
 
     `weight`, (k, C, P, Q), replaces the model's filters, for example by the principal ones.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import filter_responses
+    >>> model = load("default").model()
+    >>> filter_responses(model, torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 96, 8, 8])
     """
     projection, config = projection_of(model, level=level), getattr(model, "config", None)
     if isinstance(config, ViTConfig):

@@ -22,6 +22,15 @@ def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tenso
 
     The unit is patches, or pixels if `step` is a cell's (height, width). Prefix tokens have no position, so they are
     left out as queries and as keys; so is padding.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import attention_distance, capture
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> attention_distance(maps[0]).shape
+    torch.Size([1, 4])
     """
     layout = attention.layout
     is_patch = attention.queries >= layout.prefix
@@ -35,7 +44,17 @@ def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tenso
 
 
 def head_entropy(attention: AttentionMap) -> Tensor:
-    """Return (B, h): the mean entropy of a row, in bits; 2ᵇ equal weights have an entropy of b bits."""
+    """Return (B, h): the mean entropy of a row, in bits; 2ᵇ equal weights have an entropy of b bits.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture, head_entropy
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> head_entropy(maps[0]).shape
+    torch.Size([1, 4])
+    """
     weights = attention.weights
     return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), attention)
 

@@ -10,15 +10,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitrail.charts.notebook import Brief
 from vitrail.errors import require
 from vitrail.nn.layout import Layout
 
 __all__ = ["TokenColours", "pca_colours"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenColours:
-    """A colour per patch token; similar tokens have similar colours, across all images of the batch."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TokenColours(Brief):
+    """A colour per patch token; similar tokens have similar colours, across all images of the batch.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import pca_colours
+    >>> model = load("default").model()
+    >>> tokens, layout = model.features(torch.randn(1, 3, 32, 32))
+    >>> len(pca_colours(tokens.detach(), layout).shares)
+    3
+    """
 
     rgb: Tensor
     """(B, N, 3), 0 … 1; padding and a removed background are black."""
@@ -38,6 +48,14 @@ def pca_colours(
     their `clip` quantiles to 0 … 1, so that a few extreme tokens do not use up the contrast. With `foreground`, the
     first component is split by Otsu's threshold, the side with more of the image's border is removed as background,
     and the components of the rest give the colours.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import pca_colours
+    >>> model = load("default").model()
+    >>> tokens, layout = model.features(torch.randn(1, 3, 32, 32))
+    >>> pca_colours(tokens.detach(), layout).rgb.shape
+    torch.Size([1, 64, 3])
     """
     require(0 <= clip[0] < clip[1] <= 1, f"clip {clip} is not two increasing values in 0 … 1; use (0.02, 0.98)")
     patches = tokens[:, layout.prefix :].double()

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.charts.notebook import Brief
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -28,9 +29,16 @@ from vitrail.parts import RelativeBias
 __all__ = ["PositionSimilarity", "position_similarity"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PositionSimilarity:
-    """A grid of grids: `values[i, j]` is the similarity of patch (i, j) to all patches."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PositionSimilarity(Brief):
+    """A grid of grids: `values[i, j]` is the similarity of patch (i, j) to all patches.
+
+    >>> from vitrail import load
+    >>> from vitrail.look import position_similarity
+    >>> model = load("default").model()
+    >>> position_similarity(model)
+    PositionSimilarity(values=<float64 8×8×8×8>, kind='learned', measure='cosine similarity')
+    """
 
     values: Tensor
     """(r, c, r, c)"""
@@ -57,6 +65,12 @@ def position_similarity(
     Added positions: the cosine of two rows. Rotary: q·k of two equal tokens, each rotated for its position, over their
     norms. Relative: the bias itself, within a window if attention is windowed. `layer` and `head` choose among
     positions that differ by layer or head; the default is the mean over heads.
+
+    >>> from vitrail import load
+    >>> from vitrail.look import position_similarity
+    >>> model = load("default").model()
+    >>> position_similarity(model).values[2, 3].argmax() == 2 * 8 + 3
+    tensor(True)
     """
     if isinstance(model, MobileViT):
         raise VitrailError("a mobile model has no positions, only convolutions; use a ViT or a pyramid")

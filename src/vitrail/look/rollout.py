@@ -22,7 +22,17 @@ Fusion = Literal["mean", "max", "min"]
 
 
 def fuse_heads(attention: AttentionMap, fusion: Fusion = "mean") -> AttentionMap:
-    """Return the map with its heads fused into one: their mean, largest or smallest weight."""
+    """Return the map with its heads fused into one: their mean, largest or smallest weight.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture, fuse_heads
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> fuse_heads(maps[0], "max").weights.shape
+    torch.Size([1, 1, 65, 65])
+    """
     if fusion == "mean":
         return replace(attention, weights=attention.weights.mean(dim=1, keepdim=True))
     require(fusion in ("max", "min"), f"fusion {fusion!r} is unknown; use mean, max or min")
@@ -38,6 +48,15 @@ def rollout(
     In every layer the heads are fused, the lowest share `discard` of each row's patch weights is dropped, the identity
     is mixed in with weight `residual` for the residual connection, and rows are scaled to sum to 1. The results are
     multiplied in order of the layers.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import capture, rollout
+    >>> model = load("default").model()
+    >>> with capture(model) as maps:
+    ...     _ = model(torch.zeros(1, 3, 32, 32))
+    >>> rollout(maps).shape
+    torch.Size([1, 65, 65])
     """
     require(0 <= residual < 1, f"residual {residual} is not at least 0 and below 1; use 0.5 as the paper does")
     require(0 <= discard < 1, f"discard {discard} is not at least 0 and below 1; use 0 to keep everything")

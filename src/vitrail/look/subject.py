@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.charts.notebook import Brief
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import ViTConfig
 from vitrail.errors import require
@@ -29,8 +30,8 @@ SHOWN = 1024
 """Pixels of the longer side of a displayed photograph."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Subject(Brief):
     """A model, its input image, and a photograph of the same part for display."""
 
     model: ViT | PyramidViT | MobileViT

@@ -23,7 +23,15 @@ OUTLIER_DEVIATIONS = 8.0
 
 @torch.no_grad()
 def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int | None = None) -> tuple[Tensor, Layout]:
-    """(B, C, H, W) → the tokens (B, T, D) after a block, and their layout; by default, the model's features."""
+    """(B, C, H, W) → the tokens (B, T, D) after a block, and their layout; by default, the model's features.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import tokens_after
+    >>> model = load("default").model()
+    >>> tokens_after(model, torch.zeros(1, 3, 32, 32), layer=2)[0].shape
+    torch.Size([1, 65, 96])
+    """
     if layer is None:
         return model.features(image)
     require(
@@ -49,13 +57,30 @@ def token_norms(tokens: Tensor, layout: Layout) -> Tensor:
 
     A few norms far above the rest are artefacts: tokens that a large model without registers uses as scratch space
     (arXiv 2309.16588).
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import token_norms
+    >>> model = load("default").model()
+    >>> tokens, layout = model.features(torch.randn(1, 3, 32, 32))
+    >>> token_norms(tokens, layout).shape
+    torch.Size([1, 64])
     """
     norms = tokens[:, layout.prefix :].norm(dim=-1)
     return norms if layout.patch_mask is None else norms * layout.patch_mask
 
 
 def norm_outliers(norms: Tensor, layout: Layout, deviations: float = OUTLIER_DEVIATIONS) -> Tensor:
-    """Return (B, N), true for norms above the image's median by more than `deviations` robust std (1.4826 MAD)."""
+    """Return (B, N), true for norms above the image's median by more than `deviations` robust std (1.4826 MAD).
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import norm_outliers, token_norms
+    >>> model = load("default").model()
+    >>> tokens, layout = model.features(torch.randn(1, 3, 32, 32))
+    >>> norm_outliers(token_norms(tokens, layout), layout).shape
+    torch.Size([1, 64])
+    """
     real = norms if layout.patch_mask is None else norms.masked_fill(~layout.patch_mask, torch.nan)
     centre = real.nanmedian(dim=1, keepdim=True).values
     spread = 1.4826 * (real - centre).abs().nanmedian(dim=1, keepdim=True).values

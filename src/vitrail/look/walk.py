@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.charts.notebook import Brief
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.look.weights import attention_rows
@@ -34,8 +35,8 @@ from vitrail.nn.windowed_attention import Padding
 __all__ = ["BlockWalk", "Step", "Walk", "walk_through"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Step(Brief):
     """One token's row of attention in one head, and one of its query-key pairs in detail."""
 
     q: Tensor
@@ -56,8 +57,8 @@ class Step:
     """(d,): the weighted sum of values, including padding that takes part."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockWalk:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BlockWalk(Brief):
     """The intermediate tensors of one block."""
 
     entering: Tensor
@@ -114,8 +115,8 @@ class BlockWalk:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Walk:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Walk(Brief):
     """The tensors of every stage, without the batch dimension."""
 
     pixels: Tensor

@@ -21,7 +21,13 @@ def build(config: MobileConfig) -> MobileViT: ...
 @overload
 def build(config: Config) -> ViT | PyramidViT | MobileViT: ...
 def build(config: Config) -> ViT | PyramidViT | MobileViT:
-    """Build the model that a config describes, with newly initialised weights."""
+    """Build the model that a config describes, with newly initialised weights.
+
+    >>> import torch
+    >>> from vitrail import build, preset
+    >>> build(preset("Ti/16", depth=1))(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 1000])
+    """
     match config:
         case ViTConfig():
             return ViT(config)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from vitrail.charts.notebook import Brief
 from vitrail.geometry import Size
 
 __all__ = ["Layout"]
 
 
-@dataclass(frozen=True)
-class Layout:
+@dataclass(frozen=True, repr=False)
+class Layout(Brief):
     """How a batch's tokens are arranged: `prefix` tokens first, then the patches, row by row over `grid`.
 
     Shapes: B images, T = prefix + N tokens.

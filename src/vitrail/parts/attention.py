@@ -30,7 +30,12 @@ class _Attention(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class FullAttention(_Attention):
-    """Every token attends to every token. `fused` uses PyTorch's kernel instead of an explicit softmax(QKᵀ/√d)V."""
+    """Every token attends to every token. `fused` uses PyTorch's kernel instead of an explicit softmax(QKᵀ/√d)V.
+
+    >>> from vitrail import FullAttention, ViTConfig
+    >>> ViTConfig(attention=FullAttention(fused=False)).attention
+    FullAttention(fused=False)
+    """
 
     fused: bool = True
 
@@ -43,6 +48,10 @@ class WindowedAttention(_Attention):
     grid, `window_padding` says how the last ones are padded: "masked", with padding that nothing attends to; or
     "zeros", with zero tokens that take part in attention, as in timm's Swin. Windows and shifts are then always those
     of the config's own grid.
+
+    >>> from vitrail import Size, ViTConfig, WindowedAttention
+    >>> ViTConfig(attention=WindowedAttention(window=Size(7, 7))).attention.window
+    Size(height=7, width=7)
     """
 
     window: Size = Size(7, 7)
@@ -60,6 +69,10 @@ class SparseAttention(_Attention):
     """Criss-cross attention: a patch attends to its row, its column and the prefix; the prefix attends to all tokens.
 
     On an h×w grid a patch attends to h + w − 1 patches, and two blocks connect any two patches.
+
+    >>> from vitrail import SparseAttention, ViTConfig
+    >>> ViTConfig(attention=SparseAttention()).attention
+    SparseAttention()
     """
 
     scores = False
@@ -68,7 +81,12 @@ class SparseAttention(_Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(_Attention):
-    """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in the number of tokens (arXiv 2006.16236)."""
+    """φ(Q)(φ(K)ᵀV) with φ = elu + 1, normalised per query: linear in the number of tokens (arXiv 2006.16236).
+
+    >>> from vitrail import LinearAttention, ViTConfig
+    >>> ViTConfig(attention=LinearAttention()).attention
+    LinearAttention()
+    """
 
     scores = False
     can_rotate = False

@@ -43,7 +43,12 @@ class _Embedding(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Patches(_Embedding):
-    """Cut patches, flatten them and project them linearly. A stride smaller than the patch makes patches overlap."""
+    """Cut patches, flatten them and project them linearly. A stride smaller than the patch makes patches overlap.
+
+    >>> from vitrail import Patches, Size, ViTConfig
+    >>> ViTConfig(embedding=Patches(patch=Size(16, 8))).grid
+    Size(height=14, width=28)
+    """
 
     patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
     stride: Size | None = None
@@ -70,6 +75,10 @@ class Stem(_Embedding):
     """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU, then a 1×1 convolution.
 
     After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881).
+
+    >>> from vitrail import Size, Stem, ViTConfig
+    >>> ViTConfig(embedding=Stem(patch=Size(16, 16), widths=(48, 96, 192, 384))).grid
+    Size(height=14, width=14)
     """
 
     patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -91,6 +100,10 @@ class Hierarchical(_Embedding):
 
     `widths` are the widths of all levels but the last, which has the model's width: finest 4 with two widths gives
     levels with patches of 4, 8 and 16 pixels.
+
+    >>> from vitrail import Hierarchical, Size, ViTConfig
+    >>> ViTConfig(embedding=Hierarchical(finest=Size(4, 4), widths=(96, 192))).patch
+    Size(height=16, width=16)
     """
 
     finest: Size = Size(4, 4)
@@ -111,6 +124,10 @@ class Adaptive(_Embedding):
     A cell splits if its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest. `selector`
     chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image) or
     "learned" (a probability that a small network predicts).
+
+    >>> from vitrail import Adaptive, Size
+    >>> Adaptive(patches=(Size(8, 8), Size(16, 16)), threshold=0.25).patches[-1]
+    Size(height=16, width=16)
     """
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))

@@ -15,7 +15,12 @@ Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Value):
-    """Two linear layers with an activation between them; `width` is that of the hidden layer."""
+    """Two linear layers with an activation between them; `width` is that of the hidden layer.
+
+    >>> from vitrail import Mlp, ViTConfig
+    >>> ViTConfig(mlp=Mlp(width=1536)).mlp.width
+    1536
+    """
 
     width: PositiveInt = 3072
     activation: Activation = "gelu"
@@ -23,7 +28,12 @@ class Mlp(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class SwiGLU(Value):
-    """A gated MLP: silu(gate) · value, projected back; `width` is that of gate and value (arXiv 2002.05202)."""
+    """A gated MLP: silu(gate) · value, projected back; `width` is that of gate and value (arXiv 2002.05202).
+
+    >>> from vitrail import SwiGLU, ViTConfig
+    >>> ViTConfig(mlp=SwiGLU(width=1024)).mlp
+    SwiGLU(width=1024)
+    """
 
     width: PositiveInt = 2048
 

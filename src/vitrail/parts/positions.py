@@ -61,7 +61,12 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionKind(Value):
-    """Properties of every kind of position."""
+    """Properties of every kind of position.
+
+    >>> from vitrail import PositionKind, Rotary
+    >>> isinstance(Rotary(), PositionKind), Rotary().describe().words
+    (True, 'rotary, by index')
+    """
 
     acts_on: ClassVar[Literal["tokens", "queries and keys", "scores", "nothing"]]
     """What the position changes: the tokens, once, or the attention of every block."""
@@ -102,7 +107,12 @@ class PositionKind(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(PositionKind):
-    """A learned row per token, added once. `prefix` says which prefix tokens have a row."""
+    """A learned row per token, added once. `prefix` says which prefix tokens have a row.
+
+    >>> from vitrail import Learned, ViTConfig
+    >>> ViTConfig(position=Learned()).position_parameters
+    151296
+    """
 
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
@@ -135,7 +145,12 @@ class Learned(PositionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class SinCos1d(PositionKind):
-    """Sine and cosine of the sequence index, added once; nothing learned."""
+    """Sine and cosine of the sequence index, added once; nothing learned.
+
+    >>> from vitrail import SinCos1d, ViTConfig
+    >>> ViTConfig(position=SinCos1d()).position_parameters
+    0
+    """
 
     temperature: Temperature = 10_000.0
 
@@ -163,6 +178,10 @@ class SinCos2d(PositionKind):
     `layout` orders the same values: "interleaved" (the row's sin, cos, sin, cos …, then the column's), "timm" (sines of
     row and column, then cosines), "mae" (the column's sines, its cosines, then the row's), "big_vision" (as mae, with
     the lowest frequency exactly 1 / temperature).
+
+    >>> from vitrail import SinCos2d, ViTConfig
+    >>> ViTConfig(position=SinCos2d()).position_parameters
+    0
     """
 
     layout: Literal["interleaved", "timm", "mae", "big_vision"] = "interleaved"
@@ -193,6 +212,10 @@ class RelativeBias(PositionKind):
     itself); otherwise prefix tokens get no bias. `convention` says how a table is resampled for another grid:
     "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in patches, and
     stretches far ones, as BEiT's fine-tuning code does.
+
+    >>> from vitrail import RelativeBias, ViTConfig
+    >>> ViTConfig(position=RelativeBias()).position_parameters
+    105408
     """
 
     shared: bool = False
@@ -248,6 +271,10 @@ class Rotary(PositionKind):
     """2D axial rotary positions: queries and keys are rotated by angles of row and column; nothing learned.
 
     `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis from −1 to 1, as DINOv3).
+
+    >>> from vitrail import Rotary, ViTConfig
+    >>> ViTConfig(position=Rotary()).position_parameters
+    0
     """
 
     coordinates: Literal["index", "normalised"] = "index"
@@ -289,7 +316,12 @@ class Rotary(PositionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryMixed(PositionKind):
-    """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298)."""
+    """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298).
+
+    >>> from vitrail import RotaryMixed, ViTConfig
+    >>> ViTConfig(position=RotaryMixed()).position_parameters
+    9216
+    """
 
     temperature: Temperature = 10.0
 
@@ -319,7 +351,12 @@ class RotaryMixed(PositionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class NoPosition(PositionKind):
-    """No positions: the encoder is permutation-equivariant."""
+    """No positions: the encoder is permutation-equivariant.
+
+    >>> from vitrail import NoPosition, ViTConfig
+    >>> ViTConfig(position=NoPosition()).position_parameters
+    0
+    """
 
     acts_on = "nothing"
 
@@ -338,5 +375,10 @@ Position = Learned | SinCos1d | SinCos2d | RelativeBias | Rotary | RotaryMixed |
 
 
 def position_variants() -> tuple[Position, ...]:
-    """Every kind of position, with each setting that behaves differently on another grid."""
+    """Every kind of position, with each setting that behaves differently on another grid.
+
+    >>> from vitrail import position_variants
+    >>> len(position_variants())
+    9
+    """
     return tuple(variant for kind in get_args(Position) for variant in kind.variants())

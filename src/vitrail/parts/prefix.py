@@ -14,7 +14,12 @@ __all__ = ["Prefix"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Value):
-    """Tokens that precede the patches, in this order: CLS, distillation, registers."""
+    """Tokens that precede the patches, in this order: CLS, distillation, registers.
+
+    >>> from vitrail import Prefix
+    >>> Prefix(cls=True, registers=4).count
+    5
+    """
 
     cls: bool = True
     distillation: bool = False

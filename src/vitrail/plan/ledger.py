@@ -21,6 +21,12 @@ class Row:
     """The costs of one module, without its submodules.
 
     FLOPs are per image, two per multiply-add, of matrix products, convolutions and attention.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import ledger
+    >>> row = ledger(preset("B/16")).rows[0]
+    >>> row.path, row.params, row.macs
+    ('embedding', 590592, 115605504)
     """
 
     path: str
@@ -38,7 +44,13 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Ledger(Shown):
-    """Rows in the order of the model, and their totals."""
+    """Rows in the order of the model, and their totals.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import ledger
+    >>> ledger(preset("B/16"))
+    <Ledger: 86,567,656 parameters, 35.1 GFLOP forward per image>
+    """
 
     rows: tuple[Row, ...]
 

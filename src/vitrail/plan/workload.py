@@ -25,7 +25,12 @@ ShardKind = Literal["ddp", "zero1", "zero2", "fsdp"]
 
 @dataclass(frozen=True)
 class Shard(Value):
-    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2)."""
+    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2).
+
+    >>> from vitrail.plan import Shard
+    >>> str(Shard.of("fsdp:8"))
+    'fsdp:8'
+    """
 
     kind: ShardKind
     devices: PositiveInt
@@ -46,7 +51,12 @@ class Shard(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(Value):
-    """One step: a batch through the model, forward only or with backward and an optimizer."""
+    """One step: a batch through the model, forward only or with backward and an optimizer.
+
+    >>> from vitrail.plan import Workload
+    >>> Workload(batch=32, train=True, precision="amp-bf16")
+    Workload(batch=32, train=True, precision='amp-bf16')
+    """
 
     batch: PositiveInt = 1
     """Images per device and forward pass; the effective batch is `batch` · `accumulate`."""
@@ -70,7 +80,14 @@ class Workload(Value):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory(Shown):
-    """Bytes of live tensors on one device, at the peak of the step and of each phase."""
+    """Bytes of live tensors on one device, at the peak of the step and of each phase.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan import Workload, memory
+    >>> step = memory(preset("B/16"), Workload(batch=8, train=True))
+    >>> step, sum(step.bytes.values()) == step.peak_bytes
+    (<Memory: 1.87 GiB at the peak (exact)>, True)
+    """
 
     peak_bytes: int
     bytes: dict[str, int]

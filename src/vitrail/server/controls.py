@@ -133,7 +133,12 @@ class Pictured(Group):
 class Loaded(Pictured):
     """For rooms that read a loaded model."""
 
-    weights: Name = choice("default", label="Weights", about="The loaded model", source="weights")
+    weights: Name = choice(
+        "default",
+        label="Weights",
+        about="The loaded model; get more with vitrail weights fetch, or start with --weights",
+        source="weights",
+    )
 
 
 class Seen(Loaded):

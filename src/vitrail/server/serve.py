@@ -29,7 +29,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    weights: Sequence[Path] = (),
+    weights: Sequence[str | Path] = (),
     expose: bool = False,
     open_browser: bool = True,
     say: Callable[[str], None],
@@ -56,6 +56,8 @@ def serve(
         app = create_app(session, hosts=frozenset(f"{name}:{port}" for name in names), token=token)
         link = f"http://{f'[{address}]' if address.version == 6 else host}:{port}/{f'{token}/' if token else ''}"
         say(f"vitrail studio: {link}  (Ctrl-C ends it)")
+        if session.more:
+            say(f"more models: {session.more}")
         if open_browser:
             # some browsers block this call until they are closed; the socket already listens
             threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Request
 
+from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -64,11 +66,17 @@ class Cache(Generic[V]):
 class Session:
     """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
 
-    def __init__(self, weights: Sequence[Path] = ()) -> None:
-        self._paths = {DEFAULT: Path(DEFAULT)}
-        for path in weights:
-            require(path.name not in self._paths, f"weights {path.name!r} are given twice; rename one of the files")
-            self._paths[path.name] = path
+    def __init__(self, weights: Sequence[str | Path] = ()) -> None:
+        here = (DEFAULT, *fetched())
+        self._paths = {name: name for name in here}
+        self._given: list[str] = []
+        for path in map(str, weights):
+            if path in here:
+                continue
+            name = short_name(path)
+            require(name not in self._paths, f"weights {name!r} are given twice; rename one of the files")
+            self._paths[name] = path
+            self._given.append(name)
         self._checkpoints: dict[str, Checkpoint] = {}
         self._images = Cache[Pixels](CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS)
@@ -98,9 +106,15 @@ class Session:
     def weights(self) -> list[str]:
         return list(self._paths)
 
+    @property
+    def more(self) -> str:
+        """How to get models that are not here yet; empty if all of them are."""
+        missing = [name for name in CATALOGUE if name not in self._paths]
+        return f"vitrail weights fetch {missing[0]}, or --weights FILE or owner/name" if missing else ""
+
     def open_weights(self) -> None:
-        """Read all weights but the bundled ones: an unreadable file is then an error at the start."""
-        for name in self.weights[1:]:
+        """Read the weights that the user gave: what cannot be read is then an error at the start."""
+        for name in self._given:
             self.checkpoint(name)
 
     def checkpoint(self, name: str = DEFAULT) -> Checkpoint:
@@ -120,7 +134,7 @@ class Session:
         """Return a config whose image and patch sizes can be changed."""
         from vitrail.parts import Patches
 
-        config = self.config(name)
+        config = PRESETS.get(name) or self.config(name)  # fetched weights may have a preset's name
         if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
             raise VitrailError(f"model {name!r} has no patch size to choose; choose B/16 or another plain ViT")
         return config

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrail.checkpoint.bundled import names_weights
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.sources.names import names_weights
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import Config, read_config
 from vitrail.data.open import open_source
@@ -39,13 +39,13 @@ def read_recipe(name: str | Path | Recipe) -> Recipe:
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Load weights of any dialect, or those of a finished run."""
-    path = Path(path)
-    if (path / "metrics.jsonl").is_file():
+    run = Path(path)
+    if (run / "metrics.jsonl").is_file():
         require(
-            (path / "model.safetensors").is_file(),
-            f"{path} is a run that has not finished; resume it with vitrail train --resume {path}",
+            (run / "model.safetensors").is_file(),
+            f"{run} is a run that has not finished; resume it with vitrail train --resume {run}",
         )
-        path = path / "model.safetensors"
+        return load(run / "model.safetensors")
     return load(path)
 
 
@@ -84,7 +84,7 @@ def prepare(
         images=len(source),
         classes=source.classes,
         preprocessing=preprocessing,
-        start=None if checkpoint is None else str(model),
+        start=None if checkpoint is None else checkpoint.source or str(model),
         teacher=None if teacher is None else str(teacher),
     )
     return Job(config=config, recipe=recipe, data=facts), checkpoint, source
@@ -97,7 +97,7 @@ def _model(model: str | Path | Config) -> tuple[Config, Start]:
     if path.suffix == ".json":
         return read_config(path), None
     if names_weights(str(model)):
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(model)
         return checkpoint.config, checkpoint
     return preset(str(model)), None
 

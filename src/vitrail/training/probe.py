@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.checkpoint.bundled import names_weights
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.sources.names import names_weights
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.open import open_source
 from vitrail.data.source import Source

@@ -22,7 +22,14 @@ __all__ = ["Run", "read_run"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(Shown):
-    """A run as read from its folder, finished or not."""
+    """A run as read from its folder, finished or not.
+
+    >>> from vitrail import preset, train
+    >>> small = preset("cifar-small", depth=1, classes=4)
+    >>> run = train("shapes", small, out="run", changes={"steps": 2, "batch": 8})
+    >>> run.finished, run.test_accuracies()[-1][1] == run.accuracy
+    (True, True)
+    """
 
     path: Path
     job: Job

@@ -77,7 +77,7 @@ def embed(
         folder = scratch / "vectors" if out is None else Path(out)
         done = embed_source(
             source,
-            Path(weights),
+            weights,
             folder,
             options,
             workers=1 if workers == 0 else workers,

@@ -91,7 +91,7 @@ def search(
         folder = Path(vectors)
         plan = read_plan(folder)
         if image is not None:
-            query = embed_query(folder, plan, image, weights=None if weights is None else Path(weights))
+            query = embed_query(folder, plan, image, weights=weights)
             itself = Path(image) if isinstance(image, str | Path) else None
         else:
             query, itself = stored(folder, plan, str(id))
@@ -217,7 +217,7 @@ def _row(shard: int, table: Any, name: str) -> tuple[NDArray[np.float32], Match]
     return np.asarray(vector, np.float32), Match(score=1.0, shard=shard, row=row, **fields)
 
 
-def embed_query(folder: Path, plan: Plan, image: Image, *, weights: Path | None = None) -> NDArray[np.float32]:
+def embed_query(folder: Path, plan: Plan, image: Image, *, weights: str | Path | None = None) -> NDArray[np.float32]:
     """Embed a new image with the folder's own plan."""
     engine = engine_of(folder, plan, weights=weights)
     return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]

@@ -54,6 +54,8 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
+    source: str
+    """The model and commit on the Hugging Face Hub; empty for a file."""
     format: str
     dialect: str
     family: str
@@ -121,6 +123,7 @@ def describe(checkpoint: Checkpoint | Header) -> Description:
         dtypes[name] = dtypes.get(name, 0) + prod(tensor.shape)
     vit = config if isinstance(config, ViTConfig) else None
     return Description(
+        source=checkpoint.source,
         format=checkpoint.format,
         dialect=checkpoint.dialect,
         family=checkpoint.family,

@@ -86,7 +86,14 @@ class Report(Shown):
 def assess(
     before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[str | Path] | None = None
 ) -> Report:
-    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files."""
+    """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files.
+
+    >>> from vitrail import adapt, assess, load
+    >>> before = load("default")
+    >>> after, changes = adapt(before, {"image": "48x64"})
+    >>> assess(before, after, changes).tables[0].agreement > 0.99
+    True
+    """
     require(
         (changes.source, changes.target) == (before.config, after.config),
         "the changes are not those between these two checkpoints; give what adapt returned with the second of them",

@@ -16,19 +16,25 @@ from torch import Tensor
 
 from vitrail.atomic import write_file
 from vitrail.checkpoint.formats.archive import open_archive
+from vitrail.checkpoint.formats.directory import (
+    CONFIGS,
+    PROCESSORS,
+    SUFFIXES,
+    WEIGHTS,
+    is_index,
+    read_json,
+    shards_of,
+    weight_map,
+)
 from vitrail.checkpoint.formats.magic import LONGEST_SIGN, UNPACK, foreign
 from vitrail.checkpoint.formats.npz import read_npz, write_npz
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.formats.safetensors_header import DAMAGED, is_safetensors
 from vitrail.checkpoint.formats.torch_file import is_torch_archive, read_torch
-from vitrail.codec import LONGEST_JSON, parse_json
 from vitrail.errors import VitrailError, require
 
 __all__ = ["Stored", "open_stored", "write_tensors"]
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-CONFIGS = ("config.json", "open_clip_config.json")
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 LONGEST_NAME = 500
 """In characters; the longest names of known models have 100."""
 
@@ -71,30 +77,17 @@ def _open_directory(path: Path) -> Stored:
         any((path / name).is_file() for name in CONFIGS),
         f"{path} has no config.json to say what its weights are; add it, or name the weights file itself",
     )
-    for name in INDEXES:
-        if (path / name).is_file():
-            return _with_configs(_open_shards(path, path / name), path)
-    for name in WEIGHTS:
-        if (path / name).is_file():
-            return _with_configs(_open_file(path / name), path)
-    raise VitrailError(f"{path} has none of {', '.join(WEIGHTS)}; name the weights file itself")
+    weights = next((path / name for name in WEIGHTS if (path / name).is_file()), None)
+    require(weights is not None, f"{path} has none of {', '.join(WEIGHTS)}; name the weights file itself")
+    assert weights is not None
+    return _with_configs(_open_shards(path, weights) if is_index(weights) else _open_file(weights), path)
 
 
 def _open_shards(path: Path, index: Path) -> Stored:
-    placed = _read_json(index).get("weight_map")
-    require(
-        isinstance(placed, dict) and all(isinstance(file, str) for file in placed.values()),
-        f"{index} has no weight_map of file names; {DAMAGED}",
-    )
-    assert isinstance(placed, dict)
-    files = sorted(set(placed.values()))
+    placed, files = weight_map(index), shards_of(index)
     tensors: dict[str, Tensor] = {}
     kind = ""
     for file in files:
-        require(
-            Path(file).name == file and file not in ("", ".", ".."),
-            f"{index} points to {file!r}, outside its own directory; {DAMAGED}",
-        )
         require((path / file).is_file(), f"{path} lacks {file}, one of {len(files)} shards; fetch it too")
         shard = _open_file(path / file)
         kind = shard.format
@@ -108,8 +101,8 @@ def _open_shards(path: Path, index: Path) -> Stored:
 
 def _with_configs(stored: Stored, directory: Path) -> Stored:
     config, processor = (
-        next((_read_json(directory / name) for name in names if (directory / name).is_file()), {})
-        for names in (CONFIGS, ("preprocessor_config.json",))
+        next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
+        for names in (CONFIGS, PROCESSORS)
     )
     return Stored(
         path=stored.path,
@@ -119,14 +112,6 @@ def _with_configs(stored: Stored, directory: Path) -> Stored:
         config=config,
         processor=processor,
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    size, remedy = path.stat().st_size, "mend it or fetch it again"
-    require(size <= LONGEST_JSON, f"{path} has {size:,} bytes, and at most {LONGEST_JSON:,} of JSON are read; {remedy}")
-    value = parse_json(path.read_bytes(), str(path), remedy)
-    require(isinstance(value, dict), f"{path} is not a JSON object; fetch it again")
-    return value
 
 
 def _open_file(path: Path) -> Stored:
@@ -183,7 +168,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     writers: dict[str, Callable[[BinaryIO], None]] = {
         ".safetensors": lambda file: write_safetensors(file, tensors, metadata),
         ".npz": lambda file: write_npz(file, tensors),
-        **dict.fromkeys((".pth", ".pt", ".bin"), torch_file),
+        **dict.fromkeys(SUFFIXES[2:], torch_file),
     }
     require(
         path.suffix in writers,

@@ -51,6 +51,11 @@ def adapt(
     `method`, one of `METHODS` or "hf", resamples the positions (default: the checkpoint's own convention).
     `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
     drawn from a normal distribution of standard deviation 0.02 with `seed`.
+
+    >>> from vitrail import adapt, load
+    >>> wide, changes = adapt(load("default"), {"image": "48x64"})
+    >>> wide.config.grid, changes.resampled
+    (Size(height=12, width=16), ('position.table',))
     """
     source = checkpoint.config
     named, how = None if method is None else method_of(method), projection_named(projection)

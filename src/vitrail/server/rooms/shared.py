@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from vitrail.checkpoint.sources.catalogue import CATALOGUE
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
@@ -57,14 +58,18 @@ def controls(session: SessionDep) -> Controls:
         config=list(Shape.model_fields),
         options={
             "models": [_model(name) for name in session.plannable],
-            "weights": [
-                Option(value=name, words="bundled: CIFAR-10" if name == DEFAULT else name) for name in session.weights
-            ],
+            "weights": [Option(value=name, words=_weights(name)) for name in session.weights],
             "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
         max_bytes=MAX_BODY,
     )
+
+
+def _weights(name: str) -> str:
+    if name == DEFAULT:
+        return "bundled: CIFAR-10"
+    return f"fetched: {name}" if name in CATALOGUE else name
 
 
 def _model(name: str) -> Option:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.sources.names import weights_path
 from vitrail.errors import VitrailError, require
 from vitrail.rules import positive
 from vitrail.vectors.engines.engine import Agreement
@@ -40,7 +40,7 @@ class Embedded:
 
 def embed_source(
     source: Path,
-    weights: Path,
+    weights: str | Path,
     out: Path,
     options: Options | None = None,
     *,
@@ -61,9 +61,9 @@ def embed_source(
     options, worker = options or Options(), worker or WorkerOptions()
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     positive("workers", count)
-    weights, fresh = weights_path(weights), not (out / "plan.json").exists()
-    worker = replace(worker, stamp=weights_stamp(weights))
-    plan = freeze(out, source, weights, load(weights), options, shard_size=shard_size, workers=count)
+    path, fresh = weights_path(weights), not (out / "plan.json").exists()
+    worker = replace(worker, stamp=weights_stamp(path))
+    plan = freeze(out, source, path, load(path), options, shard_size=shard_size, workers=count)
     found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
     begin(plan, _notes(plan, fresh=fresh), found)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)

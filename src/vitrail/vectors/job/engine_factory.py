@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from vitrail.atomic import write_file, write_json_file
-from vitrail.checkpoint.bundled import weights_path
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.pixels import Image, Prepared, prepare
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.sources.names import weights_path
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.errors import require
@@ -44,7 +44,7 @@ Watch = Callable[[int | None, int], None]
 
 
 def engine_of(
-    folder: Path, plan: Plan, *, threads: int | None = None, weights: Path | None = None, stamp: str | None = None
+    folder: Path, plan: Plan, *, threads: int | None = None, weights: str | Path | None = None, stamp: str | None = None
 ) -> Engine | PackedEngine:
     """Build the plan's engine, after checking that the weights are the plan's."""
     options = plan.options
@@ -58,7 +58,7 @@ def engine_of(
     return engine
 
 
-def _open_weights(folder: Path, plan: Plan, weights: Path | None, stamp: str | None) -> Checkpoint:
+def _open_weights(folder: Path, plan: Plan, weights: str | Path | None, stamp: str | None) -> Checkpoint:
     """Load the weights; refuse them if neither their stamp nor their hash is the plan's."""
     path = weights_path(weights or plan.weights)
     require(

@@ -20,7 +20,9 @@ from typing import Any
 
 from vitrail.atomic import write_file
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.formats.directory import files_of
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.sources.hub import name_of
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
@@ -58,6 +60,11 @@ class Plan(Value):
     def rows(self, shard: int) -> int:
         return min(self.shard_size, self.images - shard * self.shard_size)
 
+    @property
+    def weights_name(self) -> str:
+        """The model and commit on the Hugging Face Hub, or the file's name."""
+        return name_of(Path(self.weights)) or Path(self.weights).name
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the output depends on; every part stores it."""
@@ -65,19 +72,18 @@ class Plan(Value):
 
 
 def weights_sha256(path: Path) -> str:
-    """Hash a file, or the files directly in a directory."""
+    """Hash a file, or the files that are read of a directory."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     require(path.is_dir(), f"weights {path} do not exist; give a file or a directory that vitrail reads")
-    each = {file.name: weights_sha256(file) for file in sorted(path.iterdir()) if file.is_file()}
+    each = {file.name: weights_sha256(file) for file in files_of(path)}
     return hashlib.sha256(json.dumps(each).encode()).hexdigest()
 
 
 def weights_stamp(path: Path) -> str:
     """Return the files' sizes and times, which workers of a run compare instead of hashing the weights again."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    stats = [file.stat() for file in files if file.exists()]
+    stats = [file.stat() for file in files_of(path) if file.exists()]
     return ";".join(f"{each.st_ino},{each.st_size},{each.st_mtime_ns},{each.st_ctime_ns}" for each in stats)
 
 
