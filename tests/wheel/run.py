@@ -23,6 +23,8 @@ LINES: list[tuple[str, str | None]] = [
     ("advise --images photos", None),
     ("laws", None),
     ("inspect default", None),
+    ("inspect facebook/dinov2-small", "hub"),
+    ("weights", None),
     ("convert default timm.safetensors --to timm", None),
     ("convert default huggingface --to huggingface", None),
     ("adapt default wide.safetensors --image 40x48 --report report.html", None),
