@@ -33,7 +33,7 @@ def test_a_folder_becomes_vectors_and_failures_are_counted_listed_and_exit_code_
     assert f"images    31 in {source}" in shown
     assert "pixels    8x12, crop, bicubic, mean 0.5/0.5/0.5, std 0.5/0.5/0.5: " in shown
     assert "engine    torch, vectors as float32" in shown
-    assert f"vectors   5 of 31 in {tmp_path / 'out'}" in shown
+    assert f"vectors   5 of 31 images, in {tmp_path / 'out'}" in shown
     assert "failed    26: 25 not a readable image, 1 empty, 0 bytes" in shown
     assert "  00007.png: not a readable image; use one of" in shown
     assert "  … and 6 more: pyarrow.parquet.read_table(" in shown
@@ -43,7 +43,7 @@ def test_a_folder_becomes_vectors_and_failures_are_counted_listed_and_exit_code_
     assert (manifest["images"], manifest["ok"], manifest["failed"]) == (31, 5, 26)
     assert call(*arguments) == 1  # again: nothing is to do, and the same is said
     again = capsys.readouterr().out
-    assert "vectors   5 of 31" in again
+    assert f"vectors   5 of 31 images, in {tmp_path / 'out'}; nothing was left to do\n" in again
     assert "failed    26" in again
 
 

@@ -64,6 +64,31 @@ def test_an_option_has_one_type_in_all_commands():
     assert sorted(several) == sorted(DIFFERENT), several
 
 
+def test_an_image_option_is_a_size_and_a_photograph_is_positional():
+    for command in COMMANDS:
+        for argument in arguments(command):
+            if argument.name == "--image":
+                assert element(argument.hint) is Size, command
+            assert argument.name not in ("--photo", "--photos", "--picture"), command
+
+
+def test_weights_are_what_a_command_is_about_or_an_option_where_images_are():
+    for command in COMMANDS:
+        names = {argument.name for argument in arguments(command)}
+        subject = names & {"WEIGHTS", "MODEL", "MODELS", "RUN"}
+        assert not (subject and names & {"--weights", "--model"}), f"{command} takes weights in two ways: {names}"
+        assert "--config" not in names, f"{command}: a config's JSON file is one of the things that a model may be"
+
+
+def test_a_chart_is_a_picture_of_what_is_printed_and_out_is_what_a_command_makes():
+    for command in COMMANDS:
+        known = {argument.name: argument for argument in arguments(command)}
+        assert not {"--chart", "--out"} <= known.keys(), f"{command} has two files to write a picture to"
+        if chart := known.get("--chart"):
+            assert chart.hint == Path | None, command
+            assert ".png" in (chart.parameter.help or ""), command
+
+
 def test_positional_arguments_are_not_options_too():
     for command in COMMANDS:
         for argument in arguments(command):

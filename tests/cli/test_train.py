@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from command import PATIENCE, call, until
+from embedding import photos
 from small_runs import CONFIG, losses, same_weights
 from vitrail.checkpoint.read import load
 from vitrail.data import fetch
@@ -42,12 +43,23 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
+def test_a_folder_without_a_test_split_says_what_it_holds_out(model: str, tmp_path: Path, capsys):
+    for label in ("circle", "square", "star", "triangle"):
+        photos(tmp_path / "data" / label, 6)
+    assert call("train", "--data", str(tmp_path / "data"), "--model", model, "--steps", "1", "--batch", "2", "--device",
+                "cpu", "--out", str(tmp_path / "run")) == 0  # fmt: skip
+    said = capsys.readouterr().err
+    assert "held out for testing: 2 of 24 images, every 10th, since the data have no test split" in said
+
+
 def test_a_run_leaves_its_folder_and_is_measured(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     assert call(*train(model, run, "--seed", "4", "--save-every", "2")) == 0
     shown = capsys.readouterr().out
     assert "memory    forecast" in shown
     assert "test accuracy" in shown
+    assert f"weights   {run / 'model.safetensors'}" in shown
+    assert f"curves    {run / 'curves.png'}" in shown
     names = {
         "config.json",
         "recipe.json",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, PrefixOption, SizeOption, Weights
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.assess.report import Report
@@ -82,6 +82,7 @@ def adapt(
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.adapt import adapt as carry
     from vitrail.checkpoint.write import save
+    from vitrail.cli.progress import working
     from vitrail.images.folder import image_files
 
     checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
@@ -89,8 +90,16 @@ def adapt(
     wanted = {name: value for name, value in given.items() if value is not None}
     adapted, changes = carry(checkpoint, wanted, method=method, projection=projection, seed=seed)
     files = None if images is None else image_files(images, limit=MOST_IMAGES)
-    assessed = assess(checkpoint, adapted, changes, images=files)
-    encoded = save(adapted, out, dialect=to)
+    with working(f"assessing {out.name}") as tell:
+        assessed = assess(
+            checkpoint,
+            adapted,
+            changes,
+            images=files,
+            watch=lambda done, total: tell(f"measuring on images, {done:,} of {total:,}", done, total),
+        )
+        tell(f"writing {out.name}")
+        encoded = save(adapted, out, dialect=to)
     unused = changes.source.grid != changes.target.grid and encoded.carried
     carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if unused else ()
     assessed = replace(assessed, notes=(*assessed.notes, *carried, *encoded.notes))
@@ -107,10 +116,13 @@ def adapt(
             }
         )
     else:
-        _show(assessed, f"{out}, in {encoded.dialect}'s names")
+        _show(assessed)
+        written(out, note=f", in {encoded.dialect}'s names")
+        if report is not None:
+            written(report)
 
 
-def _show(report: Report, written: str) -> None:
+def _show(report: Report) -> None:
     from rich.markup import escape
 
     from vitrail.checkpoint.surgery.changes import STATUSES, shape_text
@@ -152,4 +164,3 @@ def _show(report: Report, written: str) -> None:
         show(table("Figures", ("", ""), figures, "lw"))
     for note in (*report.notes, *(report.drift.failed if report.drift else ())):
         show(f"[yellow]![/] {escape(note)}")
-    show(f"\nWritten: {escape(written)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +70,7 @@ def advise(
         images_per_second=images_per_second,
     )
     if images is not None:
-        question = _measured(question, images, limit, quiet=json)
+        question = _measured(question, images, limit)
     advice = decide(question)
     if json:
         write_json(advice.to_json())
@@ -79,26 +78,17 @@ def advise(
         _show(advice)
 
 
-def _measured(question: Question, folder: Path, limit: int, *, quiet: bool) -> Question:
+def _measured(question: Question, folder: Path, limit: int) -> Question:
     """Add a survey of the folder to the question; its images are the training images unless their number is given."""
     from dataclasses import replace
 
+    from vitrail.cli.progress import counted
     from vitrail.images.folder import image_files
     from vitrail.images.measure import survey
 
     paths = image_files(folder, limit=limit)
     question = replace(question, data_size=question.data_size or len(image_files(folder)))
-    return measured(question, lambda image: survey(_progress(paths, quiet), image=image))
-
-
-def _progress(paths: list[Path], quiet: bool) -> Iterator[Path]:
-    if quiet:
-        yield from paths
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(paths, "measuring", console=Console(stderr=True), transient=True)
+    return measured(question, lambda image: survey(counted(paths, "measuring", len(paths)), image=image))
 
 
 # ── for people ──────────────────────────────────────────────────────────────────────────────────────────────────

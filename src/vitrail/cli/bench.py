@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitrail.charts.numbers import count_text, seconds_text
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Json, Weights, several
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def bench(
     import torch
 
     from vitrail.checkpoint.read import load
+    from vitrail.cli.progress import working
     from vitrail.config import ViTConfig
     from vitrail.vectors.engines.engine import LeanEngine, build_engine
     from vitrail.vectors.engines.profile import profile
@@ -67,7 +67,11 @@ def bench(
     )
     files = _files(images)
     calibration = None
-    with _progress() as watch:
+    with working("timing") as tell:
+
+        def watch(part: str) -> None:
+            tell(f"timing {part}")
+
         if engine == "int8":
             watch("int8's ranges")
             few = [checkpoint.preprocessing.pixels(file).pixels for file in files[:16]]
@@ -81,6 +85,8 @@ def bench(
         _show(found, weights)
     if chart is not None:
         _draw(found, chart, f"{short_name(weights)} at {config.image} · {found.engine}, {found.threads} threads")
+        if not json:
+            written(chart)
 
 
 def _draw(found: Profile, path: Path, subtitle: str) -> None:
@@ -111,20 +117,6 @@ def _files(images: Path | None) -> list[Path | bytes]:
     drawn = Image.fromarray(synthesize_image(0, Size(177, 236))).resize((1416, 1062), Image.Resampling.BICUBIC)
     drawn.save(buffer, "JPEG", quality=90)
     return [buffer.getvalue()]
-
-
-@contextmanager
-def _progress():
-    """Which part is running, on a terminal's standard error."""
-    from rich.console import Console
-    from rich.status import Status
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with Status("", console=console) as status:
-        yield lambda text: status.update(f"timing {text} …")
 
 
 def _show(found: Profile, weights: str) -> None:

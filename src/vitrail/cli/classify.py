@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import Json, Paths, Weights
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def classify(
     out
         CSV file to write, one row per image (default: none).
     """
-    from rich.progress import track
-
     from vitrail.atomic import write_file
     from vitrail.checkpoint.classify import classify as run
     from vitrail.checkpoint.read import load
+    from vitrail.cli.progress import counted
     from vitrail.images.decode import ImageError
     from vitrail.images.folder import image_files
 
@@ -49,7 +48,7 @@ def classify(
     files = [file for path in photos for file in (image_files(path) if path.is_dir() else [path])]
     checkpoint = load(weights)
     answers = run(checkpoint, files, top=top)
-    found = dict(zip(files, track(answers, "classifying", len(files), transient=True, disable=json), strict=True))
+    found = dict(zip(files, counted(answers, "classifying", len(files)), strict=True))
     failed = [str(answer) for answer in found.values() if isinstance(answer, ImageError)]
     if out is not None:
         text = _csv(found)
@@ -70,7 +69,7 @@ def classify(
     for line in failed:
         show(line)
     if out is not None:
-        show(f"{len(found):,} rows: {out}")
+        written(out, note=f", {len(found):,} rows")
     return 1 if failed else None
 
 

@@ -11,7 +11,7 @@ from vitrail.charts.numbers import bytes_text, count_text, number_text
 from vitrail.checkpoint.sources.names import names_preset
 from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Json, SizeOption
-from vitrail.cli.tables import plain, show, table, write_json
+from vitrail.cli.tables import plain, show, table, write_json, written
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.hardware import GIB, Card
@@ -65,6 +65,8 @@ def compare(
         write_json({"models": found, "folklore": plain(MISQUOTE)})
     else:
         _show(found, workload)
+        if chart is not None:
+            written(chart)
 
 
 def _compared(word: str, image: Size | None, workload: Workload, gpu: Card | None) -> Compared:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from vitrail.cli.options import Json
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
 __all__ = ["compare_runs"]
@@ -25,6 +25,7 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         Markdown file to write the report to, with the curves beside it as a PNG of the same name (default: none).
     """
     from vitrail.atomic import write_file
+    from vitrail.cli.progress import counted
     from vitrail.training.experiments.compare import group_runs
     from vitrail.training.experiments.draw import draw_comparison
     from vitrail.training.experiments.report import compare_columns, compare_json, compare_markdown
@@ -34,7 +35,7 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         report is None or report.suffix == ".md", f"--report {report} is not a Markdown file; use a name ending in .md"
     )
     paths = [run, *more]
-    groups = group_runs(read_run(path) for path in paths)
+    groups = group_runs(read_run(path) for path in counted(paths, "reading", len(paths)))
     if json:
         write_json(compare_json(groups))
     else:
@@ -49,4 +50,4 @@ def compare_runs(run: Path, /, *more: Path, report: Path | None = None, json: Js
         content = compare_markdown(groups, command, picture).encode()
         write_file(report, lambda file: file.write(content))
         if not json:
-            show(f"report: {report}")
+            written(report, picture)

@@ -33,8 +33,10 @@ def data(
     source
         Folder with the files, to check and copy instead of fetching (default: none).
     """
+    from vitrail.cli.progress import working
     from vitrail.data.fetch import fetch
 
-    counts = fetch(name, out, source=source)
+    with working(f"fetching {name}" if source is None else f"copying {name}"):
+        counts = fetch(name, out, source=source)
     show(f"{name}: {counts['train']:,} images to train on, {counts['test']:,} to test; all SHA-256 sums match")
     show(f"train on it with: vitrail train --data {out} --model cifar --out RUN")

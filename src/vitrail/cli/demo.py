@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from vitrail.cli.tables import show, table
+
 __all__ = ["demo"]
 
 
@@ -14,45 +16,49 @@ def demo(*, seed: int = 0) -> None:
         Seed of the drawn image and of the weights.
     """
     import torch
-    from rich.console import Console
-    from rich.table import Table
 
+    from vitrail.cli.progress import working
     from vitrail.config import ViTConfig
     from vitrail.images.synthesize import synthesize_image
     from vitrail.nn.vit import ViT
     from vitrail.parts import SinCos2d
 
-    torch.manual_seed(seed)
     config = ViTConfig(position=SinCos2d())
-    model = ViT(config).eval()
-    pixels = torch.from_numpy(synthesize_image(seed, config.image))
-    image = (pixels.permute(2, 0, 1)[None] / 255 - 0.5) / 0.5  # (1, 3, 224, 224)
-    with torch.inference_mode():
+    with working("running ViT-B/16"), torch.inference_mode():
+        torch.manual_seed(seed)
+        model = ViT(config).eval()
+        pixels = torch.from_numpy(synthesize_image(seed, config.image))
+        image = (pixels.permute(2, 0, 1)[None] / 255 - 0.5) / 0.5  # (1, 3, 224, 224)
         model(image)  # the first call pays for starting threads and choosing kernels
         sequence, seconds = _measure(model, image)
-
-    console = Console(highlight=False)
-    row = ", ".join(f"{value:+.4f}" for value in model.position.table[17, :4].tolist())  # type: ignore[union-attr,index]
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in (
-        ("image", f"{config.image} pixels, {config.channels} channels, drawn from seed {seed}"),
-        ("patches", f"{config.patch} pixels on a grid of {config.grid}"),
-        ("sequence", str(tuple(sequence.shape))),
-        ("CLS norm", f"{sequence[0, 0].norm().item():.4f}"),
-        ("position of patch (1, 3)", f"[{row}, …], norm {model.position.table[17].norm().item():.4f}"),  # type: ignore[union-attr,index]
-    ):
-        facts.add_row(f"[bold]{name}[/]", value)
-    console.print(facts)
-    console.print()
+    batch, tokens, width = sequence.shape
+    position = model.position.table[17]  # type: ignore[union-attr,index]
+    numbers = ", ".join(f"{value:+.4f}" for value in position[:4].tolist())
+    facts = [
+        ("image", f"{config.image} pixels, {config.channels} channels", f"drawn from seed {seed}"),
+        ("patches", f"{config.patch} pixels, grid {config.grid}", f"the image is cut into {config.grid.area} squares"),
+        ("sequence", str((batch, tokens, width)), f"an image, {tokens} tokens with CLS, {width} numbers each"),
+        ("CLS norm", f"{sequence[0, 0].norm().item():.4f}", "length of the first token, before any block"),
+        ("position of patch (1, 3)", f"norm {position.norm().item():.4f}", f"added to its token: [{numbers}, …]"),
+    ]
     total = sum(seconds.values())
-    times = Table(box=None, show_header=False, pad_edge=False)
-    for name, spent in seconds.items():
-        times.add_row(f"[bold]{name}[/]", f"{1e3 * spent:7.2f} ms", f"{spent / total:4.0%}", _bar(spent / total))
-    console.print(times)
-
-
-def _bar(share: float) -> str:
-    return f"[cyan]{'█' * round(40 * share) or '▏'}[/]"
+    times = [
+        (name, f"{1e3 * spent:.2f}", f"{spent / total:.0%}", f"[cyan]{'█' * round(32 * spent / total) or '▏'}[/]")
+        for name, spent in seconds.items()
+    ]
+    show(
+        table("What comes out of the front end of ViT-B/16", ("", "", ""), facts, "llw"),
+        table(
+            "Where the time of one image goes, on this machine",
+            ("part", "ms", "share", ""),
+            times,
+            "lrrl",
+            caption="median of five runs; attention and MLP: all 12 blocks together; the weights are random",
+        ),
+        "Next: [bold]vitrail plan B/16 --gpu rtx-4090[/] says what it costs, "
+        "[bold]vitrail look PHOTO --out look.png[/] what a trained model sees, "
+        "[bold]vitrail classify PHOTO[/] what it says, and [bold]vitrail studio[/] shows all of it on a page.",
+    )
 
 
 def _measure(model, image, repeats: int = 5):

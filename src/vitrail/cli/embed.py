@@ -101,6 +101,7 @@ def embed(
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers
     with View(out) as view:
+        view.wait("reading the weights and the list of images")
         done = embed_source(
             images,
             weights,

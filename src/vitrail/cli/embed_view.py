@@ -32,22 +32,23 @@ class View(LiveView):
     def begin(self, plan: Plan, notes: list[str], agreement: Agreement | None) -> None:
         held, options = plan.preprocessing, plan.options
         parts = "1 part" if plan.shards == 1 else f"{plan.shards:,} parts"
-        self.out.print(f"images    {plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}")
-        self.out.print(f"weights   {plan.weights}, sha256 {plan.weights_sha256[:12]}")
+        self.say("images", f"{plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}")
+        self.say("weights", f"{plan.weights}, sha256 {plan.weights_sha256[:12]}")
         share = f", the middle {held.crop_share:.3g}" if held.resize == "crop" and held.crop_share < 1 else ""
         mean, std = ("/".join(f"{value:.3g}" for value in values) for values in (held.mean, held.std))
-        self.out.print(
-            f"pixels    {held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
+        self.say(
+            "pixels", f"{held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
         )
-        self.out.print(f"engine    {', '.join(_engine(options))}, vectors as {options.dtype}")
+        self.say("engine", f"{', '.join(_engine(options))}, vectors as {options.dtype}")
         if agreement is not None:
-            self.out.print(
-                f"cosine    to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "
-                f"lowest {agreement.lowest:.5f}"
+            self.say(
+                "cosine",
+                f"to float32 on {agreement.images} of your images: mean {agreement.mean:.5f}, "
+                f"lowest {agreement.lowest:.5f}",
             )
         for note in notes:
-            self.out.print(f"note      {note}")
-        self.bar.start()
+            self.say("note", f"{note}")
+        self.start()
 
     def watch(self, progress: Progress) -> None:
         self.last = progress
@@ -70,11 +71,16 @@ class View(LiveView):
     def end(self, plan: Plan, tally: Tally) -> None:
         progress = self.last
         speed = f", {count_text(progress.per_second)} images/s" if progress.per_second else ""
-        before = f", {progress.before:,} of them before" if progress.before else ""
-        self.out.print(f"vectors   {tally.ok:,} of {plan.images:,} in {self.folder}{before}{speed}")
+        if progress.before >= plan.images:
+            before = "; nothing was left to do"
+        elif progress.before:
+            before = f"; {progress.before:,} images were done before, {plan.images - progress.before:,} now"
+        else:
+            before = ""
+        self.say("vectors", f"{tally.ok:,} of {plan.images:,} images, in {self.folder}{before}{speed}")
         if not tally.failed:
             return
-        self.out.print(f"failed    {tally.failed:,}: {_reasons(tally)}")
+        self.say("failed", f"{tally.failed:,}: {_reasons(tally)}")
         for failure in islice(failures(self.folder, plan), LISTED):
             self.out.print(f"  {_visible(failure.id)}: {failure.error}")
         if tally.failed > LISTED:

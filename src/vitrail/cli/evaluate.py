@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitrail.cli.options import Json, Words, several
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 from vitrail.geometry import Size
 
@@ -40,6 +40,7 @@ def evaluate(
         File to draw accuracy against resolution into: .png, .svg or .pdf (default: resolution.png in the run's folder,
         if there are several sizes).
     """
+    from vitrail.cli.progress import working
     from vitrail.data.open import open_source
     from vitrail.training.evaluate import evaluate_at
     from vitrail.training.job import read_job
@@ -54,7 +55,15 @@ def evaluate(
     require(data is not None or is_run, f"{run} is not a run, which would name its data; give --data")
     sources = data if data is not None else list(read_job(run).data.sources)
     sizes = image or (checkpoint.config.image,)
-    scores = [evaluate_at(checkpoint, open_source(sources, "test", image=size), size, batch=batch) for size in sizes]
+    scores = []
+    with working("evaluating") as tell:
+        for size in sizes:
+            source = open_source(sources, "test", image=size)
+
+            def watch(done: int, size: Size = size, total: int = len(source)) -> None:
+                tell(f"evaluating at {size}, {done:,} of {total:,} images", done, total)
+
+            scores.append(evaluate_at(checkpoint, source, size, batch=batch, watch=watch))
     if json:
         fields = ("image", "accuracy", "right", "images", "damaged")
         write_json([{name: getattr(score, name) for name in fields} for score in scores])
@@ -72,7 +81,7 @@ def evaluate(
     if chart is not None:
         _draw(chart, [str(s.image) for s in scores], [s.accuracy for s in scores], str(checkpoint.config.image))
         if not json:
-            show(f"chart: {chart}")
+            written(chart)
 
 
 def _draw(path: Path, names: list[str], values: list[float], own: str) -> None:

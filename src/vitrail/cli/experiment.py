@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from vitrail.cli.options import Json, Words
 from vitrail.cli.progress import LiveView
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import VitrailError, require
 
 __all__ = ["experiment"]
@@ -92,7 +92,8 @@ def experiment(
         write_json(found)
     else:
         head, rows = experiment_rows(result)
-        show(table(chosen.question, head, rows, "l" + "r" * (len(head) - 1)), f"report: {out / f'{name}.md'}")
+        show(table(chosen.question, head, rows, "l" + "r" * (len(head) - 1)))
+        written(*(out / f"{name}{ending}" for ending in (".md", ".png", ".json")))
     return None
 
 
@@ -107,12 +108,14 @@ class _View(LiveView):
         if "arm" in facts:
             self.begun += 1
             self.label = f"run {self.begun} of {self.runs}: {facts['arm']}, seed {facts['seed']}"
-            self.bar.start()
+            self.start()
             self.bar.update(self.task, description=self.label, completed=0)
         elif "note" in facts:
             self.note(facts["note"])
+        elif "testing" in facts:
+            self.bar.update(self.task, description=f"{self.label}, testing {facts['testing']:,}/{facts['images']:,}")
         elif "loss" in facts:
-            self.bar.update(self.task, completed=facts["step"])
+            self.bar.update(self.task, completed=facts["step"], description=self.label)
             if "test_accuracy" in facts:
                 self.note(f"{self.label}: test accuracy {facts['test_accuracy']:.2%}")
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.charts.numbers import bytes_text
+from vitrail.checkpoint.sources.names import short_name
 from vitrail.cli.options import Flag, Json, Weights
 from vitrail.cli.tables import write_json
 from vitrail.errors import require
@@ -46,18 +47,21 @@ def export(
         Image, or folder of images, to compare on (default: drawn images).
     """
     from vitrail.checkpoint.read import load
+    from vitrail.cli.progress import working
     from vitrail.vectors.engines import export as work
 
     checkpoint = load(weights)
     pixels, what = _pixels(checkpoint, images)
-    done = work.export(checkpoint, out, pixels, dynamic=dynamic, opset=opset)
+    with working(f"exporting {short_name(weights)} and comparing it with torch"):
+        done = work.export(checkpoint, out, pixels, dynamic=dynamic, opset=opset)
     if json:
         write_json(done)
         return
     size = "any size that the patch divides" if dynamic else f"{checkpoint.config.image}"
+    names = str(out) if out.suffix == ".onnx" else f"{out} and {out.with_suffix('.bin').name}"
     tried = " and ".join(str(each) for each in done.sizes)
     sys.stdout.write(
-        f"{out}: {bytes_text(done.bytes)}, any batch of {size}\n"
+        f"{names}: {bytes_text(done.bytes)}, any batch of {size}\n"
         f"beside torch on {what} at {tried}: largest difference {done.largest_difference:.1e}, "
         f"lowest cosine {done.lowest_cosine:.7f}\n"
     )

@@ -31,6 +31,7 @@ def inspect(
     from vitrail.checkpoint.assess.describe import describe, few, pixels_in_words
     from vitrail.checkpoint.header import read_own
     from vitrail.checkpoint.sources.names import weights_path
+    from vitrail.cli.progress import working
     from vitrail.codec import to_plain
 
     asked = {"from_image": from_image, "num_heads": num_heads, "architecture": architecture}
@@ -40,7 +41,8 @@ def inspect(
         from vitrail.checkpoint.read import load
 
         stored = load(path, **asked)
-    found = describe(stored)
+    with working(f"reading every value of {path.name}"):
+        found = describe(stored)
     if json:
         write_json({**plain(found), "config": to_plain(found.config)})
         return

@@ -77,7 +77,7 @@ def _show(found: Laws) -> None:
         ),
         (
             "patch projection",
-            f"{projection.params:,} parameters, {number_text(projection.compression)} values into 1; "
+            f"{projection.params:,} parameters, {projection.inputs:,} values into {projection.width:,}; "
             f"rank ≤ {projection.rank_bound:,}, {kept}",
         ),
         (

@@ -80,15 +80,17 @@ def look(
         Seed of random weights and of the drawn photograph.
     """
     from vitrail.charts.sheet import check_drawing
+    from vitrail.cli.progress import working
 
     check_drawing(out)
     require(
         weights is None or model is None,
         f"--weights {weights} and --model {model} were both given; choose one",
     )
-    subject = _subject(photo, weights or DEFAULT, model, image, seed)
-    sheet = _view(what, subject, layer, head, query, smooth, foreground, threshold)
-    sheet.save(out)
+    with working(f"drawing {what}"):
+        subject = _subject(photo, weights or DEFAULT, model, image, seed)
+        sheet = _view(what, subject, layer, head, query, smooth, foreground, threshold)
+        sheet.save(out)
     _say(f"{out}: {what} · {subject.words}")
 
 

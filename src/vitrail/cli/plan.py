@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Flag, Json, ShardOption, SizeOption, Words
-from vitrail.cli.tables import write_csv, write_json
+from vitrail.cli.tables import write_csv, write_json, written
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
@@ -152,6 +152,8 @@ def plan(
         from vitrail.cli.plan_view import show_report
 
         show_report(found, name)
+        if chart is not None:
+            written(chart)
 
 
 # ── the question ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +194,7 @@ def build(
 
 def _measured_tokens(config: Config, folder: Path) -> int:
     """Measure the mean number of adaptive patches per image of a folder."""
+    from vitrail.cli.progress import counted
     from vitrail.images.folder import image_files
     from vitrail.images.measure import survey
 
@@ -202,6 +205,7 @@ def _measured_tokens(config: Config, folder: Path) -> int:
         "--images counts what the 'detail' selector splits, and this one is learned; give --adaptive-tokens",
     )
     fitted = config.fit(config.image).fitted
-    found = survey(image_files(folder, limit=256), image=fitted, adaptive=config.embedding).adaptive_tokens
+    files = image_files(folder, limit=256)
+    found = survey(counted(files, "measuring", len(files)), image=fitted, adaptive=config.embedding).adaptive_tokens
     assert found is not None  # a fitted image is divided by its cells
     return found

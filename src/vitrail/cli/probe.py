@@ -38,9 +38,11 @@ def probe(
     seed
         Seed of fresh weights.
     """
+    from vitrail.cli.progress import working
     from vitrail.training.probe import probe as run
 
-    found = run(model, data, image=image, limit=limit, neighbours=neighbours, seed=seed)
+    with working(f"computing the features of {model}, then fitting"):
+        found = run(model, data, image=image, limit=limit, neighbours=neighbours, seed=seed)
     if json:
         write_json(asdict(found))
         return

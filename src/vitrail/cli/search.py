@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from vitrail.cli.options import Flag, Json
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
 __all__ = ["search"]
@@ -52,6 +52,7 @@ def search(
     from vitrail.charts.raster import encode_png
     from vitrail.charts.sheet import check_path
     from vitrail.checkpoint.assess.describe import few
+    from vitrail.cli.progress import working
     from vitrail.vectors.found import match_tile, query_tile
     from vitrail.vectors.job.part_files import require_arrow
     from vitrail.vectors.job.plan import read_plan
@@ -62,7 +63,9 @@ def search(
         check_path(out, (".png",))
     plan = read_plan(vectors)
     if photo is not None:
-        query, name = embed_query(vectors, plan, photo, weights=weights), photo.name
+        name = photo.name
+        with working(f"embedding {name}"):
+            query = embed_query(vectors, plan, photo, weights=weights)
         itself, first = photo, partial(Path, photo)
     else:
         name = id_ or ""
@@ -87,4 +90,4 @@ def search(
         drawn = encode_png(contact_sheet(f"Nearest to {name}", subtitle, query_tile(name, first), tiles))
         write_file(out, lambda file: file.write(drawn))
         if not json:
-            show(f"sheet: {out}")
+            written(out)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, SizeOption, several
-from vitrail.cli.tables import show, table, write_json
+from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 from vitrail.geometry import Size
 
@@ -62,6 +62,7 @@ def simulate(
     from vitrail.checkpoint.assess.simulate import simulate as run
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.resample import METHODS, method_of
+    from vitrail.cli.progress import counted, working
 
     if chart is not None:
         ending = chart.suffix or "nothing"
@@ -75,14 +76,19 @@ def simulate(
     else:
         old = from_grid or Size(14, 14)
     methods: list[Method] = [method_of(name) for name in method] if method else list(METHODS)
-    found = [run(old, to_grid, each, table=trained, bands=bands) for each in methods]
-    stand_ins = survival(old, to_grid, method=methods[0], seed=seed)
+    found = [
+        run(old, to_grid, each, table=trained, bands=bands) for each in counted(methods, "resampling", len(methods))
+    ]
+    with working("comparing kinds of positions"):
+        stand_ins = survival(old, to_grid, method=methods[0], seed=seed)
     if chart is not None:
         _draw(chart, found, trained if trained is not None else known_table(old, 1, seed=seed))
     if json:
         write_json({"methods": found, "trained": kinds, "kinds": stand_ins})
     else:
         _show(found, kinds, stand_ins)
+        if chart is not None:
+            written(chart)
 
 
 def _draw(path: Path, found: Sequence[Simulation], table: Tensor) -> None:

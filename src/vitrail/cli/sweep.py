@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text
-from vitrail.cli.tables import plain, show, table, write_csv, write_json
+from vitrail.cli.progress import counted
+from vitrail.cli.tables import plain, show, table, write_csv, write_json, written
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -26,6 +27,7 @@ SIZES = ("image", "patch")
 NUMBERS = ("width", "depth", "num_heads", "classes", "batch", "accumulate")
 WORDS = ("model", "precision", "optimizer", "attention")
 WORKLOAD = ("batch", "accumulate", "precision", "optimizer", "attention")
+FLOPS = "FLOPs are per image; peak: live tensors per device"
 MOST = 20_000
 """The most questions that one command answers."""
 
@@ -83,9 +85,9 @@ def run_sweep(
 ) -> None:
     """Answer every combination, and show, write or draw the answers."""
     axes = parse(tokens)
+    questions = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     answers = [
-        _answer(dict(zip(axes, values, strict=True)), asked, workload, target, build)
-        for values in itertools.product(*axes.values())
+        _answer(question, asked, workload, target, build) for question in counted(questions, "planning", len(questions))
     ]
     if all(answer.error for answer in answers):
         raise VitrailError(answers[0].error)
@@ -104,6 +106,8 @@ def run_sweep(
         _write_csv(axes, answers)
     else:
         _show(axes, answers, workload)
+        if chart is not None:
+            written(chart)
 
 
 def _answer(
@@ -156,11 +160,14 @@ def _flat(value: Any) -> Any:
 def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload) -> None:
     on_a_card = any("fits" in answer.numbers for answer in answers)
     flops = "flops_train" if workload.train else "flops_forward"
-    headings = (*axes, "tokens", "params", "train" if workload.train else "forward", "peak")
+    # what is the same in every row is said once, above
+    several = [key for key, values in axes.items() if len(values) > 1] or list(axes)
+    title = ", ".join(f"{key} {values[0]}" for key, values in axes.items() if key not in several)
+    headings = (*several, "tokens", "params", "train" if workload.train else "forward", "peak")
     headings += ("fits", "max batch") if on_a_card else ()
     rows, missing = [], []
     for answer in answers:
-        said, numbers = [str(value) for value in answer.values.values()], answer.numbers
+        said, numbers = [str(answer.values[key]) for key in several], answer.numbers
         if answer.error:
             rows.append((*said, *["–"] * (len(headings) - len(said))))
             missing.append(f" [dim]{' '.join(said)}: {answer.error.partition(';')[0]}[/]")
@@ -175,8 +182,8 @@ def _show(axes: dict[str, list[Any]], answers: list[Answer], workload: Workload)
             row += ["[green]✓[/]" if numbers["fits"] else "[red]✗[/]", f"{numbers['max_batch']:,}"]
         rows.append((*said, *row))
     on_card = "; fits and max batch: the likely verdict" if on_a_card else ""
-    align = "l" * len(axes) + "rrrr" + ("lr" if on_a_card else "")
+    align = "l" * len(several) + "rrrr" + ("lr" if on_a_card else "")
     show(
-        table("", headings, rows, align, caption=f"FLOPs are per image; peak: live tensors per device{on_card}"),
+        table(title, headings, rows, align, caption=f"{FLOPS}{on_card}", keys=len(several)),
         *missing,
     )

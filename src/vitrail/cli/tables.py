@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.geometry import Size
@@ -22,6 +23,7 @@ __all__ = [
     "table",
     "write_csv",
     "write_json",
+    "written",
 ]
 
 READABLE = 24
@@ -55,15 +57,23 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer.writerows(rows)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], align: str, *, caption: str = "") -> Any:
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    align: str,
+    *,
+    caption: str = "",
+    keys: int = 1,
+) -> Any:
     """A rich table with a line below it. `align` has a letter per column: l for words, r for numbers, w for prose.
 
     Words and numbers are never cut, and prose is never narrower than READABLE letters: columns for which there is no
-    room follow below, beside the first column.
+    room follow below, beside the first `keys` columns, which name the rows.
     """
     from rich.console import Group
 
-    drawn = _Columns(title, columns, list(rows), align)
+    drawn = _Columns(title, columns, list(rows), align, keys)
     return Group(drawn, f" [dim]{caption}[/]\n") if caption else Group(drawn, "")
 
 
@@ -75,15 +85,18 @@ class _Columns:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     align: str
+    keys: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.measure import Measurement
 
-        title, drawn, unbounded = self.title, [0], options.update(max_width=sys.maxsize)
-        for place in range(1, len(self.columns)):
-            if Measurement.get(console, unbounded, self._table([*drawn, place])).minimum > options.max_width:
+        keys, unbounded = list(range(self.keys)), options.update(max_width=sys.maxsize)
+        title, drawn = self.title, [*keys]
+        for place in range(self.keys, len(self.columns)):
+            needed = Measurement.get(console, unbounded, self._table([*drawn, place])).minimum
+            if needed > options.max_width and drawn != keys:
                 yield self._table(drawn, title)
-                title, drawn = "", [0]
+                title, drawn = "", [*keys]
             drawn.append(place)
         yield self._table(drawn, title)
 
@@ -127,3 +140,11 @@ def show(*parts: Any) -> None:
     console = Console(highlight=False, width=None if known else 120)
     for part in parts:
         console.print(part)
+
+
+def written(*paths: Path, note: str = "") -> None:
+    """Name the files that a command has written."""
+    from rich.console import Console
+
+    for path in paths:  # not wrapped, so that a path can be copied
+        Console(highlight=False, markup=False, soft_wrap=True).print(f"written: {path}{note}")

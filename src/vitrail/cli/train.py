@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -91,6 +92,8 @@ def train(
     folder = out or resume
     assert folder is not None
     with View(folder, tensorboard=tensorboard) as view:
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
+            view.wait("reading the data")
         trained = run(
             data,
             model,

@@ -31,26 +31,27 @@ class View(LiveView):
         self.begun, self.events = True, _events(self.folder) if self.tensorboard else None
         config, recipe, facts = job.config, job.recipe, job.data
         images = f"{facts.images:,} images, {len(facts.classes)} classes"
-        self.out.print(f"data      {', '.join(facts.sources)}: {images}")
+        self.say("data", f"{', '.join(facts.sources)}: {images}")
         grid: Size = config.grid
-        self.out.print(
-            f"model     image {config.image}, grid {grid}" + (f", from {facts.start}" if facts.start else "")
-        )
-        self.out.print(f"recipe    {recipe.steps:,} steps of {recipe.batch}, lr {recipe.lr:g}, seed {recipe.seed}")
+        self.say("model", f"image {config.image}, grid {grid}" + (f", from {facts.start}" if facts.start else ""))
+        self.say("recipe", f"{recipe.steps:,} steps of {recipe.batch}, lr {recipe.lr:g}, seed {recipe.seed}")
         if planned is None:
-            self.out.print("memory    no forecast: the planner does not know this kind of model")
+            self.say("memory", "no forecast: the planner does not know this kind of model")
         else:
             parts = sorted(planned.bytes.items(), key=lambda item: -item[1])[:3]
             largest = ", ".join(f"{name.replace('_', ' ')} {bytes_text(size)}" for name, size in parts if size)
             of = f" of {bytes_text(free)} free" if free is not None else ""
-            self.out.print(f"memory    forecast {bytes_text(planned.peak_bytes)} at its highest{of} ({largest})")
+            self.say("memory", f"forecast {bytes_text(planned.peak_bytes)} at its highest{of} ({largest})")
 
     def watch(self, facts: dict[str, Any]) -> None:
         if "note" in facts:
             self.note(facts["note"])
             return
+        if "testing" in facts:
+            self.bar.update(self.task, description=f"testing, {facts['testing']:,} of {facts['images']:,} images")
+            return
         if "loss" not in facts:
-            self.bar.start()
+            self.start()
             self.bar.update(self.task, total=facts["steps"], completed=facts["step"])
             return
         words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
@@ -71,8 +72,11 @@ class View(LiveView):
             )
             return
         accuracy = "" if run.accuracy is None else f", test accuracy {run.accuracy:.2%}"
-        self.out.print(f"finished  step {run.step}, loss {run.loss or 0:.4f}{accuracy}")
-        self.out.print(f"weights   {self.folder / 'model.safetensors'}")
+        self.say("finished", f"step {run.step}, loss {run.loss or 0:.4f}{accuracy}")
+        self.say("weights", f"{self.folder / 'model.safetensors'}")
+        if (self.folder / "curves.png").is_file():
+            self.say("curves", f"{self.folder / 'curves.png'}")
+        self.say("next", f"vitrail evaluate {self.folder}, or vitrail classify PHOTO --weights {self.folder}")
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

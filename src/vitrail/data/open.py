@@ -17,7 +17,7 @@ from vitrail.data.tar import TarShards
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["open_source"]
+__all__ = ["HELD_OUT", "open_source"]
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 HELD_OUT = 10

@@ -15,6 +15,7 @@ from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import AdaptiveEmbed
+from vitrail.nn.image import check_image, check_tensor
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
 from vitrail.nn.positions import AddedPosition, LearnedTable, PositionModule, SinCos1dTable, SinCos2dTable
@@ -62,10 +63,7 @@ class VisionFrontEnd(nn.Module):
         if isinstance(self.embedding, BytePatchEmbed):
             self._check_bytes(image, sizes)
             return image, None
-        require(
-            image.ndim == 4 and image.shape[1] == config.channels,
-            f"image has shape {tuple(image.shape)}; give (batch, {config.channels}, height, width)",
-        )
+        check_image(image, config.channels)
         size = Size(*image.shape[2:])
         fit = config.fit(size)
         if config.remainder != "pad":
@@ -89,6 +87,7 @@ class VisionFrontEnd(nn.Module):
         return fit_pixels(image, fit), inside_of(grids, fit.grid, image.device)
 
     def _check_bytes(self, image: Tensor, sizes: Sequence[Size] | None) -> None:
+        check_tensor(image)
         channels = self.config.channels
         require(
             image.ndim == 4 and image.shape[-1] == channels,

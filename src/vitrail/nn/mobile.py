@@ -15,6 +15,7 @@ from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.attention import Attention, FullMix
 from vitrail.nn.block import Block
+from vitrail.nn.image import check_image
 from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
@@ -63,6 +64,7 @@ class MobileViT(nn.Module, Intermediates):
 
     def levels(self, image: Tensor) -> list[Tensor]:
         """(B, C, H, W) → the feature map (B, c, h, w) of every stage, finest first."""
+        check_image(image, self.config.channels)
         self.config.check(Size(*image.shape[2:]))
         x, maps = self.stem(image), []
         for stage in self.stages:

@@ -17,6 +17,7 @@ from vitrail.config import PyramidConfig
 from vitrail.geometry import Size, fit
 from vitrail.nn.attention import Attention
 from vitrail.nn.block import Block
+from vitrail.nn.image import check_image
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
@@ -113,6 +114,7 @@ class PyramidViT(nn.Module, Intermediates):
 
     def levels(self, image: Tensor) -> list[tuple[Tensor, Size]]:
         """(B, C, H, W) → tokens (B, N, D) before the final norm, and grid, of every stage, finest first."""
+        check_image(image, self.config.channels)
         self.config.check(Size(*image.shape[2:]))
         tokens, layout = self.embedding(image)
         x, grid, levels = self.embedding_norm(tokens), layout.grid, []

@@ -43,10 +43,11 @@ def evaluate(
     rank: int = 0,
     world: int = 1,
     forward: Callable[[Tensor], Tensor] | None = None,
+    watch: Callable[[int], None] = lambda done: None,
 ) -> Score:
     """Evaluate the model on this process's share of the source; the model's mode is restored.
 
-    `forward` is called instead of the model, e.g. if it is sharded.
+    `forward` is called instead of the model, e.g. if it is sharded; `watch`, with the number of images done so far.
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -59,19 +60,27 @@ def evaluate(
         logits = (forward or model)(preprocessing.normalise(pixels.to(device)))
         right += int((logits.argmax(1).cpu() == labels).sum())
         images += len(labels)
+        watch(min((number + 1) * batch, len(source)))
     model.train(training)
     require(images > 0 or world > 1, "no image of the test split could be read; check the data")
     return Score(image=preprocessing.image, images=images, right=right, damaged=tuple(damaged))
 
 
-def evaluate_at(checkpoint: Checkpoint, source: Source, image: Size, *, batch: int = 128) -> Score:
+def evaluate_at(
+    checkpoint: Checkpoint,
+    source: Source,
+    image: Size,
+    *,
+    batch: int = 128,
+    watch: Callable[[int], None] = lambda done: None,
+) -> Score:
     """Adapt the checkpoint to an image size, and evaluate it there."""
     adapted, _ = adapt(checkpoint, {"image": image})
     require(
         len(source.classes) <= adapted.config.classes,
         f"the data have {len(source.classes)} classes and the model {adapted.config.classes}; give its own data",
     )
-    return evaluate(adapted.model(), source, preprocessing=adapted.preprocessing, batch=batch)
+    return evaluate(adapted.model(), source, preprocessing=adapted.preprocessing, batch=batch, watch=watch)
 
 
 def evenly(source: Source, limit: int | None) -> Source:

@@ -72,7 +72,8 @@ def train(
 ) -> Outcome:
     """Train until the recipe's last step, from the folder's newest state if it has one.
 
-    `measure` returns further metrics of the model after a step, for `watch`.
+    `measure` returns further metrics of the model after a step, for `watch`, which is also told of notes, and during
+    a test of the number of images tested ("testing") and of all ("images").
     """
     recipe, config = job.recipe, job.config
     _check(job, source)
@@ -133,7 +134,7 @@ def train(
             for name in sorted(new):
                 watch({"note": f"left out: {name}"})
             if test is not None and (done == recipe.steps or (evaluate_every and done % evaluate_every == 0)):
-                accuracy = _test(trained, job, test, world)
+                accuracy = _test(trained, job, test, world, watch)
                 line["test_accuracy"] = accuracy
             line |= measure(done, trained.objective.model)  # type: ignore[arg-type]
             folder.append(line)
@@ -259,7 +260,7 @@ def _model(trained: Trained) -> Model:
     return model.eval()
 
 
-def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
+def _test(trained: Trained, job: Job, test: Source, world: World, watch: Watch) -> float:
     """Return the test accuracy, of the moving average if there is one."""
     model: Model = trained.objective.model  # type: ignore[assignment]
     held = _exchange(trained)
@@ -272,6 +273,7 @@ def _test(trained: Trained, job: Job, test: Source, world: World) -> float:
         rank=rank,
         world=size,
         forward=trained.objective.logits,  # type: ignore[arg-type]
+        watch=lambda done: watch({"testing": done, "images": len(test)}),
     )
     world.reshard(trained.objective)
     _exchange(trained, held)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitrail.config import Config
-from vitrail.data.open import open_source
+from vitrail.data.open import HELD_OUT, open_source
+from vitrail.data.source import Subset
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory
@@ -114,6 +115,9 @@ def train(
         except VitrailError as error:
             tell({"note": f"no test split: {error}"})
             test = None
+        if isinstance(test, Subset):
+            share = f"{len(test):,} of {len(source) + len(test):,} images, every {HELD_OUT}th"
+            tell({"note": f"held out for testing: {share}, since the data have no test split"})
         outcome = loop.train(
             job,
             source,

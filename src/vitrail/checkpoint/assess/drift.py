@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,10 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.errors import require
 from vitrail.images.decode import ImageError
 
-__all__ = ["Drift", "ImageDrift", "measure_drift"]
+__all__ = ["Drift", "ImageDrift", "Watch", "measure_drift"]
+
+Watch = Callable[[int, int], None]
+"""Told how many images are done, of how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +42,15 @@ class Drift:
     """Files that could not be decoded, each with its error."""
 
 
-def measure_drift(before: Checkpoint, after: Checkpoint, images: Sequence[Path]) -> Drift:
+def measure_drift(
+    before: Checkpoint, after: Checkpoint, images: Sequence[Path], *, watch: Watch = lambda done, total: None
+) -> Drift:
     """Run both models on the same images, each resized whole to the model's size, so that both see the same."""
     require(len(images) > 0, "there are no images to measure on; give a folder that holds some")
     models = [_vectors_of(checkpoint) for checkpoint in (before, after)]
     found, failed = [], []
-    for path in images:
+    for done, path in enumerate(images):
+        watch(done, len(images))
         try:
             old, new = (vector(path) for vector in models)
         except ImageError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.charts.notebook import Shown, facts, html_table
-from vitrail.checkpoint.assess.drift import Drift, measure_drift
+from vitrail.checkpoint.assess.drift import Drift, Watch, measure_drift
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss, predicted_loss
 from vitrail.checkpoint.assess.similarity import SimilarityMap, agreement, similarity_maps
 from vitrail.checkpoint.assess.simulate import Band, simulate
@@ -84,9 +84,16 @@ class Report(Shown):
 
 
 def assess(
-    before: Checkpoint, after: Checkpoint, changes: Changes, *, images: Sequence[str | Path] | None = None
+    before: Checkpoint,
+    after: Checkpoint,
+    changes: Changes,
+    *,
+    images: Sequence[str | Path] | None = None,
+    watch: Watch = lambda done, total: None,
 ) -> Report:
     """Assess an adaptation, `after, changes = adapt(before, …)`; with `images`, also measure drift on these files.
+
+    `watch` is called with the number of images measured, and of all.
 
     >>> from vitrail import adapt, assess, load
     >>> before = load("default")
@@ -113,7 +120,7 @@ def assess(
         projection=loss,
         filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
-        drift=None if images is None else measure_drift(before, after, list(map(Path, images))),
+        drift=None if images is None else measure_drift(before, after, list(map(Path, images)), watch=watch),
     )
 
 
