@@ -50,6 +50,12 @@ class Studio {
     this.#write(true);
   }
 
+  /** Set the open room's controls to their defaults; the image stays. */
+  reset(): void {
+    const own = this.catalogue.rooms[this.room].filter((name) => name !== 'image');
+    this.set(Object.fromEntries(own.map((name) => [name, this.#defaults[name]])));
+  }
+
   /** Follow an internal link without reloading the page. */
   follow(address: string): void {
     history.pushState(null, '', address);
