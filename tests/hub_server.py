@@ -226,11 +226,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def create(self, asked: dict[str, Any]) -> None:
         name = f"{asked['organization']}/{asked['name']}"
-        if name in self.hub.repos:
-            self.refuse(409, "", "You already created this model repo")
-            return
-        self.hub.repos[name] = Repo({}, private=asked.get("visibility") == "private")
-        self.say({"url": f"{self.hub.endpoint}/{name}"})
+        status = 409 if name in self.hub.repos else 200
+        self.hub.repos.setdefault(name, Repo({}, private=asked.get("visibility") == "private"))
+        self.say({"url": f"{self.hub.endpoint}/{name}"}, status)
 
     def commit(self, name: str, revision: str, lines: list[dict[str, Any]]) -> None:
         repo = self.find(name, revision)

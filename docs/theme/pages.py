@@ -100,8 +100,8 @@ def command_pages() -> dict[str, str]:
     assert not missing, missing
     rows = "".join(f"| [`{name}`]({name}.md) | {text} |\n" for name, text in COMMANDS.items())
     pages["commands/index.md"] = (
-        "# Commands\n\n`vitrail COMMAND --help` says the same in a terminal. A mistake is one line that says what to do, "
-        f"and exit code 2.\n\n| command | what it does |\n|---|---|\n{rows}"
+        "# Commands\n\n`vitrail COMMAND --help` says the same in a terminal. A mistake is one line that says what to "
+        f"do, and exit code 2.\n\n| command | what it does |\n|---|---|\n{rows}"
     )
     return pages
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .checkpoint.checkpoint import Checkpoint
     from .checkpoint.preprocessing import Preprocessing
     from .checkpoint.read import load
+    from .checkpoint.sources.push import push
     from .checkpoint.surgery.adapt import adapt
     from .checkpoint.write import save
     from .images.synthesize import synthesize_image
@@ -57,6 +58,7 @@ __all__ = [
     "load",
     "pad_batch",
     "preset",
+    "push",
     "save",
     "search",
     "sinusoidal_2d",
@@ -81,6 +83,7 @@ _ON_DEMAND = {
     "embed": "vectors.embed",
     "load": "checkpoint.read",
     "pad_batch": "nn.remainder",
+    "push": "checkpoint.sources.push",
     "save": "checkpoint.write",
     "search": "vectors.search",
     "sinusoidal_2d": "nn.positions",

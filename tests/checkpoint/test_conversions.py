@@ -513,8 +513,30 @@ def test_a_distilled_model_without_its_token_is_another_model_of_the_library(tmp
     with torch.no_grad():
         assert relative_error(model(pixels(32, 32)).logits, adapted.model()(pixels(32, 32))) < 1e-5
     adapted, _ = adapt(load(tmp_path / "timm"), {"prefix": "cls"})
-    encoded = encode(adapted, "timm")
-    assert (encoded.family, encoded.written.config) == ("vit", {})  # no architecture of timm's has this shape
+    assert save(adapted, tmp_path / "vit").family == "vit"  # by arguments: no architecture of timm's has this shape
+    model = timm.create_model(f"local-dir:{tmp_path / 'vit'}", pretrained=True).eval()
+    with torch.no_grad():
+        assert relative_error(model(pixels(64, 64)), adapted.model()(pixels(64, 64))) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classes": 0, "mlp": Mlp(width=80, activation="quick_gelu")},
+        {"prefix": Prefix(registers=2), "position": Learned(prefix="none", convention="timm"), "qk_norm": True},
+        {"prefix": Prefix(cls=False), "pool": MeanPool(), "final_norm": "pooled", "layer_scale": 0.1},
+        {"image": Size(32, 64), "channels": 1, "qkv_bias": "none"},
+    ],
+)
+def test_timm_builds_a_shape_that_it_has_no_name_for_by_the_config_beside_the_weights(tmp_path: Path, changes: Any):
+    plain = ViTConfig(image=Size(32, 32), width=48, depth=2, num_heads=3, mlp=Mlp(width=96), classes=5)
+    made = made_here(plain.but(position=Learned(convention="timm")).but(**changes))
+    save(made, tmp_path / "vit", dialect="timm")
+    model = timm.create_model(f"local-dir:{tmp_path / 'vit'}", pretrained=True).eval()
+    image = torch.randn(2, made.config.channels, *made.config.image, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert relative_error(model(image), made.model()(image)) < 1e-5
+    assert load(tmp_path / "vit").config == made.config
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import constants
 
 from command import call
-from hub_server import TOKEN, Hub, serving
+from hub_server import TOKEN, Hub
 from peer_models import save_timm, save_transformers
 from vitrail.checkpoint.assess.describe import describe
 from vitrail.checkpoint.read import load
@@ -30,22 +30,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_timm(folder / "timm", "vit_base_patch16_224", **SMALL)
     save_transformers(folder / "dinov2", "Dinov2Model", "Dinov2Config", mlp_ratio=2, **SIZES)
     return folder
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with serving() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)  # the library reads its settings when it is imported
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.chdir(tmp_path)
-        yield hub
 
 
 @pytest.fixture

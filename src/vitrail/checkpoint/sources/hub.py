@@ -121,13 +121,24 @@ def _download(api: HfApi, repo: str, name: str, revision: str | None, sums: dict
         known = Path(found)
         if known.parent.name == revision:
             return known
-    path = Path(api.hf_hub_download(repo, name, revision=revision))
+    path = Path(api.hf_hub_download(repo, name, revision=revision, tqdm_class=_bar(name)))
     listed = sums.get(name)
     if listed is not None and not _is_whole(path, listed):
         path.resolve().unlink(missing_ok=True)  # so that the next download starts anew
         path.unlink(missing_ok=True)
         raise VitrailError(f"{name} of {repo} arrived damaged (its sum is not the Hub's); load it again")
     return path
+
+
+def _bar(name: str) -> type:
+    """The library's progress bar, for terminals only: with the file's plain name, and gone when it is done."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "desc": name, "leave": False})
+
+    return Bar
 
 
 def _is_whole(path: Path, listed: Any) -> bool:
@@ -156,12 +167,12 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         line = f"{repo} has no revision {revision!r}; give one of its branches, tags or commits, or leave it out"
     except errors.RepositoryNotFoundError:
         near = difflib.get_close_matches(repo, [name for name in COMMON if "/" in name], n=1)
-        hint = f"did you mean {near[0]}?" if near else "check its name"
-        line = f"{hub} has no model {repo!r} that you may see; {hint}, or, if it is private, {LOG_IN}"
+        hint = f"did you mean {near[0]}?" if near else "check its name."
+        line = f"{hub} has no model {repo!r} that you may see; {hint} If it is private, {LOG_IN}"
     except errors.HFValidationError as error:
         line = f"{repo!r} is not a name of {hub} ({_short(error)}); write owner/name"
     except errors.OfflineModeIsEnabled:
-        line = f"{repo}{_at(revision)} is not in the cache, and HF_HUB_OFFLINE is set; unset it to download the model"
+        line = f"HF_HUB_OFFLINE is set, and {repo}{_at(revision)} is not in the cache; unset it to use the Hub"
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         remedy = f"{LOG_IN} with rights to it" if status in (401, 403) else "try again later"
@@ -172,7 +183,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
             "with package registries only, vitrail weights lists models"
         )
     except (OSError, RuntimeError) as error:  # the disk, or a download that is cut again and again
-        line = f"{repo}{_at(revision)} was not transferred ({_short(error)}); fix that and try again"
+        line = f"{repo}{_at(revision)} was not transferred ({_short(error.__cause__ or error)}); fix that and try again"
     else:
         return
     raise VitrailError(one_line(line)) from None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
@@ -101,7 +102,7 @@ def models(asked: Annotated[Question, Query()]) -> Answer:
     workload, entries, missing = workload_of(asked), [], []
     for name in _chosen(asked.family):
         try:
-            entries.append(_entry(_planned(name, _image(name, asked.same_side), workload)))
+            entries.append(_entry(_planned(name, _at(name, asked.same_side), workload)))
         except VitrailError as error:
             missing.append(f"{name}: {error}")
     folklore = f"Often claimed: {MISQUOTE.about}, {MISQUOTE.said}. Correct: {MISQUOTE.true}; {MISQUOTE.why}."
@@ -113,9 +114,8 @@ def batches(asked: Annotated[Question, Query()]) -> dict[str, int]:
     """Return the largest batch per model that likely fits the card."""
     workload, target, largest = workload_of(asked), card_of(asked), {}
     for name in _chosen(asked.family):
-        image = _image(name, asked.same_side)
         try:
-            config = PRESETS[name] if image is None else PRESETS[name].but(image=image)
+            config = _at(name, asked.same_side)
             largest[name] = largest_batch(config, workload, target)
         except VitrailError:  # /models reports it
             continue
@@ -134,11 +134,10 @@ def _family(name: str) -> str:
     return next((family for family, (_, starts) in FAMILIES.items() if name.startswith(starts)), "small")
 
 
-def _image(name: str, side: int) -> Size | None:
-    """Return the nearest image size that the model accepts, or None for its own."""
-    if side == 0:
-        return None
-    return Size(*(max(1, round(side / step)) * step for step in PRESETS[name].unit))
+def _at(name: str, side: int) -> Config:
+    """Return a preset at the nearest image size that it accepts, or at its own for 0."""
+    config = PRESETS[name]
+    return config.but(image=Size(*(max(1, round(side / step)) * step for step in config.unit))) if side else config
 
 
 def _entry(numbers: Compared) -> Entry:
