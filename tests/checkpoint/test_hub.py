@@ -133,6 +133,18 @@ def test_a_pickle_is_read_where_there_is_nothing_else_and_runs_no_code(hub: Hub,
     refused("owner/pickled", "pytorch_model.bin")
 
 
+def test_the_image_processor_is_read_alone_or_inside_the_processor_of_a_model_with_text(
+    hub: Hub, folders: Path, tmp_path: Path
+):
+    said = {"size": {"shortest_edge": 40}, "crop_size": 32, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    alone = hub.add_folder("owner/alone", folders / "dinov2")
+    alone.files["preprocessor_config.json"] = json.dumps(said).encode()
+    inside = hub.add_folder("owner/inside", folders / "dinov2")
+    inside.files["processor_config.json"] = json.dumps({"image_processor": said, "processor_class": "X"}).encode()
+    assert load("owner/inside").preprocessing == load("owner/alone").preprocessing
+    assert load("owner/inside").preprocessing.mean == (0.1, 0.2, 0.3)
+
+
 def test_an_existing_path_wins_over_a_name(hub: Hub, folders: Path, tmp_path: Path):
     (tmp_path / "owner").mkdir()
     (tmp_path / "owner" / "small").symlink_to(folders / "timm")
