@@ -73,10 +73,15 @@ function thumbnail(canvas: HTMLCanvasElement): string {
   return pen.getImageData(0, 0, 48, 48).data.join();
 }
 
+/** Scroll to an element unless it is in sight. */
+export function bringIntoSight(element: Element): void {
+  if (!inSight(element)) reveal(element);
+}
+
 /** Scroll to an element, with its whole panel if that fits, and flash the panel. */
-export function reveal(element: Element | undefined): void {
+function reveal(element: Element | undefined): void {
   if (!element) return;
-  const panel = element.closest('.panel') ?? element;
+  const panel = element.closest('.panel') ?? element.querySelector('.panel') ?? element;
   const sight = bottomOfSight();
   const whole = element.getBoundingClientRect().bottom - top(panel) + 20 < sight;
   const smooth = !matchMedia('(prefers-reduced-motion: reduce)').matches;
