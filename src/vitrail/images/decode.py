@@ -2,7 +2,7 @@
 
 The rules for every part of vitrail:
 
-    formats      JPEG, PNG, WebP, GIF, BMP, TIFF, PNM; recognised by content, not by name
+    formats      JPEG, PNG, WebP, AVIF, GIF, BMP, TIFF, PNM; recognised by content, not by name
     size         at most `max_pixels`, checked in the header before decoding
     orientation  EXIF 1–8 is applied
     depth        16-bit and float images are scaled to 8 bits, not clipped (see `_to_bytes`)
@@ -43,7 +43,9 @@ __all__ = [
     "read_file",
 ]
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""Brands of the HEIC container, which phones write and Pillow cannot decode."""
 MAX_PIXELS = 2**26
 """8192 × 8192, below Pillow's own limit for decompression bombs."""
 
@@ -138,6 +140,8 @@ def _opened(source: str | Path | bytes, max_pixels: int) -> Iterator[tuple[Image
         with _without_warnings():
             image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:
+        if data[4:8] == b"ftyp" and data[8:12] in HEIC:
+            raise ImageError(f"{name}: HEIC cannot be decoded; save it as JPEG, e.g. with heif-convert") from None
         raise ImageError(f"{name}: not a readable image; use one of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{name}: more than {max_pixels:,} pixels; tile it or shrink it first") from None

@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 __all__ = ["SUFFIXES", "image_files"]
 
 SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+    (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 )
 
 

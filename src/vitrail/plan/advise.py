@@ -162,7 +162,7 @@ def _why_image(question: Question, best: Candidate) -> str:
     if question.image is not None:
         return "given"
     if question.survey is None:
-        return f"usual for {question.application}; give --image, or --images to measure your own"
+        return f"usual for {question.application}; set the model's input, or measure your own images"
     lost = question.survey.lost_by_resizing
     if min(lost.values()) > 0.05:
         return f"measured: even {max(lost)} px loses {lost[max(lost)]:.1%} of the images' variance; consider tiles"
@@ -188,7 +188,7 @@ def _why_model(question: Question, best: Candidate) -> str:
     if best.model != largest:
         return f"models up to {largest} were considered, but their cost or memory outweighs the benefit here"
     if question.data_size is None:
-        return "the largest model to start with; give --data-size for a better answer"
+        return "the largest model to start with; the number of training images would give a better answer"
     return f"the largest model that {question.data_size:,} images and {question.application} justify"
 
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from vitrail._version import __version__
 from vitrail.errors import require
+from vitrail.server import commands
 from vitrail.server.errors import RESPONSES, install
 from vitrail.server.guard import Guard
 from vitrail.server.rooms import ROOMS, shared
@@ -24,7 +25,7 @@ def create_api() -> FastAPI:
     """Return the API of all rooms, without the page and without a session: enough for the schema."""
     app = FastAPI(title="vitrail studio", version=__version__, docs_url=None, redoc_url=None, responses=RESPONSES)
     install(app)
-    for room in (shared, *ROOMS.values()):
+    for room in (shared, *ROOMS.values(), commands):
         app.include_router(room.router, prefix="/api")
     return app
 

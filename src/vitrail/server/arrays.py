@@ -12,7 +12,7 @@ that belongs to the arrays. web/src/lib/frame.ts reads a frame. An endpoint decl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -51,21 +51,26 @@ class Frame(JSONResponse):
         return content
 
 
-def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray]) -> Frame:
-    """Pack facts and arrays. uint8 arrays are sent unchanged; others are scaled from their own range."""
+def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray], *, alike: Sequence[Sequence[str]] = ()) -> Frame:
+    """Pack facts and arrays. uint8 arrays are sent unchanged; others are scaled from their own range.
+
+    The arrays of a group in `alike` have one range, so that equal bytes are equal values.
+    """
     planes, parts = [], []
+    together = {name: np.concatenate([np.ravel(arrays[each]) for each in group]) for group in alike for name in group}
     for name, array in arrays.items():
-        low, high, scaled = _bytes(np.asarray(array))
+        low, high, scaled = _bytes(np.asarray(array), together.get(name, np.asarray(array)))
         planes.append(Plane(name=name, shape=list(scaled.shape), low=low, high=high))
         parts.append(scaled.tobytes())
     header = Header(facts=facts, arrays=planes).model_dump_json(serialize_as_any=True).encode()
     return Frame(b"".join([len(header).to_bytes(4, "little"), header, *parts]))
 
 
-def _bytes(array: np.ndarray) -> tuple[float, float, np.ndarray]:
+def _bytes(array: np.ndarray, scale: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Return the smallest and largest value of `scale`, and the array as bytes between them."""
     if array.dtype == np.uint8:
         return 0.0, 255.0, array
-    values = np.nan_to_num(array.astype(np.float64))
-    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    values, scale = (np.nan_to_num(each.astype(np.float64)) for each in (array, scale))
+    low, high = (float(scale.min()), float(scale.max())) if scale.size else (0.0, 0.0)
     span = (high - low) or 1.0
     return low, high, np.round((values - low) * (255 / span)).astype(np.uint8)

@@ -91,6 +91,9 @@ class Session:
         self._images.put(name, pixels)
         return name
 
+    def has_image(self, name: str) -> bool:
+        return name in (DEFAULT, *PICTURES) or self._images.get(name) is not None
+
     def image(self, name: str) -> Pixels:
         """Return a bundled or uploaded image: uint8 (height, width, 3)."""
         if name in (DEFAULT, *PICTURES):
@@ -105,6 +108,10 @@ class Session:
     @property
     def weights(self) -> list[str]:
         return list(self._paths)
+
+    def source(self, name: str) -> str:
+        """Return what `--weights` takes for loaded weights: a name or a path."""
+        return self._paths.get(name, name)
 
     @property
     def more(self) -> str:

@@ -38,7 +38,8 @@ DRIVER = """() => {
   const found = () =>
     [...document.querySelectorAll('.room input, .room select')].filter((control) =>
       control.type !== 'number' && control.ariaLabel !== 'Weights' && !(control.type === 'radio' && control.checked));
-  const nameOf = (control) => `${control.id || control.name || control.getAttribute('aria-label') || control.parentElement.innerText} ${control.type === 'radio' ? control.value : ''}`.trim();
+  const nameOf = ({ id, name, ariaLabel, parentElement, type, value }) =>
+    `${id || name || ariaLabel || parentElement.innerText} ${type === 'radio' ? value : ''}`.trim();
   const move = (control) => {
     if (control.type === 'range') {
       const [low, high, at] = [control.min, control.max, control.value].map(Number);

@@ -130,7 +130,7 @@ def test_a_pyramid_shows_its_window_beside_a_grid(tmp_path):
     [
         ({"kind": "relative_bias", "position_head": 9}, 400, "head 9"),
         ({"grid_rows": 40, "grid_columns": 40}, 400, "1,600 patches"),
-        ({"grid_rows": 0}, 422, "grid_rows"),
+        ({"grid_rows": 41}, 422, "grid_rows"),
         ({"kind": "clock"}, 422, "kind"),
         ({"weights": "elsewhere"}, 400, "elsewhere"),
     ],

@@ -14,11 +14,12 @@ from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.published import DOUBTS, MISQUOTE, Result, best
+from vitrail.plan.workload import Workload
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CardChoice, Work, choice, number
 from vitrail.server.plans import Pair, card_of, workload_of
 
-__all__ = ["Question", "router"]
+__all__ = ["Question", "members", "router"]
 
 router = APIRouter()
 
@@ -65,11 +66,9 @@ class Question(Work, CardChoice):
     up: Axis = choice("params", label="y axis", about="The vertical axis of the chart", words=WORDS)
 
 
-class Entry(BaseModel):
-    """One model. FLOPs are per image; bytes are for the whole batch on one device."""
+class Costs(BaseModel):
+    """What a model costs at an image size. FLOPs are per image; bytes are for the whole batch on one device."""
 
-    model: str
-    family: str
     image: Pair
     grid: Pair
     tokens: int
@@ -79,10 +78,19 @@ class Entry(BaseModel):
     macs_forward: int
     infer_peak_bytes: int
     train_peak_bytes: int
+
+
+class Entry(Costs):
+    """One model."""
+
+    model: str
+    family: str
     accuracy: float | None
     """The best published top-1 accuracy on ImageNet-1k that is recorded."""
     best: Result | None
     published: tuple[Result, ...]
+    at_published: Costs | None
+    """The costs at the image size of the published accuracy; None if that is the entry's own, or impossible."""
 
 
 class Answer(BaseModel):
@@ -100,9 +108,9 @@ class Answer(BaseModel):
 def models(asked: Annotated[Question, Query()]) -> Answer:
     """Return the models of a family, planned for the same workload."""
     workload, entries, missing = workload_of(asked), [], []
-    for name in _chosen(asked.family):
+    for name in members(asked.family):
         try:
-            entries.append(_entry(_planned(name, _at(name, asked.same_side), workload)))
+            entries.append(_entry(_planned(name, _at(name, asked.same_side), workload), workload))
         except VitrailError as error:
             missing.append(f"{name}: {error}")
     folklore = f"Often claimed: {MISQUOTE.about}, {MISQUOTE.said}. Correct: {MISQUOTE.true}; {MISQUOTE.why}."
@@ -113,7 +121,7 @@ def models(asked: Annotated[Question, Query()]) -> Answer:
 def batches(asked: Annotated[Question, Query()]) -> dict[str, int]:
     """Return the largest batch per model that likely fits the card."""
     workload, target, largest = workload_of(asked), card_of(asked), {}
-    for name in _chosen(asked.family):
+    for name in members(asked.family):
         try:
             config = _at(name, asked.same_side)
             largest[name] = largest_batch(config, workload, target)
@@ -125,7 +133,8 @@ def batches(asked: Annotated[Question, Query()]) -> dict[str, int]:
 _planned = lru_cache(maxsize=512)(compared)  # sliders return to the same values often
 
 
-def _chosen(family: str) -> list[str]:
+def members(family: str) -> list[str]:
+    """Return the presets of a family."""
     return [name for name in PRESETS if family in ("all", _family(name))]
 
 
@@ -140,7 +149,19 @@ def _at(name: str, side: int) -> Config:
     return config.but(image=Size(*(max(1, round(side / step)) * step for step in config.unit))) if side else config
 
 
-def _entry(numbers: Compared) -> Entry:
+def _entry(numbers: Compared, workload: Workload) -> Entry:
     top = best(numbers.model)
+    there = None if top is None else _at_published(numbers, top, workload)
     accuracy = None if top is None else top.accuracy
-    return Entry(**vars(numbers), family=_family(numbers.model), accuracy=accuracy, best=top)
+    return Entry(**vars(numbers), family=_family(numbers.model), accuracy=accuracy, best=top, at_published=there)
+
+
+def _at_published(numbers: Compared, top: Result, workload: Workload) -> Costs | None:
+    """Return the costs of a model at the size its accuracy was measured at."""
+    if numbers.image == Size.of(top.image):
+        return None
+    try:
+        there = _planned(numbers.model, PRESETS[numbers.model].but(image=Size.of(top.image)), workload)
+    except VitrailError:  # the model cannot take it
+        return None
+    return Costs(**{name: getattr(there, name) for name in Costs.model_fields})

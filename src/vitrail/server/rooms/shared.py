@@ -14,7 +14,7 @@ from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.server.guard import MAX_BODY
 from vitrail.server.pictures import ABOUT, PICTURES
-from vitrail.server.plans import Shape, described
+from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.session import DEFAULT, Session, SessionDep, png
 
 __all__ = ["router"]
@@ -85,10 +85,12 @@ def _model(name: str) -> Option:
 
 
 class Drawn(Group):
-    """The size of a model's input, padding included."""
+    """The size of a model's input, padding included, and of its patches."""
 
     height: int = Field(ge=1, le=8192)
     width: int = Field(ge=1, le=8192)
+    patch_height: int = Field(1, ge=1, le=8192)
+    patch_width: int = Field(1, ge=1, le=8192)
 
 
 class Picture(BaseModel):
@@ -130,6 +132,16 @@ class Middle(BaseModel):
     left: float
     height: float
     width: float
+    original: Pair
+    """The size of the whole image."""
+    unsquared: Pair
+    """An input in the shape of the whole image, of about the same area, in whole patches."""
+
+
+@router.get("/images/{image}/stored")
+def is_stored(image: str, session: SessionDep) -> bool:
+    """Return whether the studio has an image; uploaded ones are forgotten when it ends."""
+    return session.has_image(image)
 
 
 @router.get("/images/{image}/middle")
@@ -140,7 +152,17 @@ def middle(image: str, asked: Annotated[Drawn, Query()], session: SessionDep) ->
     original = Size(*session.image(image).shape[:2])
     top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
     rows, columns = original
-    return Middle(top=top / rows, left=left / columns, height=height / rows, width=width / columns)
+    scale = (asked.height * asked.width / original.area) ** 0.5
+    patch = (asked.patch_height, asked.patch_width)
+    unsquared = Size(*(max(1, round(side * scale / step)) * step for side, step in zip(original, patch, strict=True)))
+    return Middle(
+        top=top / rows,
+        left=left / columns,
+        height=height / rows,
+        width=width / columns,
+        original=original,
+        unsquared=unsquared,
+    )
 
 
 @router.get(

@@ -75,7 +75,7 @@ class Answer(BaseModel):
 def positions(asked: Asked, session: SessionDep) -> Answer:
     """Return both kinds: parameters, similarity against distance, and the chosen patch's map."""
     config = session.config(asked.weights)
-    grid = grid_of(asked)
+    grid = grid_of(asked, session)
     cell = (min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1))
     prefix = config.prefix.count if isinstance(config, ViTConfig) else 0
     sides = [_side(kind, asked, session) for kind in (asked.kind, asked.other_kind)]
@@ -91,12 +91,15 @@ def positions(asked: Asked, session: SessionDep) -> Answer:
 @router.get("/positions/maps", response_class=Frame, response_model=Header[NoFacts])
 def maps(asked: Asked, session: SessionDep) -> Frame:
     """Return `first` and `second`, every patch's map (rows, columns, rows, columns), and the means by offset."""
+    sides = {name: measure_kind(k, asked, session) for name, k in (("first", asked.kind), ("second", asked.other_kind))}
     arrays: dict[str, np.ndarray] = {}
-    for name, kind in (("first", asked.kind), ("second", asked.other_kind)):
-        measured = measure_kind(kind, asked, session)
+    for name, measured in sides.items():
         arrays[name] = measured.similarity.values.numpy()
         arrays[f"{name}_offsets"] = measured.offsets.means.numpy()
-    return frame(NoFacts(), arrays)
+    comparable = len({measured.similarity.measure for measured in sides.values()}) == 1
+    return frame(
+        NoFacts(), arrays, alike=[("first", "second"), ("first_offsets", "second_offsets")] if comparable else []
+    )
 
 
 class Row(BaseModel):
@@ -116,7 +119,7 @@ def kinds(asked: Asked, session: SessionDep) -> list[Row]:
     """Return all kinds of position, measured on the chosen grid."""
     rows = []
     for kind in WORDS:
-        measure = grid_of(asked).area <= MEASURED_PATCHES or kind in (asked.kind, asked.other_kind)
+        measure = grid_of(asked, session).area <= MEASURED_PATCHES or kind in (asked.kind, asked.other_kind)
         try:
             count = parameters_of(kind, asked, session)[0]
             measured = measure_kind(kind, asked, session) if measure else None

@@ -58,8 +58,14 @@ class Question(Loaded):
 
     kind: Kind = choice("own", label="Positions", about="The kind on the left", words=WORDS)
     other_kind: Kind = choice("2d_sines", label="Compare with", about="The kind on the right", words=WORDS)
-    grid_rows: int = number(8, 1, 40, label="Rows", about="Rows of patches; a learned table is resampled to the grid")
-    grid_columns: int = number(8, 1, 40, label="Columns", about="Columns of patches")
+    grid_rows: int = number(
+        0,
+        0,
+        40,
+        label="Rows",
+        about="Rows of patches; a learned table is resampled to the grid; auto (0): the model's own",
+    )
+    grid_columns: int = number(0, 0, 40, label="Columns", about="Columns of patches; auto (0): the model's own")
     cell_row: int = number(2, 0, 39, label="Row of the patch", about="Row of the chosen patch, from 0")
     cell_column: int = number(
         3,
@@ -74,8 +80,10 @@ class Question(Loaded):
     )
 
 
-def grid_of(asked: Question) -> Size:
-    grid = Size(asked.grid_rows, asked.grid_columns)
+def grid_of(asked: Question, session: Session) -> Size:
+    """Return the chosen grid; 0 is the model's own number of rows or columns."""
+    own = session.config(asked.weights).grid
+    grid = Size(asked.grid_rows or own.height, asked.grid_columns or own.width)
     require(grid.area <= MAX_PATCHES, f"a grid of {grid} has {grid.area:,} patches; use at most {MAX_PATCHES:,}")
     return grid
 
@@ -129,7 +137,7 @@ class Measured:
 
 
 def measure_kind(kind: str, asked: Question, session: Session) -> Measured:
-    grid = grid_of(asked)
+    grid = grid_of(asked, session)
     by_head = differs_by_head(position_of(kind, session.config(asked.weights)))
     layer, head = (asked.position_layer, asked.position_head) if by_head else (0, -1)
     key = ("positions", asked.weights, kind, grid, layer, head)

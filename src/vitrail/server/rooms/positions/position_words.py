@@ -29,7 +29,7 @@ def parameters_of(kind: str, asked: Question, session: Session) -> tuple[int, Fo
         )
     depth = config.depth if isinstance(config, ViTConfig) else session.planned("default").depth
     attention = {"attention": config.attention} if kind == "own" and isinstance(config, ViTConfig) else {}
-    plain = plain_vit(config, grid_of(asked), position, session, depth=depth, **attention)
+    plain = plain_vit(config, grid_of(asked, session), position, session, depth=depth, **attention)
     learned = plain.position.learns(plain)
     return learned.count, Formula(
         name=name, symbols=learned.symbols, numbers=f"{learned.numbers} = {short(learned.count)}"
@@ -38,7 +38,7 @@ def parameters_of(kind: str, asked: Question, session: Session) -> tuple[int, Fo
 
 def formulas_of(parameters: dict[str, Formula], asked: Question, session: Session) -> list[Formula]:
     """Return the room's formulas, including the parameter formulas of the shown kinds."""
-    grid, config = grid_of(asked), session.config(asked.weights)
+    grid, config = grid_of(asked, session), session.config(asked.weights)
     base = config if isinstance(config, ViTConfig) else session.planned("default")
     row, column = min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1)
     prefix, offsets = base.prefix.count, offsets_of(grid)
