@@ -132,7 +132,7 @@ def _corpus() -> list[Case]:
             b"<svg xmlns='http://www.w3.org/2000/svg'/>",
             error="not a readable image",
         ),
-        Case("photo.heic", b"\0\0\0\x18ftypheic" + bytes(32), error="HEIC cannot be decoded; save it as JPEG"),
+        Case("heic.jpg", b"\0\0\0\x18ftypheic" + bytes(32), error="HEIC cannot be decoded; save it as JPEG"),
         Case("truncated.png", png[: len(png) * 2 // 3], error="damaged PNG"),
         Case("truncated.jpg", jpeg[:-40], error="damaged JPEG"),
         Case("cut-header.jpg", jpeg[: len(jpeg) // 2], error="unreadable header"),

@@ -11,6 +11,7 @@ try {
   const response = await fetch('./api/controls');
   if (!response.ok) throw new Error(((await response.json()) as Failure).error);
   studio.open((await response.json()) as Answer<'controls'>);
+  await studio.findImage();
   mount(App, { target });
 } catch (error) {
   target.textContent = `The studio does not answer: ${error instanceof Error ? error.message : error}`;

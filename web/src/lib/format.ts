@@ -19,6 +19,8 @@ export function count(value: number, unit = ''): string {
 
 export const whole = (value: number): string => Math.round(value).toLocaleString('en');
 export const number = three;
+/** The largest batch that fits. */
+export const batches = (value: number): string => (value === 0 ? 'none fits' : whole(value));
 export const flops = (value: number): string => count(value, 'FLOP');
 export const percent = (share: number): string =>
   share > 0 && share < 0.001 ? '< 0.1 %' : `${(100 * share).toFixed(share < 0.0995 || share > 0.99 ? 1 : 0)} %`;

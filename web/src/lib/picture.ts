@@ -21,8 +21,9 @@ export interface Cropped {
   part: Answer<'images/{image}/middle'>;
 }
 
-export async function cropped(id: string, [height, width]: Pair): Promise<Cropped> {
-  const response = await fetch(`./api/images/${encodeURIComponent(id)}/middle?height=${height}&width=${width}`);
+export async function cropped(id: string, [height, width]: Pair, [down, across]: Pair = [1, 1]): Promise<Cropped> {
+  const query = `height=${height}&width=${width}&patch_height=${down}&patch_width=${across}`;
+  const response = await fetch(`./api/images/${encodeURIComponent(id)}/middle?${query}`);
   if (!response.ok) throw new Error(((await response.json()) as Failure).error);
   return { part: await response.json(), image: await picture(id) };
 }

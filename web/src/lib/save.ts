@@ -1,6 +1,6 @@
 /** Save views as files: PNG, SVG, CSV. */
 const STYLES = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'fill-opacity', 'font-size',
-  'font-family', 'font-weight', 'text-anchor', 'dominant-baseline'] as const; // prettier-ignore
+  'font-family', 'font-weight', 'text-anchor', 'dominant-baseline', 'paint-order'] as const; // prettier-ignore
 
 export function download(name: string, blob: Blob): void {
   const link = document.createElement('a');

@@ -6,6 +6,8 @@ class Studio {
   catalogue!: Answer<'controls'>;
   room = $state('');
   values = $state<Values>({});
+  /** Whether the address names an image that the server no longer has. */
+  lost = $state(false);
   /** The values pinned for comparison. */
   pin = $state.raw<Values | null>(null);
   /** The step of the guided tour, from 1; 0 outside it. */
@@ -50,6 +52,16 @@ class Studio {
     Object.assign(this.values, changes);
     this.room = room;
     this.#write(true);
+  }
+
+  /** Fall back to the default image if the address names one that the server no longer has. */
+  async findImage(): Promise<void> {
+    if (this.catalogue.options.images.some(({ value }) => value === this.values.image)) return;
+    const response = await fetch(`./api/images/${encodeURIComponent(this.values.image as string)}/stored`);
+    if (response.ok && (await response.json())) return;
+    this.lost = true;
+    this.values.image = this.#defaults.image;
+    history.replaceState(null, '', this.href(this.room));
   }
 
   /** Set the open room's controls to their defaults; the image stays. */

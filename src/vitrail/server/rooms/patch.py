@@ -182,6 +182,13 @@ def _block_flops(config: ViTConfig) -> BlockFlops:
     )
 
 
+PATCHES = {"N": "number of patches, without the prefix"}
+
+
+def _claim(entry: Folklore) -> str:
+    return f"Often claimed: {entry.about}, {entry.said}. Correct: {entry.true}; {entry.why}."
+
+
 def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
     impact, density = derived.impact, derived.density
     (height, width), (rows, columns), (down, across) = impact.image, impact.grid, impact.patch
@@ -197,6 +204,7 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             name="attention elements per head",
             symbols="N²",
             numbers=f"{short(total)}² = {short(impact.attention_elements_with_prefix)}",
+            folklore=_claim(FOLKLORE[1]),
         ),
         Formula(
             name="FLOPs of attention per block",
@@ -213,6 +221,11 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             symbols="4 · N² · D = 4 · N · D · m  ⇒  N = m",
             numbers=f"N = {short(derived.crossover.mlp_tokens)}; with all linear layers N = 2 · {each} + {m} = "
             f"{short(derived.crossover.linear_tokens)}",
+        ),
+        Formula(
+            name="attention's share of a block's FLOPs",
+            symbols="4 · N² · D / (8 · N · D² + 4 · N · D · m + 4 · N² · D) = N / (2 · D + m + N)",
+            numbers=f"{short(total)} / (2 · {each} + {m} + {short(total)}) = {float(derived.attention_share):.2%}",
         ),
         Formula(
             name="forward FLOPs of the model",
@@ -237,12 +250,15 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
         Formula(
             name="attention per pixel",
             symbols="N² · D / (H · W) = H · W · D / P⁴",
+            where=PATCHES,
+            folklore=_claim(FOLKLORE[2]),
             numbers=f"{short(impact.patches)}² · {each} / {short(height * width)} = "
             f"{short(float(density.attention_per_pixel))}",
         ),
         Formula(
             name="attention if pixels were tokens",
             symbols="(H · W / N)²",
+            where=PATCHES,
             numbers=f"({short(derived.pixels.pixels)} / {short(impact.patches)})² = "
             f"{short(float(derived.pixels.attention_cut_from_pixels))} times the attention",
         ),

@@ -123,6 +123,7 @@ def projection(asked: Asked, session: SessionDep) -> Projected:
             Formula(
                 name="new filters",
                 symbols="ŵ = argmin E|ŵ · B x − w · x|²",
+                where={"B": "the matrix that resizes a patch", "w": "a filter", "x": "a patch"},
                 numbers=f"B resizes a patch from {patch} to {new}: {short(patch.area)} → {short(new.area)} pixels "
                 f"per channel = {'nothing' if new.height >= patch.height else 'some of it'} is lost",
             )

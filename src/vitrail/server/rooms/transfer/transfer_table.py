@@ -139,6 +139,7 @@ def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
         Formula(
             name="the table as a sum of cosines",
             symbols="t(i, j) = Σ a(k, l) · cos(πk (i + ½) / h) · cos(πl (j + ½) / w)",
+            where={"k": "frequency of a wave, downwards", "l": "frequency of a wave, across"},
             numbers=f"k = 0 … {old.height - 1}, l = 0 … {old.width - 1}: {short(old.area)} waves per channel",
         ),
         Formula(
@@ -150,6 +151,7 @@ def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
         Formula(
             name="error",
             symbols="|method(t) − exact(t)| / |t|, per band of waves",
+            where={"t": "the table of positions"},
             numbers=f"{asked.bands} bands, by the higher of a wave's two frequencies = "
             f"{', '.join(f'{(band + 1) / asked.bands:.0%}' for band in range(asked.bands))} of the highest",
         ),

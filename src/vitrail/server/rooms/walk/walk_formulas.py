@@ -13,6 +13,17 @@ from vitrail.server.formulas import Formula, short
 
 __all__ = ["Followed", "formulas_of"]
 
+WALK = {
+    "N": "number of patches",
+    "P": "height of a patch, in pixels",
+    "Q": "width of a patch, in pixels",
+    "T": "number of tokens",
+    "q": "query of the token",
+    "k": "key of the other token",
+    "d": "width of a head",
+}
+"""The letters of this room, which counts patches and tokens apart."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
@@ -48,16 +59,19 @@ def _entrance(walk: Walk, at: Followed, pixel: int, expects: Preprocessing) -> d
         "patches": Formula(
             name="number of patches",
             symbols="N = (H / P) · (W / Q)",
+            where=WALK,
             numbers=f"{grid.height} · {grid.width} = {short(grid.area)}",
         ),
         "flatten": Formula(
             name="values per patch",
             symbols="C · P · Q",
+            where=WALK,
             numbers=f"{channels} · {down} · {across} = {short(len(values))}",
         ),
         "project": Formula(
             name=f"unit {unit} of the token",
             symbols="Σ patch · W + b",
+            where={"W": "weights of the projection", "b": "its bias"},
             numbers=f"{_products(values, weights)} {_added(bias)} = {_digits(value)}",
         ),
         "position": Formula(
@@ -68,6 +82,7 @@ def _entrance(walk: Walk, at: Followed, pixel: int, expects: Preprocessing) -> d
         "sequence": Formula(
             name="number of tokens",
             symbols="T = prefix + N",
+            where=WALK,
             numbers=f"{prefix} + {short(grid.area)} = {short(prefix + grid.area)}",
         ),
     }
@@ -91,6 +106,7 @@ def _block(walk: Walk, step: Step, at: Followed) -> dict[str, Formula]:
         "score": Formula(
             name="score of the pair",
             symbols="q · k / √d" + (" + bias" if step.bias else ""),
+            where=WALK,
             numbers=f"({_products(step.q, step.k)}) / √{each} = {_digits(step.products.sum().item())} / "
             f"{_digits(math.sqrt(each))}{bias} = {_digits(score)}",
         ),
@@ -125,6 +141,7 @@ def _exit(walk: Walk) -> dict[str, Formula]:
         "logit": Formula(
             name="largest logit",
             symbols="vector · W + b",
+            where={"W": "weights of the head", "b": "its bias"},
             numbers=f"{_products(walk.pooled, walk.head[first])} {_added(bias)} = {_digits(logit)}",
         ),
         "probability": Formula(
