@@ -43,7 +43,7 @@ DRIVER = """() => {
   const move = (control) => {
     if (control.type === 'range') {
       const [low, high, at] = [control.min, control.max, control.value].map(Number);
-      const step = Math.max(Number(control.step), 0.2 * (high - low));
+      const step = Math.max(Number(control.step), 0.27 * (high - low));
       control.value = at + step <= high ? at + step : at - step;
     } else if (control.type === 'checkbox' || control.type === 'radio') control.checked = !control.checked;
     else control.selectedIndex = control.selectedIndex ? 0 : control.options.length - 1;

@@ -1,0 +1,74 @@
+"""The page on small screens, in a real browser: nothing is cut, nothing is out of reach, what explains is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from browser import opened, settled
+from client import client
+from playwright.sync_api import Page, expect
+
+ROOMS = list(client().get("/api/controls").json()["rooms"])
+SIZES = {"laptop": (1024, 768), "phone": (390, 844)}
+
+DRIVER = """() => {
+  const shown = (element) => element.getClientRects().length > 0 && getComputedStyle(element).visibility !== 'hidden';
+  const nameOf = (element) => `${element.tagName} ${element.textContent.trim().slice(0, 40)}`;
+  const scrolls = (element) => ['auto', 'scroll'].includes(getComputedStyle(element).overflowX);
+  window.cut = () => {
+    const found = [];
+    for (const panel of document.querySelectorAll('.panel')) {
+      const right = panel.getBoundingClientRect().right;
+      for (const element of panel.querySelectorAll('*')) {
+        if (!shown(element) || element.closest('.hidden, [popover], .menu ul')) continue;
+        const scroller = element.parentElement.closest('.scroll');
+        const drawing = element instanceof SVGTextElement ? element.ownerSVGElement : null;
+        const box = element.getBoundingClientRect();
+        if (drawing) {
+          const around = drawing.getBoundingClientRect();
+          if (box.left < around.left - 2 || box.right > around.right + 2) found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
+        } else if (!(scroller && scrolls(scroller)) && box.right > right + 1) found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
+        else if (element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX === 'hidden')
+          found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
+      }
+    }
+    return found;
+  };
+  window.unreachable = () =>
+    [...document.querySelectorAll('.room input, .room select, nav a, .tools button')].filter((control) => {
+      control.scrollIntoView({ block: 'center', inline: 'nearest' });
+      const box = (control.closest('label') ?? control).getBoundingClientRect();
+      const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+      return !top || !(control.contains(top) || control.closest('label')?.contains(top));
+    }).map((control) => control.id || control.ariaLabel || control.outerHTML);
+  window.go = (place) => {
+    history.pushState(null, '', place);
+    dispatchEvent(new PopStateEvent('popstate'));
+    scrollTo(0, 0);
+  };
+}"""
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def small(request: pytest.FixtureRequest, opener: Page, address: str) -> Iterator[Page]:
+    width, height = SIZES[request.param]
+    with opened(opener, address) as page:
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto("/")
+        expect(page.locator("main h1")).to_be_visible()
+        page.evaluate(DRIVER)
+        yield page
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_is_cut_or_out_of_reach_on_a_small_screen(small: Page, room: str):
+    small.evaluate("place => go(place)", f"?room={room}")
+    settled(small)
+    assert small.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert small.evaluate("cut()") == []
+    assert small.evaluate("unreachable()") == []
+    small.evaluate("scrollTo(0, 0)")
+    current = small.locator("nav [aria-current]").bounding_box()
+    assert current
+    assert 0 <= current["x"] <= current["x"] + current["width"] <= small.viewport_size["width"]  # type: ignore[index]
