@@ -25,12 +25,13 @@ DRIVER = """() => {
         const scroller = element.parentElement.closest('.scroll');
         const drawing = element instanceof SVGTextElement ? element.ownerSVGElement : null;
         const box = element.getBoundingClientRect();
-        if (drawing) {
-          const around = drawing.getBoundingClientRect();
-          if (box.left < around.left - 2 || box.right > around.right + 2) found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
-        } else if (!(scroller && scrolls(scroller)) && box.right > right + 1) found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
-        else if (element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX === 'hidden')
-          found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
+        const around = drawing?.getBoundingClientRect();
+        const hidden = getComputedStyle(element).overflowX === 'hidden';
+        if (
+          drawing ? box.left < around.left - 2 || box.right > around.right + 2
+          : (!(scroller && scrolls(scroller)) && box.right > right + 1)
+            || (hidden && element.scrollWidth > element.clientWidth + 1)
+        ) found.push(`${panel.ariaLabel}: ${nameOf(element)}`);
       }
     }
     return found;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -54,6 +55,27 @@ def test_the_model_s_own_map_is_the_library_s_on_any_grid(loaded, grid):
     assert (own["grid"], own["cell"], said["own_grid"]) == ([*grid], [3, 2], [5, 7])
     torch.testing.assert_close(torch.tensor(own["map"]), found[3, 2].float())
     assert said["token"] == 4 + 3 * grid.width + 2  # CLS and three registers come first
+
+
+def test_a_model_opens_on_its_own_grid(loaded):
+    _, asker = loaded
+    assert ask(asker=asker, weights=OWN)["sides"][0]["grid"] == [5, 7]
+    assert ask(asker=asker, weights=OWN, grid_columns=4)["sides"][0]["grid"] == [5, 4]
+
+
+def test_equal_measures_are_compared_on_one_scale(loaded):
+    _, asker = loaded
+
+    def scales(**parameters):
+        content = asker.get("/api/positions/maps", params={"weights": OWN, **parameters}).content
+        planes = json.loads(content[4 : 4 + int.from_bytes(content[:4], "little")])["arrays"]
+        return {plane["name"]: (plane["low"], plane["high"]) for plane in planes}
+
+    alike = scales(other_kind="2d_sines")
+    assert alike["first"] == alike["second"]
+    assert alike["first_offsets"] == alike["second_offsets"]
+    other = scales(other_kind="rotary_by_index")  # a mean of rotations, not a cosine of rows
+    assert other["first"] != other["second"]
 
 
 def test_the_maps_that_are_hovered_over_are_the_same_in_bytes(loaded):
