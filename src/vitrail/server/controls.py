@@ -147,11 +147,10 @@ class Seen(Loaded):
     seen: int = number(
         0,
         0,
-        512,
-        step=16,
+        2048,
         unit="px",
         label="Input size",
-        about="Side of the square input, rounded to whole patches; 0: the training size, or larger if coarse",
+        about="Side of the square input, in whole patches; auto (0): the training size, or 16 patches if it has few",
     )
 
 
