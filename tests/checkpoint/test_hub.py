@@ -92,8 +92,16 @@ def test_a_second_load_downloads_nothing(hub: Hub, folders: Path):
     load("owner/small")
     assert not hub.transferred("model.safetensors")
     hub.asked.clear()
-    load(f"owner/small@{repo.commit}")  # a commit never changes: no question at all
-    assert hub.asked == []
+    load(f"owner/small@{repo.commit}")  # a commit never changes: all that is asked is which files it has
+    assert hub.asked == [f"GET /api/models/owner/small/revision/{repo.commit}"]
+
+
+def test_what_another_program_left_out_of_the_cache_is_downloaded(hub: Hub, folders: Path):
+    repo = hub.add_folder("owner/small", folders / "dinov2")
+    repo.files["preprocessor_config.json"] = json.dumps({"image_mean": [0.1, 0.2, 0.3]}).encode()
+    folder = weights_path("owner/small")
+    (folder / "preprocessor_config.json").unlink()
+    assert load(f"owner/small@{repo.commit}").preprocessing.mean == (0.1, 0.2, 0.3)
 
 
 def test_an_updated_model_is_downloaded_again_and_the_old_commit_stays(hub: Hub, folders: Path):
@@ -131,6 +139,18 @@ def test_a_pickle_is_read_where_there_is_nothing_else_and_runs_no_code(hub: Hub,
     torch.save({"x": Path("code")}, tmp_path / "w.bin")
     repo.files["pytorch_model.bin"] = (tmp_path / "w.bin").read_bytes()
     refused("owner/pickled", "pytorch_model.bin")
+
+
+def test_the_image_processor_is_read_alone_or_inside_the_processor_of_a_model_with_text(
+    hub: Hub, folders: Path, tmp_path: Path
+):
+    said = {"size": {"shortest_edge": 40}, "crop_size": 32, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    alone = hub.add_folder("owner/alone", folders / "dinov2")
+    alone.files["preprocessor_config.json"] = json.dumps(said).encode()
+    inside = hub.add_folder("owner/inside", folders / "dinov2")
+    inside.files["processor_config.json"] = json.dumps({"image_processor": said, "processor_class": "X"}).encode()
+    assert load("owner/inside").preprocessing == load("owner/alone").preprocessing
+    assert load("owner/inside").preprocessing.mean == (0.1, 0.2, 0.3)
 
 
 def test_an_existing_path_wins_over_a_name(hub: Hub, folders: Path, tmp_path: Path):

@@ -83,11 +83,11 @@ def train(
     tensorboard
         Also write TensorBoard events into the run's folder.
     """
+    require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
+    require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     from vitrail.cli.train_view import View
     from vitrail.training.train import train as run
 
-    require((out is None) != (resume is None), "give either --out RUN for a new run or --resume RUN to resume one")
-    require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
     given = {"steps": steps, "batch": batch, "lr": lr, "seed": seed, "compile": compile or None}
     folder = out or resume
     assert folder is not None

@@ -104,6 +104,9 @@ def _with_configs(stored: Stored, directory: Path) -> Stored:
         next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
         for names in (CONFIGS, PROCESSORS)
     )
+    if not (directory / PROCESSORS[0]).is_file():
+        inside = processor.get("image_processor")
+        processor = inside if isinstance(inside, dict) else {}
     return Stored(
         path=stored.path,
         format=stored.format,
