@@ -68,7 +68,7 @@ def guess_of(logits: Tensor, labels: tuple[str, ...], image: Pair, trained: Conf
 
 def _about(config: Config) -> str:
     params = ledger(config).params
-    size = "toy model" if params < TOY_PARAMS else f"{params / 1e6:,.0f} M parameters"
+    size = "toy model" if params < TOY_PARAMS else f"model of {params / 1e6:,.0f} M parameters"
     height, width = config.image
     side = f"{height}" if height == width else f"{height} × {width}"
     return f"{size}, {config.classes:,} classes, {side} px"
