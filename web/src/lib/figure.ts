@@ -1,5 +1,6 @@
 /** Figures of a panel: as it is seen, with a caption; or for a paper, with a journal's widths and fonts. */
 import type { Values } from './address';
+import { density } from './density.svelte';
 import { Sheet } from './sheet';
 import { studio, type Model } from './state.svelte';
 import { applyTheme, theme } from './theme.svelte';
@@ -11,6 +12,8 @@ const PIXELS_PER_MM = 96 / 25.4;
 /** CSS pixels of the page per pixel of the figure: text of 13.9 px becomes 8 pt, and the smallest labels 6 pt. */
 const SHRINK = 1.305;
 const LEAST = 8 * SHRINK;
+/** Canvas pixels per CSS pixel: about 500 per inch of the paper. */
+const PAPER_DENSITY = 4;
 
 interface Words {
   title: string;
@@ -18,12 +21,14 @@ interface Words {
 }
 
 /** The whole panel in its current theme, with title and caption. */
-export function figure(panel: HTMLElement, { title, caption }: Words): SVGSVGElement {
-  const style = getComputedStyle(panel);
-  const sheet = new Sheet(panel, 0);
-  for (const child of panel.children) sheet.draw(child);
-  sheet.caption(caption, style);
-  return sheet.finish(title, caption.join('; '), style.backgroundColor);
+export function figure(panel: HTMLElement, { title, caption }: Words): Promise<SVGSVGElement> {
+  return density.raised(2, () => {
+    const style = getComputedStyle(panel);
+    const sheet = new Sheet(panel, 0);
+    for (const child of panel.children) sheet.draw(child);
+    sheet.caption(caption, style);
+    return sheet.finish(title, caption.join('; '), style.backgroundColor);
+  });
 }
 
 /** The panel's content alone, laid out again for a column, in black on white; title and caption are its metadata. */
@@ -33,10 +38,12 @@ export async function paperFigure(body: HTMLElement, { title, caption }: Words, 
   theme.dark = false;
   document.documentElement.dataset.theme = 'light';
   try {
-    await painted();
-    const sheet = new Sheet(body, 2, LEAST);
-    sheet.draw(body);
-    return sheet.finish(title, caption.join('; '), 'white', { width: millimetres, unit: 'mm' });
+    return await density.raised(PAPER_DENSITY, async () => {
+      await painted();
+      const sheet = new Sheet(body, 2, LEAST);
+      sheet.draw(body);
+      return sheet.finish(title, caption.join('; '), 'white', { width: millimetres, unit: 'mm' });
+    });
   } finally {
     for (const name of Object.keys(own)) body.style.removeProperty(name);
     applyTheme();
@@ -60,7 +67,8 @@ function modelWords(model: Model): string {
   const { values } = studio;
   if (model === 'planned')
     return `model ${values.model}, image ${values.height} × ${values.width} px, patch ${values.patch_height} × ${values.patch_width} px`;
-  const words = studio.options('weights').find(([value]) => value === values.weights)?.[1] ?? values.weights;
+  const described = studio.options('weights').find(([value]) => value === values.weights)?.[1];
+  const words = described?.includes(': ') ? `${values.weights} (${described.split(': ')[0]})` : values.weights;
   const side = studio.number('seen');
   const size = side ? [side, side] : studio.range('seen').automatic;
   return studio.names('loaded').includes('seen') && size ? `model ${words}, image ${size.join(' × ')} px` : `model ${words}`;

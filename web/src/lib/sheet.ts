@@ -55,8 +55,8 @@ export class Sheet {
     if (Number(style.opacity) < 1) group = this.#add(group, 'g', { opacity: style.opacity });
     if (['hidden', 'clip'].includes(style.overflowX) && !(element instanceof SVGElement)) group = this.#clipped(group, box);
     if (element instanceof SVGSVGElement) return this.#drawing(element, box, group);
+    if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement) this.#picture(element, box, style, group);
     this.#box(box, style, group);
-    if (element instanceof HTMLCanvasElement || element instanceof HTMLImageElement) return this.#picture(element, box, style, group);
     if (element instanceof HTMLSelectElement || element instanceof HTMLInputElement) {
       const text = element instanceof HTMLSelectElement ? (element.selectedOptions[0]?.text ?? '') : element.value;
       return this.#line(text, box.left + parseFloat(style.paddingLeft), this.#baseline(box, style), style, group);
@@ -70,9 +70,9 @@ export class Sheet {
 
   /** Write lines below everything, wrapped to the width. */
   caption(lines: string[], style: CSSStyleDeclaration): void {
-    const { size, family } = { size: 12, family: style.getPropertyValue('--sans').trim() };
+    const [size, family, inset] = [12, style.getPropertyValue('--sans').trim(), parseFloat(style.paddingLeft)];
     probe.font = `${size}px ${family}`;
-    const room = this.width - 2 * this.margin;
+    const room = this.width - 2 * inset;
     const wrapped = lines.flatMap((line) => {
       const rows: string[] = [''];
       for (const word of line.split(' ')) {
@@ -82,12 +82,15 @@ export class Sheet {
       }
       return rows;
     });
-    const ink = plain(style.getPropertyValue('--ink-soft')).colour;
+    const [ink, rule] = ['--ink-soft', '--line'].map((name) => plain(style.getPropertyValue(name)).colour);
+    this.#add(this.root, 'rect', { x: inset, y: this.height, width: room, height: 1, fill: rule });
+    this.height += 0.5 * size;
     for (const line of wrapped) {
       this.height += 1.45 * size;
-      const text = this.#add(this.root, 'text', { x: this.margin, y: this.height - this.margin, fill: ink, 'font-size': size, 'font-family': family });
+      const text = this.#add(this.root, 'text', { x: inset, y: this.height, fill: ink, 'font-size': size, 'font-family': family });
       text.textContent = line;
     }
+    this.height += inset;
   }
 
   /** The finished SVG, `wide` in units of CSS, such as 88mm; by default in pixels. */
