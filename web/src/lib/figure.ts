@@ -59,7 +59,7 @@ async function painted(): Promise<void> {
 export function captionOf(model: Model | undefined): string[] {
   const models = [...studio.names('planned'), ...studio.names('loaded')];
   const rest = studio.catalogue.rooms[studio.room].filter((name) => !models.includes(name));
-  const settings = rest.map((name) => setting(name, studio.values)).filter(Boolean);
+  const settings = rest.map((name) => setting(name, studio.values).replaceAll(' ', '\u00a0')).filter(Boolean);
   return [[document.title, ...(model ? [modelWords(model)] : [])].join(' · '), settings.join(' · ')].filter(Boolean);
 }
 
@@ -75,9 +75,10 @@ function modelWords(model: Model): string {
 }
 
 function setting(name: string, values: Values): string {
-  const { label, unit, kind } = studio.control(name);
+  const { label, unit, kind, zero } = studio.control(name);
   const value = values[name];
   if (value === -1) return ''; // the room's own choice
+  if (value === 0 && zero) return `${label}: ${zero}`;
   if (kind === 'flag') return `${label}: ${value ? 'yes' : 'no'}`;
   const words = kind === 'choice' ? studio.options(name).find(([each]) => each === value)?.[1] : undefined;
   return `${label}: ${words ?? value}${unit ? ` ${unit}` : ''}`;
