@@ -6,24 +6,32 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from vitrail.checkpoint.sources.catalogue import CATALOGUE
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.server.default_size import default_size
 from vitrail.server.guard import MAX_BODY
+from vitrail.server.limits import Limit, limits_of
 from vitrail.server.pictures import ABOUT, PICTURES
 from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.session import DEFAULT, Session, SessionDep, png
+from vitrail.server.uploads import MAX_WEIGHTS
 
 __all__ = ["router"]
 
 router = APIRouter()
 
+BINARY = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+"""The schema of a request whose body is a file."""
+
 
 class Option(BaseModel):
-    """An option from one of the session's lists; a model also has its own image and patch sizes."""
+    """An option from one of the session's lists; a model also has its own image and patch sizes, weights the ranges."""
 
     value: str
     words: str
@@ -32,6 +40,8 @@ class Option(BaseModel):
     width: int | None = None
     patch_height: int | None = None
     patch_width: int | None = None
+    limits: dict[str, Limit] = {}
+    """The ranges of the controls that depend on these weights."""
 
 
 class Controls(BaseModel):
@@ -43,7 +53,9 @@ class Controls(BaseModel):
     options: dict[str, list[Option]]
     """The lists models, weights, images and cards."""
     max_bytes: int
-    """The largest upload."""
+    """The largest image that may be uploaded."""
+    max_weights: int
+    """The largest file of weights that may be uploaded."""
 
 
 @router.get("/controls")
@@ -58,18 +70,18 @@ def controls(session: SessionDep) -> Controls:
         config=list(Shape.model_fields),
         options={
             "models": [_model(name) for name in session.plannable],
-            "weights": [Option(value=name, words=_weights(name)) for name in session.weights],
+            "weights": [_weights(name, session) for name in session.weights],
             "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
         max_bytes=MAX_BODY,
+        max_weights=MAX_WEIGHTS,
     )
 
 
-def _weights(name: str) -> str:
-    if name == DEFAULT:
-        return "bundled: CIFAR-10"
-    return f"fetched: {name}" if name in CATALOGUE else name
+def _weights(name: str, session: Session) -> Option:
+    words = "bundled: CIFAR-10" if name == DEFAULT else f"fetched: {name}" if name in CATALOGUE else name
+    return Option(value=name, words=words, limits=limits_of(name, session))
 
 
 def _model(name: str) -> Option:
@@ -100,16 +112,9 @@ class Picture(BaseModel):
     width: int
 
 
-@router.post(
-    "/images",
-    openapi_extra={
-        "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-    },
-)
+@router.post("/images", openapi_extra=BINARY)
 async def upload(request: Request, session: SessionDep) -> Picture:
     """Store an image, sent as the raw body, and return its id and size."""
-    from starlette.concurrency import run_in_threadpool
-
     name = await run_in_threadpool(session.add_image, await request.body())
     return _picture(name, session)
 
@@ -174,6 +179,31 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
     """Return the image as a PNG whose longer side is at most `side` pixels."""
     cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
     return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
+
+
+@router.post("/weights", openapi_extra=BINARY)
+async def add_weights(
+    request: Request,
+    session: SessionDep,
+    name: Annotated[str, Query(pattern=r"^[\w.+() -]{1,80}\.safetensors$")],
+) -> Option:
+    """Add a model to the list: a safetensors file, sent as the raw body."""
+    length = request.headers.get("content-length", "0")
+    require(
+        length.isdecimal() and int(length) <= MAX_WEIGHTS,
+        f"{name} is above {MAX_WEIGHTS // 2**20:,} MiB; start the studio with --weights FILE instead",
+    )
+    path = await session.uploads.receive(request.stream())
+    return _weights(await run_in_threadpool(session.add_weights, path, name), session)
+
+
+@router.get("/config/loaded")
+def loaded_config(asked: Annotated[Seen, Query()], session: SessionDep) -> dict[str, Any]:
+    """Return the config of the loaded model at the input size, in the same format."""
+    from vitrail.codec import to_plain
+
+    image = session.seen_size(asked.weights, default_size(asked, session))
+    return to_plain(session.config(asked.weights).but(image=image))
 
 
 @router.get("/config")

@@ -62,10 +62,13 @@ class Question(Loaded):
         0,
         0,
         40,
+        zero="auto",
         label="Rows",
         about="Rows of patches; a learned table is resampled to the grid; auto (0): the model's own",
     )
-    grid_columns: int = number(0, 0, 40, label="Columns", about="Columns of patches; auto (0): the model's own")
+    grid_columns: int = number(
+        0, 0, 40, zero="auto", label="Columns", about="Columns of patches; auto (0): the model's own"
+    )
     cell_row: int = number(2, 0, 39, label="Row of the patch", about="Row of the chosen patch, from 0")
     cell_column: int = number(
         3,
