@@ -32,6 +32,11 @@ class Repo:
     gated: bool = False
     private: bool = False
     tags: tuple[str, ...] = ("main",)
+    past: dict[str, Repo] = field(default_factory=dict)
+    """What it was before, by commit."""
+
+    def at(self, revision: str) -> Repo | None:
+        return self if revision in (*self.tags, self.commit) else self.past.get(revision)
 
     @property
     def commit(self) -> str:
@@ -58,7 +63,9 @@ class Hub:
 
     def add_folder(self, name: str, folder: Path, **facts: Any) -> Repo:
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self.repos[name] = Repo(files, **facts)
+        before = self.repos.get(name)
+        past = {} if before is None else {**before.past, before.commit: before}
+        self.repos[name] = Repo(files, past=past, **facts)
         return self.repos[name]
 
     def transferred(self, file: str) -> list[str]:
@@ -109,12 +116,12 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(name)
         if repo is None or (repo.private and not known):
             self.refuse(404 if known else 401, "RepoNotFound", "Repository not found")
-        elif revision is not None and revision not in (*repo.tags, repo.commit):
+        elif revision is not None and repo.at(revision) is None:
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         elif content and repo.gated and not known:
             self.refuse(401, "GatedRepo", f"Access to model {name} is restricted.")
         else:
-            return repo
+            return repo if revision is None else repo.at(revision)
         return None
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], unquote(found[2]), unquote(found[3]))
         elif found := re.fullmatch(r"/storage/([^/]+/[^/]+)/(.+)", path):
-            self.transfer(found[2], self.hub.repos[found[1]].files[found[2]])
+            repo = self.hub.repos[found[1]].at(query["commit"][0])
+            assert repo is not None
+            self.transfer(found[2], repo.files[found[2]])
         else:
             self.refuse(404, "", f"nothing at {path}")
 
@@ -161,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             storage = self.hub.endpoint.replace("127.0.0.1", "localhost")
             self.answer(
                 302,
-                Location=f"{storage}/storage/{name}/{file}",
+                Location=f"{storage}/storage/{name}/{file}?commit={repo.commit}",
                 X_Repo_Commit=repo.commit,
                 X_Linked_Etag=f'"{sum_}"',
                 X_Linked_Size=size,

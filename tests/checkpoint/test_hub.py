@@ -92,8 +92,16 @@ def test_a_second_load_downloads_nothing(hub: Hub, folders: Path):
     load("owner/small")
     assert not hub.transferred("model.safetensors")
     hub.asked.clear()
-    load(f"owner/small@{repo.commit}")  # a commit never changes: no question at all
-    assert hub.asked == []
+    load(f"owner/small@{repo.commit}")  # a commit never changes: all that is asked is which files it has
+    assert hub.asked == [f"GET /api/models/owner/small/revision/{repo.commit}"]
+
+
+def test_what_another_program_left_out_of_the_cache_is_downloaded(hub: Hub, folders: Path):
+    repo = hub.add_folder("owner/small", folders / "dinov2")
+    repo.files["preprocessor_config.json"] = json.dumps({"image_mean": [0.1, 0.2, 0.3]}).encode()
+    folder = weights_path("owner/small")
+    (folder / "preprocessor_config.json").unlink()
+    assert load(f"owner/small@{repo.commit}").preprocessing.mean == (0.1, 0.2, 0.3)
 
 
 def test_an_updated_model_is_downloaded_again_and_the_old_commit_stays(hub: Hub, folders: Path):

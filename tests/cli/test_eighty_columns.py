@@ -44,7 +44,7 @@ LINES = {
     "bench": ["bench default --batch 1 --seconds 0.01"],
     "demo": ["demo"],
 }
-NO_TABLES = {"convert", "train", "data", "look", "studio", "embed", "export"}
+NO_TABLES = {"convert", "push", "train", "data", "look", "studio", "embed", "export"}
 """Commands that write lines, which a terminal wraps."""
 
 

@@ -6,6 +6,8 @@ export interface Place {
   room: string;
   values: Values;
   pin: Values | null;
+  /** The step of the guided tour, from 1; 0 outside it. */
+  tour: number;
 }
 
 export function readPlace(search: string, defaults: Values, rooms: readonly string[]): Place {
@@ -16,11 +18,13 @@ export function readPlace(search: string, defaults: Values, rooms: readonly stri
     room: rooms.includes(room) ? room : rooms[0],
     values: readValues(query, defaults),
     pin: pin === null ? null : readValues(new URLSearchParams(pin), defaults),
+    tour: Math.max(0, Math.trunc(Number(query.get('tour'))) || 0),
   };
 }
 
 export function writePlace(place: Place, defaults: Values): string {
   const query = new URLSearchParams({ room: place.room });
+  if (place.tour) query.set('tour', String(place.tour));
   for (const [name, value] of changed(place.values, defaults)) query.set(name, String(value));
   if (place.pin) query.set('pin', new URLSearchParams(changed(place.pin, defaults)).toString());
   return `?${query}`;

@@ -8,6 +8,8 @@ class Studio {
   values = $state<Values>({});
   /** The values pinned for comparison. */
   pin = $state.raw<Values | null>(null);
+  /** The step of the guided tour, from 1; 0 outside it. */
+  tour = $state(0);
   #defaults: Values = {};
   #moving = false;
   #writing: ReturnType<typeof setTimeout> | undefined;
@@ -50,6 +52,12 @@ class Studio {
     this.#write(true);
   }
 
+  /** Go to a step of the tour, or leave it with 0. */
+  visit(tour: number, room: string, changes: Values = {}): void {
+    this.tour = tour;
+    this.go(room, changes);
+  }
+
   /** Follow an internal link without reloading the page. */
   follow(address: string): void {
     history.pushState(null, '', address);
@@ -83,7 +91,7 @@ class Studio {
 
   /** The link to a room with some values changed. */
   href(room: string, changes: Values = {}): string {
-    return writePlace({ room, values: { ...this.values, ...changes }, pin: this.pin }, this.#defaults);
+    return writePlace({ room, values: { ...this.values, ...changes }, pin: this.pin, tour: this.tour }, this.#defaults);
   }
 
   #read(): void {
@@ -91,6 +99,7 @@ class Studio {
     this.room = place.room;
     Object.assign(this.values, place.values);
     this.pin = place.pin;
+    this.tour = place.tour;
   }
 
   #write(settled: boolean): void {

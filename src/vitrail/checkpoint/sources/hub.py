@@ -37,12 +37,10 @@ def snapshot(repo: str, revision: str | None = None) -> Path:
     with explained(repo, revision):
         from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
-        cached = _cached(repo, revision)
-        if cached is not None and cached.name == revision:  # a commit never changes
-            return _opened(cached, _names(cached))
         try:
             listed = api.model_info(repo, revision=revision, files_metadata=True)
         except (HTTPError, OfflineModeIsEnabled) as error:
+            cached = _cached(repo, revision)
             if cached is None or isinstance(error, HfHubHTTPError):
                 raise
             return _opened(cached, _names(cached))
