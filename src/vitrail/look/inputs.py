@@ -118,7 +118,9 @@ def watching(
 ) -> Iterator[None]:
     """Call `observe` with the inputs of each of `layers` (default: all) as it runs inside the `with` block."""
     modules, places = attention_modules(model), _places(model)
-    watched = {module: (index, name) for index, (name, module) in enumerate(modules) if layers is None or index in layers}
+    watched = {
+        module: (index, name) for index, (name, module) in enumerate(modules) if layers is None or index in layers
+    }
     before = {module: vars(module).get("mixed") for module in watched}
     for module, (layer, name) in watched.items():
         # the method gets the very queries and keys that the layer mixes, which a forward hook would compute again

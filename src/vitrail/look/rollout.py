@@ -85,7 +85,9 @@ def rollout(
         if discard:
             fused = _without_lowest(fused, discard, attention.layout.prefix)
         total = fused.sum(dim=-1)
-        own = torch.where(total > 0, torch.full_like(total, residual), 1.0)  # a padding token attends to nothing and stays itself
+        own = torch.where(
+            total > 0, torch.full_like(total, residual), 1.0
+        )  # a padding token attends to nothing and stays itself
         mixed = (1 - own) / total.clamp_min(torch.finfo(total.dtype).tiny)
         rolled = (rolled * mixed[:, None]) @ fused + rolled * own[:, None]
     return rolled
