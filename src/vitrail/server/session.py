@@ -70,6 +70,7 @@ class Session:
         self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
         self._worker = Worker()
         self._passes: dict[str, Pass] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,6 +152,12 @@ class Session:
 
         result = self._results.get(key)
         return self._worker.run(key, store, SECONDS) if result is None else result
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return a value that stays for the session; it is made on first use, without waiting for the worker."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def recording(self, image: str, weights: str = DEFAULT, seen: int = 0) -> tuple[Subject, Recording]:
         """Return the one forward pass of a model on an image at a size, which all views of all rooms share."""

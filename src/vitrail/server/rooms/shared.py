@@ -46,9 +46,15 @@ class Controls(BaseModel):
     """The largest upload."""
 
 
-@router.get("/controls")
-def controls(session: SessionDep) -> Controls:
+@router.get("/controls", response_model=Controls)
+def controls(session: SessionDep) -> Response:
     """Return every control with its range, unit and help, and the names of each room's controls."""
+    key = ("controls", *session.weights)
+    data = session.kept(key, lambda: _controls(session).model_dump_json().encode())
+    return Response(data, media_type="application/json")
+
+
+def _controls(session: Session) -> Controls:
     from vitrail.server.rooms import ROOMS
 
     by_room = {name: controls_of(room.Question) for name, room in ROOMS.items()}
