@@ -12,6 +12,7 @@ from vitrail.checkpoint.sources.catalogue import CATALOGUE
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.server.estimate import Estimate, estimate_of
 from vitrail.server.guard import MAX_BODY
 from vitrail.server.pictures import ABOUT, PICTURES
 from vitrail.server.plans import Shape, described
@@ -158,6 +159,12 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
     """Return the image as a PNG whose longer side is at most `side` pixels."""
     cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
     return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
+
+
+@router.get("/estimate")
+def estimate(asked: Annotated[Seen, Query()], session: SessionDep) -> Estimate:
+    """Return how long a forward pass of the model is expected to take."""
+    return estimate_of(asked, session)
 
 
 @router.get("/config")

@@ -111,16 +111,21 @@ def row(asked: Annotated[Asking, Query()], session: SessionDep) -> Frame:
     from vitrail.server.rooms.attention.attention_frames import rows_of
 
     _, recording = _recording(asked, session)
-    token = _default_token(recording) if asked.token < 0 else asked.token
-    return frame(RowFacts(token=token), _arrays(rows_of(recording.attention, token)))
+    facts = _row_facts(asked, recording, session)
+    return frame(facts, _arrays(rows_of(recording.attention, facts.token)))
 
 
 @router.get("/attention/rolled", response_class=Frame, response_model=Header[RowFacts])
 def rolled(asked: Annotated[Asking, Query()], session: SessionDep) -> Frame:
     """Return the rollout into one token; no array if the model's layers have different grids."""
     _, recording = _recording(asked, session)
+    facts = _row_facts(asked, recording, session)
+    return frame(facts, _rolled_arrays(_heads(asked, session), facts.token))
+
+
+def _row_facts(asked: Asking, recording: Recording, session: Session) -> RowFacts:
     token = _default_token(recording) if asked.token < 0 else asked.token
-    return frame(RowFacts(token=token), _rolled_arrays(_heads(asked, session), token))
+    return RowFacts(subject=" ".join(map(str, _key(asked, session))), token=token)
 
 
 @router.get("/attention/tokens", response_class=Frame, response_model=Header[TokenFacts])
