@@ -267,3 +267,31 @@ def test_pools_are_what_the_config_says(tmp_path: Path):
     save_openclip(tmp_path / "tok")
     assert load(tmp_path / "avg").config.pool == MeanPool()  # type: ignore[union-attr]
     assert load(tmp_path / "tok").config.pool == ClsPool()  # type: ignore[union-attr]
+
+
+# ── a config and weights that belong to two models ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("hidden_size", 96, "says width 96, and the weights have 48"),
+        ("num_hidden_layers", 3, "says depth 3, and the weights have 2"),
+        ("patch_size", 16, "says patch 16x16, and the weights have 8x8"),
+        ("num_channels", 1, "says channels 1, and the weights have 3"),
+        ("intermediate_size", 64, "says mlp_width 64, and the weights have 80"),
+    ],
+)
+def test_a_config_that_contradicts_the_shapes_is_refused(tmp_path: Path, key: str, value: int, said: str):
+    save_transformers(tmp_path, "ViTModel", "ViTConfig", **SIZES, intermediate_size=80)
+    load(tmp_path)
+    change(tmp_path, **{key: value})
+    with pytest.raises(VitrailError, match=said):
+        load(tmp_path)
+
+
+def test_weights_are_not_another_architecture_of_timm_s(tmp_path: Path):
+    save_timm(tmp_path, "vit_small_patch16_224", img_size=(48, 32), depth=2)
+    change(tmp_path, architecture="vit_base_patch16_224")
+    with pytest.raises(VitrailError, match="says width 768, and the weights have 384; one of them is another model's"):
+        load(tmp_path)

@@ -52,6 +52,12 @@ class Studio {
     this.#write(true);
   }
 
+  /** Set the open room's controls to their defaults; the image stays. */
+  reset(): void {
+    const own = this.catalogue.rooms[this.room].filter((name) => name !== 'image');
+    this.set(Object.fromEntries(own.map((name) => [name, this.#defaults[name]])));
+  }
+
   /** Go to a step of the tour, or leave it with 0. */
   visit(tour: number, room: string, changes: Values = {}): void {
     this.tour = tour;

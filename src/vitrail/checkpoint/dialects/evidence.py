@@ -53,13 +53,17 @@ class Known:
     """Sizes that the dialect's transforms need."""
     assumed: tuple[str, ...] = ()
     """Fields, or "activation", that nothing in the file shows and that are set to the family's usual value."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """What a config says of fields that shapes show, or of "patch" and "mlp_width": it must agree with them."""
 
 
 def settle(
     tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
 ) -> tuple[ViTConfig, Evidence]:
     """Return the config of the renamed tensors. A position table that holds fixed sines moves to its "+" name."""
-    fields = {**_shown(tensors, known), **{k: v for k, v in known.fields.items() if k != "activation"}}
+    shown = _shown(tensors, known)
+    _check_stated(known, shown)
+    fields = {**shown, **{k: v for k, v in known.fields.items() if k != "activation"}}
     sees_prefix = fields.pop("pool_prefix", False)
     twins = [
         (name, preset)
@@ -88,6 +92,15 @@ def settle(
     fields["position"] = _position(tensors, fields, image)
     config = ViTConfig(**{**fields, "image": image})
     return config, Evidence(config=source, grid=grid_source, assumed=_assumptions(config, known.assumed))
+
+
+def _check_stated(known: Known, shown: Mapping[str, Any]) -> None:
+    real = {**shown, "patch": shown["embedding"].patch, "mlp_width": shown["mlp"].width}
+    for name, said in known.stated.items():
+        require(
+            real[name] == said,
+            f"{known.source} says {name} {said}, and the weights have {real[name]}; one of them is another model's",
+        )
 
 
 def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:

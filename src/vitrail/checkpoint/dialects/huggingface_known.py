@@ -44,7 +44,17 @@ def known(
             source = "names and shapes, as transformers has them"
             return Known(source=source, fields=found, assumed=("activation", "norm_eps"))
         return Known(
-            source=f"config.json ({stored.config.get('model_type')})", fields=found, image=said.size("image_size")
+            source=f"config.json ({stored.config.get('model_type')})",
+            fields=found,
+            image=said.size("image_size"),
+            stated=said.stated(
+                width="hidden_size",
+                depth="num_hidden_layers",
+                channels="num_channels",
+                patch="patch_size",
+                # DINOv2's models have a ratio, and ignore the size
+                **({} if "mlp_ratio" in said else {"mlp_width": "intermediate_size"}),
+            ),
         )
 
     return read

@@ -59,6 +59,13 @@ class JsonConfig:
             raise self._wrong(key, "a size: a number, or height and width")
         return Size(*value[-2:])
 
+    def stated(self, **keys: str) -> dict[str, int | Size]:
+        """Return the values of the keys that are there, by vitrail's name: width="hidden_size"; `patch` is a size."""
+        there = {name: key for name, key in keys.items() if key in self}
+        return {
+            name: (self.size(key) if name == "patch" else None) or self.whole(key, 0) for name, key in there.items()
+        }
+
     def understand(self, known: Collection[str], only: Mapping[str, tuple[Any, ...]]) -> None:
         """Refuse a key that is not among the `known`, and a value of an `only` key that is not in its list.
 

@@ -27,6 +27,8 @@ __all__ = ["TIMM"]
 
 ARGUMENTS = frozenset({"norm_eps", "activation"})
 """What timm takes as arguments of the model, so that a file need not agree."""
+SIZES = {"embed_dim": 768, "depth": 12, "in_chans": 3, "patch_size": 16}
+"""Defaults of timm's ViT, BEiT and EVA classes."""
 STAGES_SHOWN = frozenset({"patch_size", "embed_dim", "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias"})
 """Arguments of a model in stages that leave tensors of their own shape."""
 
@@ -42,14 +44,19 @@ def _known(stored: Stored, prefix: str) -> Known:
     # at the root timm notes the pooling of the model that was saved; all else there has no effect on the outputs
     pool = said.text("global_pool") or tower.text("timm_pool")
     given = {**({"global_pool": pool} if pool else {}), **said.part("model_args").values}
-    fields = _fields(architecture, given, names)
-    image = _image(said) or tower.size("image_size")
-    return Known(source=f"config.json (timm's {architecture.name})", fields=fields, image=image)
+    arguments = _settings(architecture, given)
+    return Known(
+        source=f"config.json (timm's {architecture.name})",
+        fields=fields_of(architecture.kind, arguments, names),
+        image=_image(said) or tower.size("image_size"),
+        stated=JsonConfig({**SIZES, **arguments.values}, arguments.where).stated(
+            width="embed_dim", depth="depth", channels="in_chans", patch="patch_size"
+        ),
+    )
 
 
-def _fields(architecture: Architecture, given: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    arguments = JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
-    return fields_of(architecture.kind, arguments, names)
+def _settings(architecture: Architecture, given: Mapping[str, Any]) -> JsonConfig:
+    return JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
 
 
 def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known:
@@ -66,7 +73,7 @@ def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known
     found: dict[str, tuple[Architecture, dict[str, Any] | VitrailError]] = {}
     for candidate in candidates:
         try:
-            fields: dict[str, Any] | VitrailError = _fields(candidate, {}, names)
+            fields: dict[str, Any] | VitrailError = fields_of(candidate.kind, _settings(candidate, {}), names)
         except VitrailError as error:
             fields = error
         found.setdefault(str(fields).replace(candidate.name, ""), (candidate, fields))
@@ -180,7 +187,7 @@ def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -
         ours["pool_prefix"] = config.pool.prefix
     for candidate in architectures_of(shapes):
         try:
-            fields = _fields(candidate, {}, frozenset(shapes))
+            fields = fields_of(candidate.kind, _settings(candidate, {}), frozenset(shapes))
         except VitrailError:
             continue
         if all(fields[key] == value for key, value in ours.items() if key in fields):

@@ -1,0 +1,95 @@
+"""Cause and effect in a real browser: what a control changes is on the screen, at a desk and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from browser import opened, settled
+from client import client
+from playwright.sync_api import Page, expect
+
+ROOMS = list(client().get("/api/controls").json()["rooms"])
+STATES = ["memory&shard=fsdp", "transfer&transfer_table=known&table_view=channel", "patch&width=320&patch_width=8"]
+"""Places with controls that their rooms do not show at first."""
+SIZES = {"desk": (1440, 900), "phone": (390, 844)}
+
+DRIVER = """() => {
+  const settle = async () => {
+    for (let calm = 0; calm < 3; ) {
+      await new Promise((done) => setTimeout(done, 10));
+      calm = document.querySelector('html[data-idle] main:not([data-watching])') ? calm + 1 : 0;
+    }
+  };
+  /* what is drawn between the top of the window and its bottom, or the dock of controls */
+  const seen = () => {
+    const dock = document.querySelector('.controls');
+    const bottom = getComputedStyle(dock).position === 'fixed' ? dock.getBoundingClientRect().top : innerHeight;
+    const parts = [];
+    for (const element of document.querySelectorAll('.views .body *, .views .error')) {
+      const box = element.getBoundingClientRect();
+      if (!box.height || box.bottom < 4 || box.top > bottom - 4) continue;
+      if (element instanceof HTMLCanvasElement) parts.push(element.toDataURL());
+      else if (element instanceof SVGElement) parts.push([...element.attributes].map(({ value }) => value).join());
+      for (const node of element.childNodes) if (node.nodeType === 3) parts.push(node.data);
+    }
+    return parts.join('|');
+  };
+  const found = () =>
+    [...document.querySelectorAll('.room input, .room select')].filter((control) =>
+      control.type !== 'number' && control.ariaLabel !== 'Weights' && !(control.type === 'radio' && control.checked));
+  const nameOf = (control) => `${control.id || control.name || control.getAttribute('aria-label') || control.parentElement.innerText} ${control.type === 'radio' ? control.value : ''}`.trim();
+  const move = (control) => {
+    if (control.type === 'range') {
+      const [low, high, at] = [control.min, control.max, control.value].map(Number);
+      const step = Math.max(Number(control.step), 0.3 * (high - low));
+      control.value = at + step <= high ? at + step : at - step;
+    } else if (control.type === 'checkbox' || control.type === 'radio') control.checked = !control.checked;
+    else control.selectedIndex = control.selectedIndex ? 0 : control.options.length - 1;
+    for (const name of ['input', 'change']) control.dispatchEvent(new Event(name, { bubbles: true }));
+  };
+  const go = (search) => {
+    history.pushState(null, '', search);
+    dispatchEvent(new PopStateEvent('popstate'));
+  };
+  /* the controls of a place, used one after the other from the top of the page, that change nothing in sight */
+  window.unseen = async (place) => {
+    go(place);
+    await settle();
+    const dead = [];
+    const count = found().length;
+    for (let index = 0; index < count; index++) {
+      const control = found()[index];
+      if (!control) continue;
+      if (control.closest('.controls')) scrollTo(0, 0);
+      else control.scrollIntoView({ block: 'start' });
+      const name = nameOf(control);
+      move(control);
+      await settle();
+      const after = seen();
+      go(place);
+      await settle();
+      if (after === seen()) dead.push(name);
+    }
+    return [count, dead];
+  };
+}"""
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def driven(request: pytest.FixtureRequest, opener: Page, address: str) -> Iterator[Page]:
+    width, height = SIZES[request.param]
+    with opened(opener, address) as page:
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto("/")
+        expect(page.locator("main h1")).to_be_visible()
+        settled(page)
+        page.evaluate(DRIVER)
+        yield page
+
+
+@pytest.mark.parametrize("place", [*ROOMS, *STATES])
+def test_every_control_changes_something_in_sight(driven: Page, place: str):
+    count, unseen = driven.evaluate("place => unseen(place)", f"?room={place}")
+    assert count > 0
+    assert unseen == []
