@@ -57,20 +57,13 @@ class Heads:
     layers: list[LayerHeads]
     fused: list[AttentionMap]
     """The mean over heads, (1, 1, T, T), by layer."""
+    why_not_rolled: str = ""
 
     def rolled(self, token: int | None = None) -> RolledRows:
         """Return the rollout into one token, or into all; `token` counts the prefix, then the first layer's cells."""
         layout = self.fused[0].layout
         queries = _order(layout).tolist() if token is None else [_token_at(token, layout.grid, layout)]
         return _with_contrast(_scaled(rollout(dict(enumerate(self.fused)), queries=queries)[0], layout))
-
-    @property
-    def why_not_rolled(self) -> str:
-        try:
-            self.rolled(0)
-        except VitrailError as error:  # the stages of a pyramid have different grids
-            return str(error)
-        return ""
 
 
 def heads_of(subject: Subject, layers: Iterable[AttentionInputs]) -> Heads:
@@ -97,7 +90,12 @@ def heads_of(subject: Subject, layers: Iterable[AttentionInputs]) -> Heads:
                 even_entropy=heads.even_entropy,
             )
         )
-    return Heads(layers=found, fused=fused)
+    heads = Heads(layers=found, fused=fused)
+    try:
+        heads.rolled(0)
+    except VitrailError as error:  # the stages of a pyramid have different grids
+        return replace(heads, why_not_rolled=str(error))
+    return heads
 
 
 def all_rows(layers: Iterable[AttentionInputs]) -> list[Rows]:
