@@ -41,9 +41,13 @@ def number(
     unit: str = "",
     step: float = 1,
     scale: Literal["linear", "log"] = "linear",
+    zero: str = "",
 ) -> Any:
-    """Return a field drawn as a slider. `step` limits the slider alone: any value in the range is valid."""
-    extra: dict[str, Any] = {"unit": unit, "step": step, "scale": scale}
+    """Return a field drawn as a slider. `step` limits the slider alone: any value in the range is valid.
+
+    `zero` is what the value 0 means, where it is not a quantity.
+    """
+    extra: dict[str, Any] = {"unit": unit, "step": step, "scale": scale, "zero": zero}
     return Field(default, ge=low, le=high, title=label, description=about, json_schema_extra=extra)
 
 
@@ -148,11 +152,11 @@ class Seen(Loaded):
     seen: int = number(
         0,
         0,
-        512,
-        step=16,
+        2048,
         unit="px",
+        zero="auto",
         label="Input size",
-        about="Side of the square input, rounded to whole patches; 0: the training size, or larger if coarse",
+        about="Side of the square input, in whole patches; auto (0): the training size, or 16 patches if it has few",
     )
 
 
@@ -180,6 +184,8 @@ class Control(BaseModel):
     maximum: float | None = None
     step: float | None = None
     scale: Literal["linear", "log"] = "linear"
+    zero: str = ""
+    """What the value 0 means, where it is not a quantity."""
     options: list[Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]] = []
     """Pairs of value and label."""
     source: str = ""
@@ -199,7 +205,7 @@ def _control(field: FieldInfo, schema: dict[str, Any]) -> Control:
     if field.annotation is bool:
         return Control(kind="flag", **common)  # type: ignore[arg-type]
     if "minimum" in schema:
-        limits = {key: schema[key] for key in ("minimum", "maximum", "step", "unit", "scale")}
+        limits = {key: schema[key] for key in ("minimum", "maximum", "step", "unit", "scale", "zero")}
         return Control(kind="number", **common, **limits)  # type: ignore[arg-type]
     words = extra["words"]
     assert isinstance(words, dict)

@@ -7,7 +7,8 @@ Every request is checked before anything else reads it:
     Sec-Fetch-Site   must be same-origin or none; another site may link to the page, but not to the API
     token            required beyond loopback and in notebooks: the first part of every path. (A cookie would not reach
                      a frame in the page of another site, such as a notebook's.)
-    body             at most 16 MiB, counted while it arrives, within a time limit
+    body             at most 16 MiB, counted while it arrives, within a time limit; weights go to a file as they arrive,
+                     under limits of their own (uploads.py)
 
 There are no CORS headers, so no other origin can read a response.
 """
@@ -27,6 +28,7 @@ __all__ = ["HEADERS", "MAX_BODY", "Guard"]
 
 MAX_BODY = 16 * 2**20
 BODY_SECONDS = 30
+STREAMED = "/api/weights"
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -66,6 +68,9 @@ class Guard:
             await send(message)
 
         within, refusal = self._admit(scope)
+        if refusal is None and within["path"] == STREAMED:
+            await self.app(within, receive, send_with_headers)
+            return
         body = b"" if refusal else await _body(scope, receive)
         answer = refusal or (body if isinstance(body, Response) else None)
         if answer is not None:

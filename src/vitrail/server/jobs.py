@@ -138,7 +138,7 @@ class HangUps:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] != "GET":  # a body is read as fast as it is used, not ahead
             await self.app(scope, receive, send)
             return
         asker = Asker()

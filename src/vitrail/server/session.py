@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 
+from vitrail.checkpoint.header import written_config
 from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.config import Config, ViTConfig
@@ -22,6 +23,7 @@ from vitrail.presets import PRESETS, preset
 from vitrail.server.cache import Cache
 from vitrail.server.jobs import Worker, proceed
 from vitrail.server.pictures import PICTURES
+from vitrail.server.uploads import Uploads
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
@@ -55,17 +57,18 @@ class Session:
     """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
 
     def __init__(self, weights: Sequence[str | Path] = ()) -> None:
-        here = (DEFAULT, *fetched())
-        self._paths = {name: name for name in here}
-        self._given: list[str] = []
-        for path in map(str, weights):
-            if path in here:
-                continue
-            name = short_name(path)
-            require(name not in self._paths, f"weights {name!r} are given twice; rename one of the files")
+        known = (DEFAULT, *fetched())
+        self._paths: dict[str, str] = {}  # the user's weights come first
+        for path in dict.fromkeys(map(str, weights)):
+            name = path if path in known else short_name(path)
+            taken = name in self._paths or (name in known and name != path)
+            require(not taken, f"weights {name!r} are given twice; rename one of the files")
             self._paths[name] = path
-            self._given.append(name)
+        self._given = list(self._paths)
+        self._paths |= {name: name for name in known}
         self._checkpoints: dict[str, Checkpoint] = {}
+        self._configs: dict[str, Config] = {}
+        self.uploads = Uploads()
         self._images = Cache[Pixels](CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
         self._worker = Worker()
@@ -94,6 +97,7 @@ class Session:
 
     @property
     def weights(self) -> list[str]:
+        """The names of all weights: the user's first, which rooms open with."""
         return list(self._paths)
 
     @property
@@ -116,9 +120,30 @@ class Session:
             self._checkpoints[name] = load(self._paths[name])
         return self._checkpoints[name]
 
+    def add_weights(self, path: Path, name: str) -> str:
+        """Read an uploaded file and list it; return its name, with a number if the name is taken."""
+        from vitrail.checkpoint.read import load
+
+        try:
+            checkpoint = load(path)
+        except VitrailError as error:
+            self.uploads.discard(path)
+            raise VitrailError(str(error).replace(str(path), name)) from None
+        stem, given = name, 1
+        while name in self._paths:
+            given += 1
+            name = f"{stem} ({given})"
+        self._paths[name], self._checkpoints[name] = str(path), checkpoint
+        return name
+
     def config(self, name: str) -> Config:
         """Return the config of loaded weights or of a preset."""
-        return self.checkpoint(name).config if name in self._paths else preset(name)
+        if name not in self._paths:
+            return preset(name)
+        if name not in self._configs:
+            # most files have the config in their header, which is read without torch
+            self._configs[name] = written_config(self._paths[name]) or self.checkpoint(name).config
+        return self._configs[name]
 
     def planned(self, name: str) -> ViTConfig:
         """Return a config whose image and patch sizes can be changed."""
@@ -219,6 +244,7 @@ class Session:
 
     def close(self) -> None:
         self._worker.close()
+        self.uploads.close()
 
 
 def png(pixels: Pixels, side: int) -> bytes:

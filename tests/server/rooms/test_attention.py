@@ -102,7 +102,7 @@ def asking(session):
 @pytest.fixture
 def ask(asking, monkeypatch):
     # the test models are coarse on purpose: without this they would be shown larger images
-    monkeypatch.setattr("vitrail.server.rooms.attention.default_size", lambda asked, here, fine: asked.seen)
+    monkeypatch.setattr("vitrail.server.rooms.attention.default_size", lambda asked, here: asked.seen)
 
     def get(path: str, weights: str = "plain", **asked):
         params = {"weights": f"{weights}.safetensors", "seen": 0, **asked}

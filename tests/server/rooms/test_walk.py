@@ -46,8 +46,9 @@ def session(tmp_path_factory) -> Session:
     return Session([path])
 
 
-@pytest.fixture(scope="module")
-def ask(session):
+@pytest.fixture
+def ask(session, monkeypatch):
+    monkeypatch.setattr("vitrail.server.rooms.walk.default_size", lambda asked, here: asked.seen)
     asking = client(create_app(session, hosts=frozenset({HOST})))
     return lambda **asked: asking.get("/api/walk", params={"weights": "small.safetensors", **asked})
 

@@ -1,7 +1,4 @@
-/** Save views as files: PNG, SVG, CSV. */
-const STYLES = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'fill-opacity', 'font-size',
-  'font-family', 'font-weight', 'text-anchor', 'dominant-baseline'] as const; // prettier-ignore
-
+/** Save files: pictures, tables, and what is printed. */
 export function download(name: string, blob: Blob): void {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(blob);
@@ -10,47 +7,41 @@ export function download(name: string, blob: Blob): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** Serialise a drawing; computed styles become attributes, since the file has no stylesheet. */
-export function svgText(drawing: SVGSVGElement): string {
-  const copy = drawing.cloneNode(true) as SVGSVGElement;
-  const originals = [drawing, ...drawing.querySelectorAll<SVGElement>('*')];
-  const copies = [copy, ...copy.querySelectorAll<SVGElement>('*')];
-  originals.forEach((original, index) => {
-    const style = getComputedStyle(original);
-    for (const name of STYLES) copies[index].setAttribute(name, style.getPropertyValue(name));
-    copies[index].removeAttribute('class');
-    copies[index].removeAttribute('style');
-  });
-  const { width, height } = drawing.viewBox.baseVal;
-  copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
-  copy.setAttribute('width', String(width));
-  copy.setAttribute('height', String(height));
-  const paper = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
-  paper.setAttribute('width', String(width));
-  paper.setAttribute('height', String(height));
-  paper.setAttribute('fill', getComputedStyle(document.documentElement).getPropertyValue('--paper').trim());
-  copy.prepend(paper);
-  return new XMLSerializer().serializeToString(copy);
-}
+export const svgFile = (drawing: SVGSVGElement): Blob =>
+  new Blob([new XMLSerializer().serializeToString(drawing)], { type: 'image/svg+xml' });
 
-export async function svgToPng(drawing: SVGSVGElement, scale = 2): Promise<Blob> {
+/** Rasterise a drawing at `density` pixels per CSS pixel. */
+export async function pngFile(drawing: SVGSVGElement, density = 2): Promise<Blob> {
   const { width, height } = drawing.viewBox.baseVal;
   const image = new Image();
-  const source = URL.createObjectURL(new Blob([svgText(drawing)], { type: 'image/svg+xml' }));
+  const source = URL.createObjectURL(svgFile(drawing));
   image.src = source;
   await image.decode();
   const canvas = document.createElement('canvas');
-  canvas.width = width * scale;
-  canvas.height = height * scale;
+  canvas.width = Math.round(width * density);
+  canvas.height = Math.round(height * density);
   canvas.getContext('2d')!.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(source);
-  return canvasToPng(canvas);
+  return new Promise((resolve, reject) =>
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error('the picture is too large'))), 'image/png'),
+  );
 }
 
-export function canvasToPng(canvas: HTMLCanvasElement): Promise<Blob> {
-  return new Promise((resolve, reject) =>
-    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error('the canvas is empty'))), 'image/png'),
-  );
+/** Print a drawing alone, on a page of its own size: the browser's dialog saves it as a PDF with vectors and fonts. */
+export function printAlone(drawing: SVGSVGElement): void {
+  const sheet = document.createElement('div');
+  sheet.className = 'sheet';
+  sheet.append(drawing);
+  const page = new CSSStyleSheet();
+  page.replaceSync(`@page { size: ${drawing.getAttribute('width')} ${drawing.getAttribute('height')}; margin: 0 }`);
+  document.adoptedStyleSheets.push(page);
+  document.body.append(sheet);
+  const end = () => {
+    sheet.remove();
+    document.adoptedStyleSheets = document.adoptedStyleSheets.filter((each) => each !== page);
+  };
+  addEventListener('afterprint', end, { once: true });
+  print();
 }
 
 export type Row = Record<string, string | number | boolean | null>;

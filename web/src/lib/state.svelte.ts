@@ -2,23 +2,29 @@
 import type { Answer, Schemas } from './api';
 import { queryOf, readPlace, writePlace, type Values } from './address';
 
+/** The two models of a room: sizes to plan, and weights that are loaded and look at the image. */
+export type Model = 'planned' | 'loaded';
+
 class Studio {
-  catalogue!: Answer<'controls'>;
+  catalogue = $state.raw() as Answer<'controls'>;
   room = $state('');
   values = $state<Values>({});
   /** The values pinned for comparison. */
   pin = $state.raw<Values | null>(null);
   /** The step of the guided tour, from 1; 0 outside it. */
   tour = $state(0);
+  /** What a value is if the address does not say it, and if a request does not: they differ in the weights. */
   #defaults: Values = {};
+  #requestDefaults: Values = {};
   #moving = false;
   #writing: ReturnType<typeof setTimeout> | undefined;
 
   open(catalogue: Answer<'controls'>): void {
     this.catalogue = catalogue;
-    this.#defaults = Object.fromEntries(
+    this.#requestDefaults = Object.fromEntries(
       Object.entries(catalogue.controls).map(([name, control]) => [name, control.default]),
     );
+    this.#defaults = { ...this.#requestDefaults, weights: catalogue.options.weights[0].value };
     this.#read();
     addEventListener('popstate', () => {
       this.#moving = false;
@@ -35,6 +41,13 @@ class Studio {
     return this.values[name] as number;
   }
 
+  /** The range of a control for the chosen weights. */
+  range(name: string): Schemas['Limit'] {
+    const { minimum, maximum, step } = this.control(name);
+    const weights = this.catalogue.options.weights.find(({ value }) => value === this.values.weights);
+    return weights?.limits?.[name] ?? { minimum: minimum ?? 0, maximum: maximum ?? 1, step: step ?? 1 };
+  }
+
   options(name: string): [string, string][] {
     const { options, source } = this.control(name);
     return source ? this.catalogue.options[source].map(({ value, words }) => [value, words]) : options;
@@ -42,12 +55,16 @@ class Studio {
 
   /** Change values. The first change of a drag adds a history entry; the others replace it. */
   set(changes: Values, settled = true): void {
-    Object.assign(this.values, changes);
+    // on another grid, the index of a token is another place
+    const regrids = ['weights', 'seen'].some((name) => name in changes && changes[name] !== this.values[name]);
+    Object.assign(this.values, regrids ? { token: -1, key: -1 } : {}, changes);
+    this.#fit();
     this.#write(settled);
   }
 
   go(room: string, changes: Values = {}): void {
     Object.assign(this.values, changes);
+    this.#fit();
     this.room = room;
     this.#write(true);
   }
@@ -87,12 +104,26 @@ class Studio {
 
   /** The query of a room's requests. */
   query(room: string, values: Values = this.values): string {
-    return queryOf(values, this.#defaults, this.catalogue.rooms[room]);
+    return queryOf(values, this.#requestDefaults, this.catalogue.rooms[room]);
   }
 
-  /** The address of the current config file. */
-  get configAddress(): string {
-    return `./api/config?${queryOf(this.values, this.#defaults, this.catalogue.config)}`;
+  /** The address of the config file of the planned model, or of the loaded one at the room's input size. */
+  configAddress(model: Model): string {
+    const names = model === 'planned' ? this.catalogue.config : this.names('loaded');
+    return `./api/config${model === 'planned' ? '' : '/loaded'}?${queryOf(this.values, this.#requestDefaults, names)}`;
+  }
+
+  /** The room's controls that say which model is planned, or loaded. */
+  names(model: Model): string[] {
+    const own = model === 'planned' ? this.catalogue.config : ['weights', 'seen'];
+    return this.catalogue.rooms[this.room].filter((name) => own.includes(name));
+  }
+
+  /** Add weights to the list, and choose them. */
+  addWeights(option: Schemas['Option']): void {
+    const { options } = this.catalogue;
+    this.catalogue = { ...this.catalogue, options: { ...options, weights: [...options.weights, option] } };
+    this.set({ weights: option.value });
   }
 
   /** The link to a room with some values changed. */
@@ -106,6 +137,20 @@ class Studio {
     Object.assign(this.values, place.values);
     this.pin = place.pin;
     this.tour = place.tour;
+    if (this.#fit()) history.replaceState(null, '', this.href(this.room));
+  }
+
+  /** Move values into the ranges of the chosen weights; return whether one was outside. */
+  #fit(): boolean {
+    let moved = false;
+    const weights = this.catalogue.options.weights.find(({ value }) => value === this.values.weights);
+    for (const [name, { minimum, maximum, automatic }] of Object.entries(weights?.limits ?? {})) {
+      const value = this.number(name);
+      const fitting = automatic && value === 0 ? 0 : Math.min(maximum, Math.max(minimum, value));
+      moved ||= fitting !== value;
+      this.values[name] = fitting;
+    }
+    return moved;
   }
 
   #write(settled: boolean): void {

@@ -28,16 +28,16 @@ class Question(CardChoice, Pictured):
         "classification", label="Application", about="The kind of task"
     )
     input_side: int = number(
-        0, 0, 2048, step=32, unit="px", label="Model input", about="Side of a square input; 0: chosen by the advice"
+        0, 0, 2048, step=32, unit="px", zero="advised", label="Model input", about="Side of a square input"
     )
     object_side: int = number(
-        0, 0, 512, unit="px", step=4, label="Objects", about="Side of a typical object in the stored images; 0: unknown"
+        0, 0, 512, unit="px", step=4, zero="unknown", label="Objects", about="Side of a typical object, as stored"
     )
     data_size: int = number(
         50_000, 100, 100_000_000, scale="log", label="Training images", about="Number of labelled images"
     )
     images_per_second: int = number(
-        0, 0, 1000, step=5, label="Images per second", about="Required inference rate at batch 1; 0: no requirement"
+        0, 0, 1000, step=5, zero="any", label="Images per second", about="Required inference rate at batch 1"
     )
     measure: bool = choice(
         False, label="Measure my image", about="Measure size, aspect ratio and detail of the current image"

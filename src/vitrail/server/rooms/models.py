@@ -58,8 +58,9 @@ class Question(Work, CardChoice):
         1024,
         step=16,
         unit="px",
+        zero="each model's own",
         label="Image side",
-        about="One image size for all models, rounded to what each accepts; 0: each model's own",
+        about="One image size for all models, rounded to what each accepts",
     )
     across: Axis = choice("flops_forward", label="x axis", about="The horizontal axis of the chart", words=WORDS)
     up: Axis = choice("params", label="y axis", about="The vertical axis of the chart", words=WORDS)

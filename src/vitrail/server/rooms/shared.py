@@ -6,25 +6,33 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from vitrail.checkpoint.sources.catalogue import CATALOGUE
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.server.default_size import default_size
 from vitrail.server.estimate import Estimate, estimate_of
 from vitrail.server.guard import MAX_BODY
+from vitrail.server.limits import Limit, limits_of
 from vitrail.server.pictures import ABOUT, PICTURES
 from vitrail.server.plans import Shape, described
 from vitrail.server.session import DEFAULT, Session, SessionDep, png
+from vitrail.server.uploads import MAX_WEIGHTS
 
-__all__ = ["router"]
+__all__ = ["describe_controls", "router"]
 
 router = APIRouter()
 
+BINARY = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+"""The schema of a request whose body is a file."""
+
 
 class Option(BaseModel):
-    """An option from one of the session's lists; a model also has its own image and patch sizes."""
+    """An option from one of the session's lists; a model also has its own image and patch sizes, weights the ranges."""
 
     value: str
     words: str
@@ -33,6 +41,8 @@ class Option(BaseModel):
     width: int | None = None
     patch_height: int | None = None
     patch_width: int | None = None
+    limits: dict[str, Limit] = {}
+    """The ranges of the controls that depend on these weights."""
 
 
 class Controls(BaseModel):
@@ -44,18 +54,20 @@ class Controls(BaseModel):
     options: dict[str, list[Option]]
     """The lists models, weights, images and cards."""
     max_bytes: int
-    """The largest upload."""
+    """The largest image that may be uploaded."""
+    max_weights: int
+    """The largest file of weights that may be uploaded."""
 
 
 @router.get("/controls", response_model=Controls)
 def controls(session: SessionDep) -> Response:
     """Return every control with its range, unit and help, and the names of each room's controls."""
     key = ("controls", *session.weights)
-    data = session.kept(key, lambda: _controls(session).model_dump_json().encode())
+    data = session.kept(key, lambda: describe_controls(session).model_dump_json().encode())
     return Response(data, media_type="application/json")
 
 
-def _controls(session: Session) -> Controls:
+def describe_controls(session: Session) -> Controls:
     from vitrail.server.rooms import ROOMS
 
     by_room = {name: controls_of(room.Question) for name, room in ROOMS.items()}
@@ -65,18 +77,18 @@ def _controls(session: Session) -> Controls:
         config=list(Shape.model_fields),
         options={
             "models": [_model(name) for name in session.plannable],
-            "weights": [Option(value=name, words=_weights(name)) for name in session.weights],
+            "weights": [_weights(name, session) for name in session.weights],
             "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
         max_bytes=MAX_BODY,
+        max_weights=MAX_WEIGHTS,
     )
 
 
-def _weights(name: str) -> str:
-    if name == DEFAULT:
-        return "bundled: CIFAR-10"
-    return f"fetched: {name}" if name in CATALOGUE else name
+def _weights(name: str, session: Session) -> Option:
+    words = "bundled: CIFAR-10" if name == DEFAULT else f"fetched: {name}" if name in CATALOGUE else name
+    return Option(value=name, words=words, limits=limits_of(name, session))
 
 
 def _model(name: str) -> Option:
@@ -105,16 +117,9 @@ class Picture(BaseModel):
     width: int
 
 
-@router.post(
-    "/images",
-    openapi_extra={
-        "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-    },
-)
+@router.post("/images", openapi_extra=BINARY)
 async def upload(request: Request, session: SessionDep) -> Picture:
     """Store an image, sent as the raw body, and return its id and size."""
-    from starlette.concurrency import run_in_threadpool
-
     name = await run_in_threadpool(session.add_image, await request.body())
     return _picture(name, session)
 
@@ -165,6 +170,31 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
 def estimate(asked: Annotated[Seen, Query()], session: SessionDep) -> Estimate:
     """Return how long a forward pass of the model is expected to take."""
     return estimate_of(asked, session)
+
+
+@router.post("/weights", openapi_extra=BINARY)
+async def add_weights(
+    request: Request,
+    session: SessionDep,
+    name: Annotated[str, Query(pattern=r"^[\w.+() -]{1,80}\.safetensors$")],
+) -> Option:
+    """Add a model to the list: a safetensors file, sent as the raw body."""
+    length = request.headers.get("content-length", "0")
+    require(
+        length.isdecimal() and int(length) <= MAX_WEIGHTS,
+        f"{name} is above {MAX_WEIGHTS // 2**20:,} MiB; start the studio with --weights FILE instead",
+    )
+    path = await session.uploads.receive(request.stream())
+    return _weights(await run_in_threadpool(session.add_weights, path, name), session)
+
+
+@router.get("/config/loaded")
+def loaded_config(asked: Annotated[Seen, Query()], session: SessionDep) -> dict[str, Any]:
+    """Return the config of the loaded model at the input size, in the same format."""
+    from vitrail.codec import to_plain
+
+    image = session.seen_size(asked.weights, default_size(asked, session))
+    return to_plain(session.config(asked.weights).but(image=image))
 
 
 @router.get("/config")

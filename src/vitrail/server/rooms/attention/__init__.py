@@ -12,11 +12,11 @@ from vitrail.geometry import position_id
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, Seen, number
 from vitrail.server.default_size import default_size
-from vitrail.server.guess import Guess, guess_of
+from vitrail.server.guess import Guess, predict
 from vitrail.server.jobs import each
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.attention.attention_facts import LayerHeads, MapFacts, RowFacts, TokenFacts, places_of
-from vitrail.server.session import DEFAULT, Session, SessionDep
+from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
     from vitrail.look.record import Recording
@@ -27,8 +27,6 @@ __all__ = ["Question", "router", "warm"]
 
 router = APIRouter()
 
-FINE = 16
-"""Default patches per side for a model with a coarse grid: few enough to send all rows at once."""
 SHOWN_SIDE = 384
 
 
@@ -52,7 +50,6 @@ class Answer(BaseModel):
     why_not_rolled: str
     guesses: list[Guess]
     """Predictions at the training size and at the current size; empty for a model without a head."""
-    bundled: bool
 
 
 @router.get("/attention")
@@ -60,14 +57,13 @@ def attention(asked: Annotated[Seen, Query()], session: SessionDep) -> Answer:
     """Return distances and entropies of every head, and the predictions."""
     side = _side(asked, session)
     heads = _heads(asked, session)
-    guesses = [_guess(asked.image, asked.weights, size, session) for size in ((0, side) if side else (0,))]
+    guesses = [predict(asked, session, size) for size in ((0, side) if side else (0,))]
     return Answer(
         seen=session.seen_size(asked.weights, side),
         trained=session.config(asked.weights).image,
         layers=heads.layers,
         why_not_rolled=heads.why_not_rolled,
         guesses=[guess for guess in guesses if guess],
-        bundled=asked.weights == DEFAULT,
     )
 
 
@@ -138,22 +134,13 @@ def tokens(asked: Annotated[Layered, Query()], session: SessionDep) -> Frame:
 
 def warm(session: Session) -> None:
     """Compute what the room shows first, before the page asks for it."""
-    attention(Seen(), session)
-    tokens(Layered(), session)
-
-
-def _guess(image: str, weights: str, seen: int, session: Session) -> Guess | None:
-    """Return the prediction at one input size, or None for a model without a head."""
-    config = session.config(weights)
-    if not config.classes:
-        return None
-
-    subject, recording = session.recording(image, weights, seen)
-    return guess_of(recording.output[0], session.checkpoint(weights).labels, subject.image.shape[2:])
+    first = session.weights[0]
+    attention(Seen(weights=first), session)
+    tokens(Layered(weights=first), session)
 
 
 def _side(asked: Seen, session: Session) -> int:
-    return default_size(asked, session, fine=FINE)
+    return default_size(asked, session)
 
 
 def _key(asked: Seen, session: Session) -> tuple[Any, ...]:

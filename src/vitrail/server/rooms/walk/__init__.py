@@ -11,6 +11,8 @@ from vitrail.errors import require
 from vitrail.geometry import position_id
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, number
+from vitrail.server.default_size import default_size
+from vitrail.server.guess import predict
 from vitrail.server.rooms.walk.walk_facts import Facts, block_of, pixels_of, prediction_of, rounded, shapes_of
 from vitrail.server.session import Session, SessionDep
 
@@ -41,7 +43,8 @@ def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
     """Return facts and formulas of one token at every step, and all tokens as bytes around 127.5."""
     from vitrail.look.walk import walk_through
 
-    subject, recording = session.recording(asked.image, asked.weights, asked.seen)
+    side = default_size(asked, session)
+    subject, recording = session.recording(asked.image, asked.weights, side)
 
     def compute() -> Walk:
         depth = getattr(subject.model.config, "depth", 0)
@@ -51,7 +54,7 @@ def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
         )
         return walk_through(subject.model, subject.image, block=asked.block, recording=recording)
 
-    size = session.seen_size(asked.weights, asked.seen)
+    size = session.seen_size(asked.weights, side)
     walked = session.once(("walk", asked.image, asked.weights, size, asked.block), compute)
     return _frame(asked, subject, walked, session)
 
@@ -87,6 +90,9 @@ def _frame(asked: Question, subject: Subject, walked: Walk, session: Session) ->
         cell=cell,
         place=(row, column),
         key=key,
+        block_index=asked.block,
+        head=asked.head,
+        unit=asked.unit,
         query_name=_name(token, names, grid.width),
         key_name=_name(key, names, grid.width),
         **pixels_of(subject, walked, at),
@@ -94,7 +100,8 @@ def _frame(asked: Question, subject: Subject, walked: Walk, session: Session) ->
         depth=[rounded(stop[token]) for stop in walked.tokens],
         lengths=[round(stop[token].norm().item(), 4) for stop in walked.tokens],
         pooled=rounded(walked.pooled),
-        prediction=prediction_of(walked, checkpoint.labels),
+        prediction=prediction_of(walked, checkpoint),
+        verdict=predict(asked, session),
         formulas=formulas,
     )
     arrays = {

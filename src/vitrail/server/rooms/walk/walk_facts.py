@@ -14,6 +14,7 @@ from vitrail.server.plans import Pair
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitrail.checkpoint.checkpoint import Checkpoint
     from vitrail.look.subject import Subject
     from vitrail.look.walk import Step, Walk
     from vitrail.server.rooms.walk.walk_formulas import Followed
@@ -90,6 +91,9 @@ class Facts(BaseModel):
     place: Pair
     """The cell's row and column."""
     key: int
+    block_index: int
+    head: int
+    unit: int
     query_name: str
     key_name: str
     colours: list[list[list[int]]]
@@ -108,6 +112,8 @@ class Facts(BaseModel):
     lengths: Vector
     pooled: Vector
     prediction: Prediction | None
+    verdict: Guess | None
+    """The prediction at the training size."""
     formulas: dict[str, Formula]
 
 
@@ -172,14 +178,14 @@ def block_of(walked: Walk, token: int, step: Step) -> Block:
     )
 
 
-def prediction_of(walked: Walk, labels: tuple[str, ...]) -> Prediction | None:
+def prediction_of(walked: Walk, checkpoint: Checkpoint) -> Prediction | None:
     """Return logits, probabilities, and the prediction after every block; None for a model without a head."""
     if walked.head is None:
         return None
     from vitrail.checkpoint.classify import class_name  # needs torch, which the studio loads on demand
 
-    first = int(walked.logits.argmax())
-    guess = guess_of(walked.logits, labels, walked.pixels.shape[1:])
+    first, labels = int(walked.logits.argmax()), checkpoint.labels
+    guess = guess_of(walked.logits, labels, walked.pixels.shape[1:], checkpoint.config)
     after_block = walked.lens.softmax(dim=1)
     best = after_block.argmax(dim=1).tolist()
     return Prediction(
