@@ -23,7 +23,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 def settled(page: Page) -> None:
     """Nothing is being asked any more, and what came has been painted."""
     page.wait_for_load_state("networkidle")
-    expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=60_000)
+    expect(page.locator("html")).to_have_attribute("data-idle", "", timeout=60_000)
     page.wait_for_timeout(400)
 
 

@@ -183,7 +183,7 @@ def test_the_command_lists_and_fetches(wheel: Path, known: Path, capsys: pytest.
 
 def test_the_studio_offers_what_is_fetched_and_says_how_to_get_more(wheel: Path, known: Path):
     pytest.importorskip("fastapi")
-    from vitrail.server.rooms.shared import controls
+    from vitrail.server.rooms.shared import describe_controls
     from vitrail.server.session import Session
 
     before = Session()
@@ -193,5 +193,5 @@ def test_the_studio_offers_what_is_fetched_and_says_how_to_get_more(wheel: Path,
     after = Session()
     assert after.weights == ["default", NAME]
     assert after.more == ""
-    assert controls(after).options["weights"][1].words == f"fetched: {NAME}"
+    assert describe_controls(after).options["weights"][1].words == f"fetched: {NAME}"
     assert after.subject("cat", NAME, seen=56).model is not None

@@ -1,11 +1,13 @@
 """Look inside a model: attention, rollout, head statistics, token colours, filters and positions, as tensors."""
 
-from vitrail.look.capture import AttentionMap, Maps, capture
+from vitrail.look.attention_map import AttentionMap
+from vitrail.look.capture import Maps, capture
 from vitrail.look.cells import Cells, cells_of
 from vitrail.look.filters import Filters, filter_responses, projection_filters
 from vitrail.look.heads import attention_distance, head_entropy
 from vitrail.look.pca import TokenColours, pca_colours
 from vitrail.look.positions import PositionSimilarity, position_similarity
+from vitrail.look.record import Recording, record
 from vitrail.look.rollout import fuse_heads, rollout
 from vitrail.look.tokens import norm_outliers, token_norms, tokens_after
 
@@ -15,6 +17,7 @@ __all__ = [
     "Filters",
     "Maps",
     "PositionSimilarity",
+    "Recording",
     "TokenColours",
     "attention_distance",
     "capture",
@@ -26,6 +29,7 @@ __all__ = [
     "pca_colours",
     "position_similarity",
     "projection_filters",
+    "record",
     "rollout",
     "token_norms",
     "tokens_after",

@@ -5,16 +5,26 @@ Shapes: B images, h heads, Q queries of which q are patches, N patches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.look.capture import AttentionMap
+from vitrail.look.attention_map import AttentionMap
 from vitrail.look.cells import Spacing
+from vitrail.nn.layout import Layout
 
-__all__ = ["attention_distance", "head_entropy", "uniform_attention"]
+__all__ = [
+    "attention_distance",
+    "head_entropy",
+    "mean_over_queries",
+    "patch_distances",
+    "patch_queries",
+    "row_distance",
+    "row_entropy",
+    "uniform_attention",
+]
 
 
 def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tensor:
@@ -32,15 +42,34 @@ def attention_distance(attention: AttentionMap, step: Spacing = (1, 1)) -> Tenso
     >>> attention_distance(maps[0]).shape
     torch.Size([1, 4])
     """
-    layout = attention.layout
-    is_patch = attention.queries >= layout.prefix
-    queries = attention.queries[is_patch] - layout.prefix
-    weights = F.normalize(attention.patches[:, :, is_patch], p=1, dim=-1)  # (B, h, q, N)
-    centres = layout.centres(weights.device).to(weights.dtype) * weights.new_tensor(tuple(step))
+    distances = patch_distances(attention.layout, attention.weights, step)
+    return mean_over_queries(row_distance(attention, distances), patch_queries(attention), attention.layout)
+
+
+def patch_distances(layout: Layout, like: Tensor, step: Spacing = (1, 1)) -> Tensor:
+    """Return (B or 1, N, N): the distances between the centres of patches, with the dtype and device of `like`."""
+    centres = layout.centres(like.device).to(like.dtype) * like.new_tensor(tuple(step))
     if centres.ndim == 2:
         centres = centres[None]
-    distances = torch.cdist(centres[:, queries], centres, compute_mode="donot_use_mm_for_euclid_dist")  # (B or 1, q, N)
-    return _mean((weights * distances[:, None]).sum(dim=-1), replace(attention, queries=attention.queries[is_patch]))
+    return torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def row_distance(attention: AttentionMap, distances: Tensor) -> Tensor:
+    """Return (B, h, q): the mean distance of every query that is a patch, given `patch_distances`."""
+    weights, places = attention.patches, patch_queries(attention) - attention.layout.prefix
+    if len(places) < len(attention.queries):
+        weights = weights[:, :, attention.queries >= attention.layout.prefix]
+    if bool((places.diff() == 1).all()):  # a view instead of a copy
+        distances = distances[:, places[0] : places[-1] + 1] if len(places) else distances[:, :0]
+    else:
+        distances = distances[:, places]
+    total = weights.sum(dim=-1).clamp_min(1e-12)  # a row whose weights are all on the prefix has distance 0
+    return torch.einsum("bhqn,bqn->bhq", weights, distances) / total
+
+
+def patch_queries(attention: AttentionMap) -> Tensor:
+    """Return the queries that are patches, (q,)."""
+    return attention.queries[attention.queries >= attention.layout.prefix]
 
 
 def head_entropy(attention: AttentionMap) -> Tensor:
@@ -55,19 +84,29 @@ def head_entropy(attention: AttentionMap) -> Tensor:
     >>> head_entropy(maps[0]).shape
     torch.Size([1, 4])
     """
-    weights = attention.weights
-    return _mean(-torch.special.xlogy(weights, weights).sum(dim=-1) / torch.log(weights.new_tensor(2.0)), attention)
+    return mean_over_queries(row_entropy(attention), attention.queries, attention.layout)
+
+
+def row_entropy(attention: AttentionMap) -> Tensor:
+    """Return (B, h, Q): the entropy of every row, in bits."""
+    weights, scores = attention.weights, attention.scores
+    if scores is None:
+        nats = -torch.special.xlogy(weights, weights).sum(dim=-1)
+    else:  # log p = score − log Σ exp, and a row's largest weight gives the latter: no logarithm for every weight
+        log_sum = scores.amax(dim=-1) - weights.amax(dim=-1).log()
+        nats = log_sum - torch.einsum("bhqt,bhqt->bhq", weights, scores)
+    return nats / math.log(2)
 
 
 def uniform_attention(attention: AttentionMap) -> AttentionMap:
     """Return the map of one uniform head: all keys that a query attends to get equal weight."""
     reach = (attention.weights[:, :1] > 0).to(attention.weights)
-    return replace(attention, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1))
+    return replace(attention, weights=reach / reach.sum(dim=-1, keepdim=True).clamp_min(1), scores=None)
 
 
-def _mean(values: Tensor, attention: AttentionMap) -> Tensor:
+def mean_over_queries(values: Tensor, queries: Tensor, layout: Layout) -> Tensor:
     """(B, h, Q) → (B, h): the mean over queries that are not padding."""
-    if attention.layout.mask is None:
+    if layout.mask is None:
         return values.mean(dim=-1)
-    real = attention.layout.mask[:, None, attention.queries].to(values.dtype)
+    real = layout.mask[:, None, queries].to(values.dtype)
     return (values * real).sum(dim=-1) / real.sum(dim=-1)

@@ -5,16 +5,15 @@ Shapes: B images, h heads, T tokens, of which the last N are patches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import require
-from vitrail.look.capture import AttentionMap
+from vitrail.look.attention_map import AttentionMap
 
 __all__ = ["Fusion", "fuse_heads", "rollout"]
 
@@ -34,20 +33,25 @@ def fuse_heads(attention: AttentionMap, fusion: Fusion = "mean") -> AttentionMap
     torch.Size([1, 1, 65, 65])
     """
     if fusion == "mean":
-        return replace(attention, weights=attention.weights.mean(dim=1, keepdim=True))
+        return replace(attention, weights=attention.weights.mean(dim=1, keepdim=True), scores=None)
     require(fusion in ("max", "min"), f"fusion {fusion!r} is unknown; use mean, max or min")
     reduce = torch.amax if fusion == "max" else torch.amin
-    return replace(attention, weights=reduce(attention.weights, dim=1, keepdim=True))
+    return replace(attention, weights=reduce(attention.weights, dim=1, keepdim=True), scores=None)
 
 
 def rollout(
-    maps: Mapping[int, AttentionMap], *, fusion: Fusion = "mean", residual: float = 0.5, discard: float = 0.0
+    maps: Mapping[int, AttentionMap],
+    *,
+    fusion: Fusion = "mean",
+    residual: float = 0.5,
+    discard: float = 0.0,
+    queries: Sequence[int] | None = None,
 ) -> Tensor:
     """Return (B, T, T): the share of each input token in each output token, if only attention mixed tokens.
 
     In every layer the heads are fused, the lowest share `discard` of each row's patch weights is dropped, the identity
     is mixed in with weight `residual` for the residual connection, and rows are scaled to sum to 1. The results are
-    multiplied in order of the layers.
+    multiplied in order of the layers. With `queries`, only the rows of these output tokens are computed: (B, Q, T).
 
     >>> import torch
     >>> from vitrail import load
@@ -74,16 +78,18 @@ def rollout(
             f"layer {attention.layer} has rows for {attention.queries.shape[0]} of {tokens} tokens; rollout needs all: "
             "capture with queries='all'",
         )
-    rolled = None
-    for attention in layers:
+    chosen = range(tokens) if queries is None else queries
+    rolled = torch.eye(tokens).to(layers[0].weights)[None, list(chosen)]
+    for attention in reversed(layers):
         fused = fuse_heads(attention, fusion).weights[:, 0]
         if discard:
             fused = _without_lowest(fused, discard, attention.layout.prefix)
-        mixed = (1 - residual) * F.normalize(fused, p=1, dim=-1)
-        mixed.diagonal(dim1=1, dim2=2).add_(residual)
-        mixed = F.normalize(mixed, p=1, dim=-1)  # a padding token's row was zero
-        rolled = mixed if rolled is None else mixed @ rolled
-    assert rolled is not None
+        total = fused.sum(dim=-1)
+        own = torch.where(
+            total > 0, torch.full_like(total, residual), 1.0
+        )  # a padding token attends to nothing and stays itself
+        mixed = (1 - own) / total.clamp_min(torch.finfo(total.dtype).tiny)
+        rolled = (rolled * mixed[:, None]) @ fused + rolled * own[:, None]
     return rolled
 
 

@@ -5,6 +5,9 @@ Shapes: B images, C channels, H×W pixels, T tokens of which the last N are patc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +19,7 @@ from vitrail.nn.mobile import MobileViT
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
 
-__all__ = ["norm_outliers", "token_norms", "tokens_after"]
+__all__ = ["block_outputs", "blocks_of", "norm_outliers", "token_norms", "tokens_after"]
 
 OUTLIER_DEVIATIONS = 8.0
 
@@ -34,22 +37,35 @@ def tokens_after(model: ViT | PyramidViT | MobileViT, image: Tensor, layer: int 
     """
     if layer is None:
         return model.features(image)
+    blocks = blocks_of(model, layer)
+    with block_outputs(blocks[layer_index(layer, len(blocks))]) as outputs:
+        model.features(image)
+    return outputs[0]
+
+
+def blocks_of(model: nn.Module, layer: int) -> list[Block]:
+    """Return the blocks that `layer` counts."""
     require(
         not isinstance(model, MobileViT),
         f"layer {layer} of a mobile model has no tokens on one grid; leave layer out to use its last feature map",
     )
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+@contextmanager
+def block_outputs(within: nn.Module) -> Iterator[list[tuple[Tensor, Layout]]]:
+    """Collect the tokens after each block of a module, or after the block that it is, and their layout."""
     outputs: list[tuple[Tensor, Layout]] = []
 
     def observe(_: nn.Module, arguments: tuple, output: Tensor) -> None:
         outputs.append((output, arguments[1]))
 
-    hook = blocks[layer_index(layer, len(blocks))].register_forward_hook(observe)
+    hooks = [module.register_forward_hook(observe) for module in within.modules() if isinstance(module, Block)]
     try:
-        model.features(image)
+        yield outputs
     finally:
-        hook.remove()
-    return outputs[0]
+        for hook in hooks:
+            hook.remove()
 
 
 def token_norms(tokens: Tensor, layout: Layout) -> Tensor:

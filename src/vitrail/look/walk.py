@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from vitrail.charts.notebook import Brief
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.look.record import Recording, record
 from vitrail.look.weights import attention_rows
-from vitrail.nn.attention import Attention, Mix
+from vitrail.nn.attention import Attention, Mix, within
 from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed, cut_patches
@@ -149,8 +150,11 @@ class Walk(Brief):
 
 
 @torch.no_grad()
-def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
-    """Record one image (1, C, H, W) on its way through the model, with the details of one block."""
+def walk_through(model: nn.Module, image: Tensor, *, block: int = 0, recording: Recording | None = None) -> Walk:
+    """Record one image (1, C, H, W) on its way through the model, with the details of one block.
+
+    A `recording` of the model on this image saves the forward pass: only the block runs again.
+    """
     if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
         raise VitrailError(
             f"{type(model).__name__} with {type(getattr(model, 'embedding', model)).__name__} has no single patch "
@@ -159,16 +163,19 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
     at = layer_index(block, len(model.blocks))
     chosen: Any = model.blocks[at]
     attention: Attention = chosen.attention
+    recording = recording or record(model, image)
     inside = [chosen.norm1, attention, chosen.norm2, chosen.mlp.fc2]
-    with _recording([model.embedding, model.prefix, *model.blocks, *inside]) as recorded:
-        logits = model(image)
-    entering, layout, shared = recorded[model.blocks[0]][0]
+    with _recording([model.embedding, model.prefix]) as front:
+        embedded, layout = model.embed(image)
+    entering = embedded if model.embedding_norm is None else model.embedding_norm(embedded)
+    stages, shared = [entering, *(tokens for tokens, _ in recording.blocks)], within(model.position, layout, entering)
+    with _recording(inside) as recorded:
+        chosen(stages[at], layout, shared)
     pixels = fit_pixels(image, model.config.fit(Size(*image.shape[2:])))
     patch, weight = model.embedding.patch, model.embedding.weight.detach()
-    stages = [entering, *(recorded[each][1] for each in model.blocks)]
     q, k, v, bias = _mix_inputs(attention, recorded[attention][0][0], layout, shared)
     between = recorded[chosen.norm2][0][0]
-    pooled = model.vector(image)
+    pooled = model.pooled(*recording.features)
     return Walk(
         pixels=pixels[0],
         patches=cut_patches(pixels, patch, model.embedding.stride)[0].unflatten(1, weight.shape[1:]),
@@ -176,9 +183,9 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
         projection_bias=weight.new_zeros(len(weight))
         if model.embedding.bias is None
         else model.embedding.bias.detach(),
-        projected=recorded[model.embedding][1][0][0],
-        prefixed=recorded[model.prefix][1][0][0],
-        positions=(model.embed(image)[0] - recorded[model.prefix][1][0])[0],
+        projected=front[model.embedding][1][0][0],
+        prefixed=front[model.prefix][1][0][0],
+        positions=(embedded - front[model.prefix][1][0])[0],
         tokens=[stage[0] for stage in stages],
         block=BlockWalk(
             entering=stages[at][0],
@@ -200,7 +207,7 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0) -> Walk:
         pooled=pooled[0] if pooled.ndim == 2 else pooled[0, 0],
         head=None if model.head is None else model.head.weight.detach(),
         head_bias=None if model.head is None or model.head.bias is None else model.head.bias.detach(),
-        logits=logits[0],
+        logits=recording.output[0],
         lens=torch.cat([model.classify(model.pooled(model.normed(stage), layout)) for stage in stages]),
         layout=layout,
     )

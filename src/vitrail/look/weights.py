@@ -7,7 +7,7 @@ of a window.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from vitrail.nn.linear_attention import LinearMix, feature_map
 from vitrail.nn.sparse_attention import SparseMix
 from vitrail.nn.windowed_attention import CutGrid, Padding, WindowedMix
 
-__all__ = ["attention_rows"]
+__all__ = ["attention_chunks", "attention_rows"]
 
 CHUNK_ELEMENTS = 1 << 22
 """Weights computed at a time, which keeps temporary memory near 16 MiB."""
@@ -28,6 +28,10 @@ CHUNK_ELEMENTS = 1 << 22
 Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]
 """Queries (Q,) → their bias and a mask of the keys they attend to, each broadcastable to (B, h, Q, T) or None, and the
 bias of the padding in their windows, (h or 1, Q, m), −∞ for slots without padding; None if padding takes no part."""
+
+
+Chunk = tuple[slice, Tensor, Tensor | None]
+"""Some of the queries, their weights (B, h, Q, T), and the scores before the softmax where every key takes part."""
 
 
 def attention_rows(
@@ -50,6 +54,27 @@ def attention_rows(
     batch, heads, tokens, _ = q.shape
     precise = torch.promote_types(q.dtype, torch.float32)
     rows = torch.empty(batch, heads, len(queries), tokens, dtype=precise, device=q.device)
+    for part, weights, _ in attention_chunks(
+        mix, q, k, bias, layout, queries, padding=padding, chunk_elements=chunk_elements
+    ):
+        rows[:, :, part] = weights
+    return rows
+
+
+def attention_chunks(
+    mix: Mix,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    layout: Layout,
+    queries: Tensor,
+    *,
+    padding: Padding | None = None,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> Iterator[Chunk]:
+    """Yield `attention_rows` a few queries at a time, for what needs no whole map in memory."""
+    batch, heads, tokens, _ = q.shape
+    precise = torch.promote_types(q.dtype, torch.float32)
     step = max(1, chunk_elements // (batch * heads * tokens))
     with torch.autocast(q.device.type, enabled=False):  # autocast would compute the scores in half precision
         q, k = q[:, :, queries].to(precise), k.to(precise)
@@ -59,37 +84,40 @@ def attention_rows(
         one_chunk = _kernel(k, layout) if linear else _softmax(k, _scores(mix, bias, layout), empty)
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            rows[:, :, part] = one_chunk(q[:, :, part], queries[part])
-    if layout.mask is not None:
-        rows.mul_(layout.mask[:, None, queries, None])
-    return rows
+            weights, scores = one_chunk(q[:, :, part], queries[part])
+            if layout.mask is not None:
+                weights.mul_(layout.mask[:, None, queries[part], None])
+            yield part, weights, scores
 
 
-def _kernel(k: Tensor, layout: Layout) -> Callable[[Tensor, Tensor], Tensor]:
+OneChunk = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
+
+def _kernel(k: Tensor, layout: Layout) -> OneChunk:
     keys = feature_map(k)
     if layout.mask is not None:
         keys = keys * layout.mask[:, None, :, None]
 
-    def chunk(q: Tensor, queries: Tensor) -> Tensor:
-        return F.normalize(feature_map(q) @ keys.mT, p=1, dim=-1)
+    def chunk(q: Tensor, queries: Tensor) -> tuple[Tensor, None]:
+        return F.normalize(feature_map(q) @ keys.mT, p=1, dim=-1), None
 
     return chunk
 
 
-def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    def chunk(q: Tensor, queries: Tensor) -> Tensor:
+def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> OneChunk:
+    def chunk(q: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
         bias, allowed, of_padding = scores_of(queries)
         q = q * (1 / math.sqrt(q.shape[-1]))
         scores = q @ k.mT
         if bias is not None:
             scores += bias
         if allowed is None:
-            return scores.softmax(dim=-1)
+            return scores.softmax(dim=-1), scores
         if empty is not None and of_padding is not None:
             scores = scores.masked_fill_(~allowed, -math.inf)
-            return torch.cat([scores, q @ empty.mT + of_padding], dim=-1).softmax(dim=-1)[..., : k.shape[2]]
+            return torch.cat([scores, q @ empty.mT + of_padding], dim=-1).softmax(dim=-1)[..., : k.shape[2]], None
         # a padding token attends to nothing: its row becomes zeros, not NaN
-        return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0)
+        return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0), None
 
     return chunk
 

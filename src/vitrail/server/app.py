@@ -15,6 +15,7 @@ from vitrail.errors import require
 from vitrail.server import commands
 from vitrail.server.errors import RESPONSES, install
 from vitrail.server.guard import Guard
+from vitrail.server.jobs import HangUps
 from vitrail.server.rooms import ROOMS, shared
 from vitrail.server.session import Session
 
@@ -35,6 +36,7 @@ def create_app(session: Session, *, hosts: frozenset[str], token: str | None = N
     one is given; a notebook may show it in a frame if it is `framed`."""
     app = create_api()
     app.state.session = session
+    app.add_middleware(HangUps)
     app.add_middleware(Guard, hosts=hosts, token=token, framed=framed)  # type: ignore[arg-type]
     _serve(app, read_page())
     return app

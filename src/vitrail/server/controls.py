@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.fields import FieldInfo
 
 from vitrail.plan.hardware import CARDS
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision
@@ -193,11 +194,11 @@ class Control(BaseModel):
 
 def controls_of(question: type[BaseModel]) -> dict[str, Control]:
     """Return the fields of a question as controls, in order."""
-    return {name: _control(name, question) for name in question.model_fields}
+    schema = question.model_json_schema()["properties"]  # once: pydantic takes milliseconds for it
+    return {name: _control(field, schema[name]) for name, field in question.model_fields.items()}
 
 
-def _control(name: str, question: type[BaseModel]) -> Control:
-    field, schema = question.model_fields[name], question.model_json_schema()["properties"][name]
+def _control(field: FieldInfo, schema: dict[str, Any]) -> Control:
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     common = {"label": field.title, "help": field.description, "default": field.default}

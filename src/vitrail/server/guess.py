@@ -39,16 +39,9 @@ def predict(asked: Loaded, session: Session, seen: int = 0) -> Guess | None:
     """Return the prediction at one input size, 0 being the training size; None for a model without a head."""
     if not session.config(asked.weights).classes:
         return None
-
-    def compute() -> Guess:
-        import torch
-
-        subject, checkpoint = session.subject(asked.image, asked.weights, seen), session.checkpoint(asked.weights)
-        with torch.inference_mode():
-            logits = subject.model(subject.image)[0]
-        return guess_of(logits, checkpoint.labels, subject.image.shape[2:], checkpoint.config)
-
-    return session.once(("guess", asked.image, asked.weights, session.seen_size(asked.weights, seen)), compute)
+    subject, recording = session.recording(asked.image, asked.weights, seen)
+    checkpoint = session.checkpoint(asked.weights)
+    return guess_of(recording.output[0], checkpoint.labels, subject.image.shape[2:], checkpoint.config)
 
 
 def guess_of(logits: Tensor, labels: tuple[str, ...], image: Pair, trained: Config) -> Guess:

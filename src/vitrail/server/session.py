@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 
@@ -23,46 +20,37 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels, decode
 from vitrail.presets import PRESETS, preset
-from vitrail.server.errors import BusyError
+from vitrail.server.cache import Cache
+from vitrail.server.jobs import Worker, proceed
 from vitrail.server.pictures import PICTURES
 from vitrail.server.uploads import Uploads
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
+    from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
 
-__all__ = ["DEFAULT", "Session", "SessionDep"]
+__all__ = ["DEFAULT", "Pass", "Session", "SessionDep"]
 
 DEFAULT = "default"
 """The name of the first bundled image, and of the bundled model."""
 MAX_PIXELS = 2**25
 CACHED_IMAGES = 8
 CACHED_RESULTS = 24
+CACHED_BYTES = 2 << 30
+"""Models, recorded passes and mean attention maps together. A pass of dinov2-S/14 at 448 px is about 60 MB, its mean
+maps 50 MB and the model 90 MB; the maps of all heads, 300 MB, are never kept."""
 SECONDS = 20.0
 MAX_TOKENS = 2048
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 
-class Cache(Generic[V]):
-    """A thread-safe cache that evicts the least recently used value."""
+class Pass(NamedTuple):
+    """How long one forward pass took."""
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity, self._values, self._lock = capacity, OrderedDict[Hashable, V](), threading.Lock()
-
-    def get(self, key: Hashable) -> V | None:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
-
-    def put(self, key: Hashable, value: V) -> None:
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._capacity:
-                self._values.popitem(last=False)
+    size: Size
+    seconds: float
 
 
 class Session:
@@ -82,8 +70,10 @@ class Session:
         self._configs: dict[str, Config] = {}
         self.uploads = Uploads()
         self._images = Cache[Pixels](CACHED_IMAGES)
-        self._results = Cache[Any](CACHED_RESULTS)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="studio-model")
+        self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
+        self._worker = Worker()
+        self._passes: dict[str, Pass] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,18 +174,41 @@ class Session:
 
         The key must contain everything that the result depends on, including image id and weights name.
         """
+
+        def store() -> T:
+            result = self._results.get(key)  # it may have come while this job waited
+            if result is None:
+                result = compute()
+                self._results.put(key, result)
+            return result
+
         result = self._results.get(key)
-        if result is None:
-            future: Future[T] = self._worker.submit(compute)
-            try:
-                result = future.result(timeout=SECONDS)
-            except FutureTimeoutError:
-                future.cancel()
-                raise BusyError(
-                    f"this takes more than {SECONDS:.0f} seconds on this machine; use a smaller image or model"
-                ) from None
-            self._results.put(key, result)
-        return result
+        return self._worker.run(key, store, SECONDS) if result is None else result
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return a value that stays for the session; it is made on first use, without waiting for the worker."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def recording(self, image: str, weights: str = DEFAULT, seen: int = 0) -> tuple[Subject, Recording]:
+        """Return the one forward pass of a model on an image at a size, which all views of all rooms share."""
+        size = self.seen_size(weights, seen)
+
+        def compute() -> tuple[Subject, Recording]:
+            from vitrail.look.record import record
+
+            subject = self.subject(image, weights, seen)
+            start = time.perf_counter()
+            recording = record(subject.model, subject.image)
+            self._passes[weights] = Pass(size, time.perf_counter() - start)
+            return subject, recording
+
+        return self.once(("pass", image, weights, size), compute)
+
+    def last_pass(self, weights: str) -> Pass | None:
+        """Return the size and time of the last forward pass of a model."""
+        return self._passes.get(weights)
 
     def subject(self, image: str, weights: str = DEFAULT, seen: int = 0) -> Subject:
         """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
@@ -206,6 +219,7 @@ class Session:
 
         from vitrail.checkpoint.surgery.adapt import adapt
         from vitrail.look.subject import subject_of
+        from vitrail.nn.block import Block
 
         checkpoint = self.checkpoint(weights)
         size = self.seen_size(weights, seen)
@@ -215,6 +229,9 @@ class Session:
             if size != checkpoint.config.image:
                 checkpoint = adapt(checkpoint, {"image": str(size)})[0]
             model = checkpoint.model(dtype=torch.float32)
+            for block in model.modules():
+                if isinstance(block, Block):
+                    block.register_forward_pre_hook(lambda *_: proceed())
             self._results.put(key, model)
         preprocessing = replace(checkpoint.preprocessing, image=size)
         with torch.inference_mode():
@@ -233,7 +250,7 @@ class Session:
         return Size(*(count * side for count, side in zip(counts, config.unit, strict=True)))
 
     def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._worker.close()
         self.uploads.close()
 
 

@@ -32,6 +32,12 @@ def test_every_room_takes_only_controls_that_are_described():
     assert set(said["config"]) <= set(said["controls"])
 
 
+def test_the_controls_are_described_once_in_a_session(monkeypatch):
+    first = client().get("/api/controls")
+    monkeypatch.setattr("vitrail.server.rooms.shared.controls_of", None)  # would raise if it were called again
+    assert client().get("/api/controls").content == first.content
+
+
 def test_a_number_has_a_range_that_holds_its_default_and_everything_has_help():
     for name, control in controls()["controls"].items():
         assert control["label"], name

@@ -20,17 +20,19 @@ function server() {
   const seen: unknown[] = [];
   const errors: string[] = [];
   const busy: boolean[] = [];
+  const late: boolean[] = [];
   const asker = new Asker<unknown>(
     {
       read: (r) => r.json(),
       answered: (value) => seen.push(value),
       failed: (line) => errors.push(line),
       busy: (now) => busy.push(now),
+      late: (now) => late.push(now),
     },
     50,
     fetcher,
   );
-  return { out, seen, errors, busy, asker };
+  return { out, seen, errors, busy, late, asker };
 }
 const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
 
@@ -89,6 +91,23 @@ describe('Asker', () => {
     out[1].answer(2);
     await settled();
     expect(busy).toEqual([true, false]);
+  });
+
+  test('is late from a slow request until an answer, also that of the newer request', async () => {
+    const { out, late, asker } = server();
+    asker.ask('fast');
+    out[0].answer(1);
+    await settled();
+    expect(late).toEqual([false]);
+    asker.ask('slow');
+    await vi.waitFor(() => expect(late).toEqual([false, true]));
+    asker.ask('newer');
+    await settled();
+    expect(out[1].aborted).toBe(true);
+    expect(late).toEqual([false, true]);
+    out[2].answer(2);
+    await settled();
+    expect(late).toEqual([false, true, false]);
   });
 
   test('is silent and not busy once stopped', async () => {

@@ -4,6 +4,7 @@ import type { Failure } from './api';
  *
  * While a request is in flight, only the newest later one waits. A response is shown even if a newer request waits, so
  * that a drag updates the page; but a request that takes longer than `patience` milliseconds is aborted for the newer.
+ * The server stops a computation whose request is aborted. From then until an answer, the view is `late`.
  */
 export class Asker<T> {
   #flight: { control: AbortController; url: string; slow: boolean; timer: ReturnType<typeof setTimeout> } | null = null;
@@ -15,8 +16,9 @@ export class Asker<T> {
       answered: (value: T, url: string) => void;
       failed: (line: string) => void;
       busy?: (busy: boolean) => void;
+      late?: (late: boolean) => void;
     },
-    private readonly patience = 400,
+    private readonly patience = 300,
     private readonly fetcher: typeof fetch = (...given) => fetch(...given),
   ) {}
 
@@ -56,6 +58,7 @@ export class Asker<T> {
     }
     clearTimeout(flight.timer);
     this.#flight = null;
+    if (!control.signal.aborted || this.#waiting === null) this.hooks.late?.(false);
     const next = this.#waiting;
     this.#waiting = null;
     if (next !== null) void this.#send(next);
@@ -65,6 +68,7 @@ export class Asker<T> {
   #slow(): void {
     if (!this.#flight) return;
     this.#flight.slow = true;
+    this.hooks.late?.(true);
     if (this.#waiting !== null) this.#flight.control.abort();
   }
 }

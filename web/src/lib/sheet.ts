@@ -1,6 +1,6 @@
 /** A panel as one SVG that needs no stylesheet: texts, boxes, drawings and pictures where they are seen. */
 const NS = 'http://www.w3.org/2000/svg';
-const SKIPPED = '.menu, summary, .hidden, input[type="range"], input[type="radio"], input[type="checkbox"], option';
+const SKIPPED = '.menu, summary, .hidden, .explain, [popover], input[type="range"], input[type="radio"], input[type="checkbox"], option';
 const STYLES = ['stroke-width', 'stroke-dasharray', 'stroke-linejoin', 'stroke-linecap', 'opacity', 'fill-opacity',
   'stroke-opacity', 'font-size', 'font-family', 'font-weight', 'font-style', 'text-anchor', 'dominant-baseline', 'paint-order'] as const; // prettier-ignore
 const SPARE = /^(class|style|role|tabindex|aria-.*|data-.*)$/;

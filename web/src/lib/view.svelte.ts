@@ -4,12 +4,14 @@ import type { Answer, Facts, FramePath, JsonPath } from './api';
 import { Asker } from './ask';
 import { readFrame, type Frame } from './frame';
 import { studio } from './state.svelte';
+import { waiting } from './waiting.svelte';
 import type { Values } from './address';
 
 export class View<T> {
   now = $state.raw<T | null>(null);
   pinned = $state.raw<T | null>(null);
   error = $state('');
+  /** Whether an answer is late, so that what is shown belongs to an older question. */
   busy = $state(false);
 }
 
@@ -59,9 +61,12 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
       found.error = '';
     },
     failed: (line) => (found.error = line),
-    busy: (busy) => {
-      found.busy = busy;
-      count(busy ? 1 : -1);
+    busy: (busy) => count(busy ? 1 : -1),
+    late: (late) => {
+      if (late === found.busy) return;
+      found.busy = late;
+      if (late) waiting.begin();
+      else waiting.end();
     },
   });
   const pinned = new Asker<T>({

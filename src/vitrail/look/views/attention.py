@@ -14,7 +14,8 @@ from torch import Tensor
 from vitrail.charts.sheet import Sheet
 from vitrail.errors import require
 from vitrail.geometry import Size, position_id
-from vitrail.look.capture import AttentionMap, capture
+from vitrail.look.attention_map import AttentionMap
+from vitrail.look.capture import capture
 from vitrail.look.draw import draw_distance, draw_focus, draw_heads
 from vitrail.look.heads import attention_distance, head_entropy, uniform_attention
 from vitrail.look.rollout import fuse_heads, rollout

@@ -15,6 +15,7 @@ from vitrail.geometry import Size
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.server.default_size import default_size
+from vitrail.server.estimate import Estimate, estimate_of
 from vitrail.server.guard import MAX_BODY
 from vitrail.server.limits import Limit, limits_of
 from vitrail.server.pictures import ABOUT, PICTURES
@@ -22,7 +23,7 @@ from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.session import DEFAULT, Session, SessionDep, png
 from vitrail.server.uploads import MAX_WEIGHTS
 
-__all__ = ["router"]
+__all__ = ["describe_controls", "router"]
 
 router = APIRouter()
 
@@ -58,9 +59,15 @@ class Controls(BaseModel):
     """The largest file of weights that may be uploaded."""
 
 
-@router.get("/controls")
-def controls(session: SessionDep) -> Controls:
+@router.get("/controls", response_model=Controls)
+def controls(session: SessionDep) -> Response:
     """Return every control with its range, unit and help, and the names of each room's controls."""
+    key = ("controls", *session.weights)
+    data = session.kept(key, lambda: describe_controls(session).model_dump_json().encode())
+    return Response(data, media_type="application/json")
+
+
+def describe_controls(session: Session) -> Controls:
     from vitrail.server.rooms import ROOMS
 
     by_room = {name: controls_of(room.Question) for name, room in ROOMS.items()}
@@ -179,6 +186,12 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
     """Return the image as a PNG whose longer side is at most `side` pixels."""
     cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
     return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
+
+
+@router.get("/estimate")
+def estimate(asked: Annotated[Seen, Query()], session: SessionDep) -> Estimate:
+    """Return how long a forward pass of the model is expected to take."""
+    return estimate_of(asked, session)
 
 
 @router.post("/weights", openapi_extra=BINARY)

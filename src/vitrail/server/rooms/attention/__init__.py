@@ -8,18 +8,20 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from vitrail.geometry import Size, position_id
+from vitrail.geometry import position_id
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, Seen, number
 from vitrail.server.default_size import default_size
 from vitrail.server.guess import Guess, predict
+from vitrail.server.jobs import each
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.attention.attention_facts import LayerHeads, MapFacts, RowFacts, TokenFacts, places_of
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
+    from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
-    from vitrail.server.rooms.attention.attention_frames import Captured, RolledRows, Rows
+    from vitrail.server.rooms.attention.attention_frames import Heads, Rows
 
 __all__ = ["Question", "router", "warm"]
 
@@ -54,13 +56,13 @@ class Answer(BaseModel):
 def attention(asked: Annotated[Seen, Query()], session: SessionDep) -> Answer:
     """Return distances and entropies of every head, and the predictions."""
     side = _side(asked, session)
-    captured = _captured(asked, session)
+    heads = _heads(asked, session)
     guesses = [predict(asked, session, size) for size in ((0, side) if side else (0,))]
     return Answer(
         seen=session.seen_size(asked.weights, side),
         trained=session.config(asked.weights).image,
-        layers=captured.layers,
-        why_not_rolled=captured.why_not_rolled,
+        layers=heads.layers,
+        why_not_rolled=heads.why_not_rolled,
         guesses=[guess for guess in guesses if guess],
     )
 
@@ -71,43 +73,63 @@ def maps(asked: Annotated[Seen, Query()], session: SessionDep) -> Frame:
 
     `exact0` … are float32, four bytes each: a row's largest weight on a patch, then its weights on the prefix.
     """
-    captured = _captured(asked, session)
-    layers = captured.rows or []
-    arrays = {"photo": _photo(asked, session), **_arrays(layers, captured.rolled if layers else None)}
-    grids = [layer.grid for layer in captured.layers]
+    from vitrail.look.views.words import prefix_names
+    from vitrail.server.rooms.attention.attention_frames import all_rows, fits_in_one_frame
+
+    subject, recording = _recording(asked, session)
+    arrays, whole = {"photo": _photo(asked, session)}, fits_in_one_frame(recording.attention)
+    if whole:
+        key = ("attention rows", *_key(asked, session))
+        arrays |= _arrays(session.once(key, lambda: all_rows(recording.attention)))
+        arrays |= _rolled_arrays(_heads(asked, session))
+    grids = [inputs.layout.grid for inputs in recording.attention]
+    prefix = prefix_names(subject)
     facts = MapFacts(
-        grids=grids,
-        places={str(grid): places_of(captured.grid, grid) for grid in (Size(*pair) for pair in grids)},
-        prefix=captured.prefix,
-        tokens=len(captured.prefix) + captured.grid.area,
-        default_token=_default_token(captured),
-        whole=bool(layers),
+        grids=[*grids],
+        places={str(grid): places_of(grids[0], grid) for grid in grids},
+        prefix=prefix,
+        tokens=len(prefix) + grids[0].area,
+        default_token=_default_token(recording),
+        whole=whole,
     )
     return frame(facts, arrays)
 
 
-def _default_token(captured: Captured) -> int:
-    grid = captured.grid
-    return 0 if captured.prefix else position_id(grid.height // 2, grid.width // 2, grid, 0)
+def _default_token(recording: Recording) -> int:
+    layout = recording.attention[0].layout
+    grid = layout.grid
+    return 0 if layout.prefix else position_id(grid.height // 2, grid.width // 2, grid, 0)
 
 
 @router.get("/attention/row", response_class=Frame, response_model=Header[RowFacts])
 def row(asked: Annotated[Asking, Query()], session: SessionDep) -> Frame:
     """Return the rows of one token, for a model whose maps are too large to send at once."""
-    from vitrail.server.rooms.attention.attention_frames import capture_row
+    from vitrail.server.rooms.attention.attention_frames import rows_of
 
-    captured = _captured(asked, session)
-    token = _default_token(captured) if asked.token < 0 else asked.token
-    key = ("attention row", token, *_key(asked, session))
-    rows = session.once(key, lambda: capture_row(_subject(asked, session), token))
-    return frame(RowFacts(token=token), _arrays(rows, captured.rolled and captured.rolled.row(token)))
+    _, recording = _recording(asked, session)
+    facts = _row_facts(asked, recording, session)
+    return frame(facts, _arrays(rows_of(recording.attention, facts.token)))
+
+
+@router.get("/attention/rolled", response_class=Frame, response_model=Header[RowFacts])
+def rolled(asked: Annotated[Asking, Query()], session: SessionDep) -> Frame:
+    """Return the rollout into one token; no array if the model's layers have different grids."""
+    _, recording = _recording(asked, session)
+    facts = _row_facts(asked, recording, session)
+    return frame(facts, _rolled_arrays(_heads(asked, session), facts.token))
+
+
+def _row_facts(asked: Asking, recording: Recording, session: Session) -> RowFacts:
+    token = _default_token(recording) if asked.token < 0 else asked.token
+    return RowFacts(subject=" ".join(map(str, _key(asked, session))), token=token)
 
 
 @router.get("/attention/tokens", response_class=Frame, response_model=Header[TokenFacts])
 def tokens(asked: Annotated[Layered, Query()], session: SessionDep) -> Frame:
     """Return the tokens after a layer as colours (`colours`), and their norms (`norms`)."""
-    first, key = _captured(asked, session).grid, ("attention tokens", asked.layer, *_key(asked, session))
-    return frame(*session.once(key, lambda: _tokens(_subject(asked, session), asked.layer, first)))
+    _, recording = _recording(asked, session)
+    key = ("attention tokens", asked.layer, *_key(asked, session))
+    return frame(*session.once(key, lambda: _tokens(recording, asked.layer)))
 
 
 def warm(session: Session) -> None:
@@ -125,24 +147,29 @@ def _key(asked: Seen, session: Session) -> tuple[Any, ...]:
     return asked.image, asked.weights, session.seen_size(asked.weights, _side(asked, session))
 
 
-def _subject(asked: Seen, session: Session) -> Subject:
-    return session.subject(asked.image, asked.weights, _side(asked, session))
+def _recording(asked: Seen, session: Session) -> tuple[Subject, Recording]:
+    return session.recording(asked.image, asked.weights, _side(asked, session))
 
 
-def _captured(asked: Seen, session: Session) -> Captured:
-    from vitrail.server.rooms.attention.attention_frames import capture_all
+def _heads(asked: Seen, session: Session) -> Heads:
+    from vitrail.server.rooms.attention.attention_frames import heads_of
 
-    return session.once(("attention", *_key(asked, session)), lambda: capture_all(_subject(asked, session)))
+    subject, recording = _recording(asked, session)
+    key = ("attention heads", *_key(asked, session))
+    return session.once(key, lambda: heads_of(subject, each(recording.attention)))
 
 
 def _photo(asked: Seen, session: Session) -> np.ndarray:
     """Return the part of the image that the first layer's grid covers, at up to SHOWN_SIDE pixels."""
-    left, right, bottom, top = _captured(asked, session).cells.extent
+    from vitrail.look.views.words import cells_on
+
+    subject, recording = _recording(asked, session)
+    left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
 
     def compute() -> np.ndarray:
         from PIL import Image
 
-        photo = _subject(asked, session).photo
+        photo = subject.photo
         picture = Image.fromarray(photo.pixels)
         across, down = picture.width / photo.seen.width, picture.height / photo.seen.height
         box = (left * across, top * down, right * across, bottom * down)
@@ -153,12 +180,16 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
     return session.once(("attention photo", *_key(asked, session)), compute)
 
 
-def _arrays(layers: list[Rows], rolled: RolledRows | None) -> dict[str, np.ndarray]:
+def _arrays(layers: list[Rows]) -> dict[str, np.ndarray]:
     arrays = {f"heads{index}": rows.bytes for index, rows in enumerate(layers)}
-    arrays |= {f"exact{index}": _bits(rows.exact) for index, rows in enumerate(layers)}
-    if rolled is not None:
-        arrays |= {"rolled": rolled.bytes, "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
-    return arrays
+    return arrays | {f"exact{index}": _bits(rows.exact) for index, rows in enumerate(layers)}
+
+
+def _rolled_arrays(heads: Heads, token: int | None = None) -> dict[str, np.ndarray]:
+    if heads.why_not_rolled:
+        return {}
+    rolled = heads.rolled(token)
+    return {"rolled": rolled.bytes, "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
 
 
 def _bits(exact: np.ndarray) -> np.ndarray:
@@ -166,14 +197,14 @@ def _bits(exact: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
 
 
-def _tokens(subject: Subject, layer: int, first: Size) -> tuple[TokenFacts, dict[str, np.ndarray]]:
-    from vitrail.look import norm_outliers, pca_colours, token_norms, tokens_after
+def _tokens(recording: Recording, layer: int) -> tuple[TokenFacts, dict[str, np.ndarray]]:
+    from vitrail.look import norm_outliers, pca_colours, token_norms
     from vitrail.nn.adaptive import to_dense
 
-    vectors, layout = tokens_after(subject.model, subject.image, None if layer < 0 else layer)
+    vectors, layout = recording.after(None if layer < 0 else layer)
     colours, norms = pca_colours(vectors, layout), token_norms(vectors, layout)
     facts = TokenFacts(
-        places=places_of(first, layout.grid),
+        places=places_of(recording.attention[0].layout.grid, layout.grid),
         shares=colours.shares,
         outliers=int(norm_outliers(norms, layout).sum()),
     )

@@ -61,6 +61,8 @@ class MapFacts(BaseModel):
 
 
 class RowFacts(BaseModel):
+    subject: str
+    """Image, weights and size, so that the page never mixes rows of two images."""
     token: int
 
 

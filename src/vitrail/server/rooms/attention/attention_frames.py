@@ -6,27 +6,27 @@ covers share its row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.look.capture import AttentionMap, capture
-from vitrail.look.cells import Cells
-from vitrail.look.heads import attention_distance, head_entropy, uniform_attention
-from vitrail.look.rollout import fuse_heads, rollout
+from vitrail.look.attention_map import AttentionMap
+from vitrail.look.heads import patch_distances
+from vitrail.look.inputs import AttentionInputs
+from vitrail.look.rollout import rollout
+from vitrail.look.statistics import head_statistics
 from vitrail.look.subject import Subject
-from vitrail.look.views.words import cells_on, prefix_names
+from vitrail.look.views.words import cells_on
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
-from vitrail.parts import Adaptive
 from vitrail.server.rooms.attention.attention_facts import LayerHeads, same_places
 
-__all__ = ["WHOLE_BYTES", "Captured", "RolledRows", "Rows", "capture_all", "capture_row"]
+__all__ = ["WHOLE_BYTES", "Heads", "RolledRows", "Rows", "all_rows", "fits_in_one_frame", "heads_of", "rows_of"]
 
 WHOLE_BYTES = 12 << 20
 """Up to this size all rows of all heads are sent at once, so that hovering needs no request."""
@@ -49,96 +49,84 @@ class RolledRows(Rows):
     contrast: np.ndarray
     """float32 (Q, 2): a row's median share of a patch, drawn dark, and its 99th percentile, drawn bright."""
 
-    def row(self, token: int) -> RolledRows:
-        one = slice(token, token + 1)
-        return RolledRows(bytes=self.bytes[one], exact=self.exact[one], contrast=self.contrast[one])
-
 
 @dataclass(frozen=True, kw_only=True)
-class Captured:
-    """The attention of all layers on one image."""
+class Heads:
+    """What every weight of every layer is needed for: numbers per head, and the mean map of each layer."""
 
     layers: list[LayerHeads]
-    rows: list[Rows] | None
-    """Every row, by layer; None if they exceed WHOLE_BYTES."""
-    grid: Size
-    """The first layer's grid."""
-    prefix: list[str]
-    cells: Cells
-    """The first layer's grid on the image."""
-    rolled: RolledRows | None
-    """(Q, c): attention through all layers."""
-    why_not_rolled: str
+    fused: list[AttentionMap]
+    """The mean over heads, (1, 1, T, T), by layer."""
+    why_not_rolled: str = ""
+
+    def rolled(self, token: int | None = None) -> RolledRows:
+        """Return the rollout into one token, or into all; `token` counts the prefix, then the first layer's cells."""
+        layout = self.fused[0].layout
+        queries = _order(layout).tolist() if token is None else [_token_at(token, layout.grid, layout)]
+        return _with_contrast(_scaled(rollout(dict(enumerate(self.fused)), queries=queries)[0], layout))
 
 
-def capture_all(subject: Subject) -> Captured:
-    """Capture the attention of all layers in one forward pass."""
-    whole = _is_small(subject)
-
-    def keep(attention: AttentionMap) -> tuple[LayerHeads, Rows | None, AttentionMap]:
-        attention = _mean_over_places(attention)
-        step, even = cells_on(subject, attention.layout).step, uniform_attention(attention)
-        distance, entropy = attention_distance(attention, step)[0], head_entropy(attention)[0]
-        layer = LayerHeads(
-            name=attention.name,
-            grid=attention.layout.grid,
-            distance=distance.tolist(),
-            mean_distance=distance.mean().item(),
-            entropy=entropy.tolist(),
-            mean_entropy=entropy.mean().item(),
-            effective_tokens=entropy.exp2().tolist(),
-            even_distance=attention_distance(even, step).item(),
-            even_entropy=head_entropy(even).item(),
+def heads_of(subject: Subject, layers: Iterable[AttentionInputs]) -> Heads:
+    """Compute the statistics of all heads, layer by layer."""
+    distances: dict[Size, Tensor] = {}  # the layers of one grid share them
+    found, fused = [], []
+    for inputs in layers:
+        grid = inputs.layout.grid
+        if grid not in distances:
+            distances[grid] = patch_distances(inputs.layout, inputs.k, cells_on(subject, inputs.layout).step)
+        heads = head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid])
+        fused.append(heads.fused)
+        distance, entropy = heads.distance[0], heads.entropy[0]
+        found.append(
+            LayerHeads(
+                name=inputs.name,
+                grid=grid,
+                distance=distance.tolist(),
+                mean_distance=distance.mean().item(),
+                entropy=entropy.tolist(),
+                mean_entropy=entropy.mean().item(),
+                effective_tokens=entropy.exp2().tolist(),
+                even_distance=heads.even_distance,
+                even_entropy=heads.even_entropy,
+            )
         )
-        return layer, _all_rows(attention.weights[0], attention.layout) if whole else None, fuse_heads(attention)
-
-    with torch.no_grad(), capture(subject.model, keep=keep) as maps:
-        subject.model(subject.image)
-    layers, rows, fused = zip(*maps.values(), strict=True)
+    heads = Heads(layers=found, fused=fused)
     try:
-        rolled, reason = _with_contrast(_all_rows(rollout(dict(enumerate(fused)))[0], fused[0].layout)), ""
+        heads.rolled(0)
     except VitrailError as error:  # the stages of a pyramid have different grids
-        rolled, reason = None, str(error)
-    return Captured(
-        layers=list(layers),
-        rows=list(rows) if whole else None,
-        grid=fused[0].layout.grid,
-        prefix=prefix_names(subject),
-        cells=cells_on(subject, fused[0].layout),
-        rolled=rolled,
-        why_not_rolled=reason,
-    )
+        return replace(heads, why_not_rolled=str(error))
+    return heads
 
 
-def capture_row(subject: Subject, token: int) -> list[Rows]:
+def all_rows(layers: Iterable[AttentionInputs]) -> list[Rows]:
+    """Return every row of every head, (h, Q, c), by layer."""
+    return [
+        _scaled(_mean_over_places(inputs.rows()).weights[0][:, _order(inputs.layout)], inputs.layout)
+        for inputs in layers
+    ]
+
+
+def rows_of(layers: Sequence[AttentionInputs], token: int) -> list[Rows]:
     """Return one token's row, (h, 1, c), in every layer; `token` counts the prefix, then the first layer's cells."""
-    grids: list[Size] = []
-
-    def keep(attention: AttentionMap) -> Rows:
-        grids.append(attention.layout.grid)
-        query = _token_at(token, grids[0], attention.layout)
-        return _scaled(_mean_over_places(attention).weights[0][:, attention.queries == query], attention.layout)
-
-    config = subject.model.config
-    one_grid = isinstance(config, ViTConfig) and not isinstance(config.embedding, Adaptive)
-    with torch.no_grad(), capture(subject.model, queries=[token] if one_grid else "all", keep=keep) as maps:
-        subject.model(subject.image)
-    return list(maps.values())
+    first = layers[0].layout.grid
+    found = [inputs.rows([_token_at(token, first, inputs.layout)]) for inputs in layers]
+    return [_scaled(_mean_over_places(each).weights[0], each.layout) for each in found]
 
 
-def _is_small(subject: Subject) -> bool:
-    config = subject.model.config
-    if not isinstance(config, ViTConfig):
+def fits_in_one_frame(layers: Iterable[AttentionInputs]) -> bool:
+    """Whether every row of every head is at most WHOLE_BYTES; the grids of a pyramid's stages differ, so not there."""
+    layers = list(layers)
+    cells = {inputs.layout.grid.area for inputs in layers}
+    if len(cells) > 1 or layers[0].places is not None:
         return False
-    cells = config.fit(Size(*subject.image.shape[2:])).grid.area
-    return config.depth * config.num_heads * (config.prefix.count + cells) * cells <= WHOLE_BYTES
+    return sum(each.k.shape[1] * (each.layout.prefix + area) * area for each in layers for area in cells) <= WHOLE_BYTES
 
 
 def _mean_over_places(attention: AttentionMap) -> AttentionMap:
     """Average over the pixel positions inside a patch, which attend separately in a mobile model."""
     if attention.places is None:
         return attention
-    return replace(attention, weights=attention.weights.mean(dim=0, keepdim=True))
+    return replace(attention, weights=attention.weights.mean(dim=0, keepdim=True), scores=None)
 
 
 def _patch_of_cell(layout: Layout) -> Tensor:
@@ -159,10 +147,9 @@ def _token_at(token: int, first: Size, layout: Layout) -> int:
     return layout.prefix + int(_patch_of_cell(layout)[cell])
 
 
-def _all_rows(weights: Tensor, layout: Layout) -> Rows:
-    """(…, T, T) → (…, Q, c): the row of a cell is that of the patch that covers it."""
-    order = torch.cat([torch.arange(layout.prefix), layout.prefix + _patch_of_cell(layout)])
-    return _scaled(weights[..., order, :], layout)
+def _order(layout: Layout) -> Tensor:
+    """Return (Q,): the token of each row that is sent, which for a cell is the patch that covers it."""
+    return torch.cat([torch.arange(layout.prefix), layout.prefix + _patch_of_cell(layout)])
 
 
 def _scaled(weights: Tensor, layout: Layout) -> Rows:

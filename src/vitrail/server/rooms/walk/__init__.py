@@ -44,18 +44,18 @@ def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
     from vitrail.look.walk import walk_through
 
     side = default_size(asked, session)
+    subject, recording = session.recording(asked.image, asked.weights, side)
 
-    def compute() -> tuple[Subject, Walk]:
-        subject = session.subject(asked.image, asked.weights, side)
+    def compute() -> Walk:
         depth = getattr(subject.model.config, "depth", 0)
         require(
             asked.block < depth or not depth,
             f"block {asked.block} is not among the model's {depth} blocks; use 0 to {depth - 1}",
         )
-        return subject, walk_through(subject.model, subject.image, block=asked.block)
+        return walk_through(subject.model, subject.image, block=asked.block, recording=recording)
 
     size = session.seen_size(asked.weights, side)
-    subject, walked = session.once(("walk", asked.image, asked.weights, size, asked.block), compute)
+    walked = session.once(("walk", asked.image, asked.weights, size, asked.block), compute)
     return _frame(asked, subject, walked, session)
 
 
