@@ -16,7 +16,7 @@ SIZES = {"desk": (1440, 900), "phone": (390, 844)}
 
 DRIVER = """() => {
   const settle = async () => {
-    for (let calm = 0; calm < 3; ) {
+    for (let calm = 0; calm < 6; ) {
       await new Promise((done) => setTimeout(done, 10));
       calm = document.querySelector('html[data-idle] main:not([data-watching])') ? calm + 1 : 0;
     }

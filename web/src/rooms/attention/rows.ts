@@ -22,6 +22,11 @@ export function rolledRow(frame: Frame<unknown>, token: number): (Row & { contra
   return row && { ...row, contrast: floats(contrast, rolled.shape[0] === 1 ? 0 : token) as Pair };
 }
 
+/** Whether rows are of the same grids as the maps; while a request is pending, they may be of the previous ones. */
+export function fits(frame: Frame<unknown> | null, facts: Facts<'attention/maps'>): boolean {
+  return facts.grids.every(([rows, columns], layer) => frame?.arrays[`heads${layer}`]?.shape.at(-1) === rows * columns);
+}
+
 export const heads = (frame: Frame<unknown>, layer: number): number => frame.arrays[`heads${layer}`]?.shape[0] ?? 0;
 
 function pick(bytes: Plane, exact: Plane, before: number, rows: number, token: number): Row | null {
