@@ -240,7 +240,7 @@ def test_colours_and_lengths_of_tokens_are_the_librarys(ask, session):
         ("/row", {"token": 38}, 400),
         ("/tokens", {"layer": 2}, 400),
         ("", {"image": "nobody"}, 400),
-        ("/maps", {"seen": 513}, 422),
+        ("/maps", {"seen": 2049}, 422),
         ("/row", {"token": -2}, 422),
         ("/maps", {"colour": "red"}, 422),
     ],
