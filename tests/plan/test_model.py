@@ -97,6 +97,7 @@ def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
     assert costs <= modules
     assert modules - costs == {
         "compile",
+        "image",
         "initialise",
         "intermediates",
         "mimetic",

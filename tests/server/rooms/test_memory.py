@@ -20,7 +20,7 @@ WORK = [
     ({}, "--train --precision amp-bf16 --batch 32 --gpu rtx-4090"),
     (
         {"model": "L/16", "batch": 300, "optimizer": "adamw-fused", "checkpointing": True, "card": "a100-40"},
-        "--model L/16 --train --precision amp-bf16 --batch 300 --optimizer adamw-fused --checkpointing --gpu a100-40",
+        "L/16 --train --precision amp-bf16 --batch 300 --optimizer adamw-fused --checkpointing --gpu a100-40",
     ),
     (
         {"train": False, "precision": "fp32", "attention": "eager", "batch": 7, "card": "t4"},
