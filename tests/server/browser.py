@@ -6,6 +6,7 @@ Tests wait for conditions and never for times: a loaded machine is slow, not wro
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import threading
@@ -103,7 +104,7 @@ def page(opener: Page, address: str) -> Iterator[Page]:
 
 def _is_wrong(said: ConsoleMessage) -> bool:
     """Errors and warnings; but that an upload was refused is the browser's own remark, and the page tells it."""
-    refused = said.location["url"].endswith("/api/images") and "400 (Bad Request)" in said.text
+    refused = re.search(r"/api/(images$|weights\?)", said.location["url"]) and "400 (Bad Request)" in said.text
     return said.type in ("error", "warning") and not refused
 
 

@@ -73,7 +73,7 @@ async def _write(path: Path, chunks: AsyncIterator[bytes]) -> None:
             require(size <= MAX_WEIGHTS, f"the file is above {MAX_WEIGHTS // 2**20:,} MiB; {INSTEAD}")
             start = (start + chunk)[:START] if len(start) < START else start
             require(
-                len(start) < START or is_safetensors(start), "the file is not in the safetensors format; convert it"
+                len(start) < START or is_safetensors(start), "the file is not safetensors; use vitrail convert first"
             )
             file.write(chunk)
     require(len(start) == START, f"the file has {size} bytes, too few for safetensors; choose another")
