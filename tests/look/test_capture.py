@@ -10,7 +10,10 @@ from vitrail import parts
 from vitrail.config import MobileConfig, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, position_id
-from vitrail.look import capture, fuse_heads
+from vitrail.look import attention_distance, capture, fuse_heads, head_entropy, record, rollout, tokens_after
+from vitrail.look import inputs as attention_inputs
+from vitrail.look.heads import patch_distances, uniform_attention
+from vitrail.look.statistics import head_statistics
 from vitrail.look.weights import attention_rows
 from vitrail.nn.attention import Attention, within
 from vitrail.nn.build import build
@@ -491,3 +494,62 @@ def test_a_mix_of_another_kind_is_refused():
     attentions(model)[0].mix = strange  # type: ignore[assignment]
     with pytest.raises(VitrailError, match="Strange is not supported"), capture(model):
         model(images())
+
+
+# ── recordings ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_tokens_and_output_are_those_of_a_plain_pass(kind: str):
+    model = make(**KINDS[kind])
+    with torch.no_grad():
+        output, features = model(images()), model.features(images())[0]
+    recording = record(model, images())
+    torch.testing.assert_close(recording.output, output, rtol=0, atol=0)
+    torch.testing.assert_close(recording.after()[0], features, rtol=0, atol=0)
+    torch.testing.assert_close(recording.after(0)[0], tokens_after(model, images(), 0)[0], rtol=0, atol=0)
+    with torch.no_grad(), capture(model) as maps:
+        model(images())
+    for layer, inputs in enumerate(recording.attention):
+        torch.testing.assert_close(inputs.rows().weights, maps[layer].weights, rtol=0, atol=0)
+        torch.testing.assert_close(inputs.rows([3, 1]).weights, maps[layer].weights[:, :, [3, 1]], **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_from_chunks_are_those_of_the_whole_map(kind: str, monkeypatch):
+    monkeypatch.setattr(attention_inputs, "CHUNK_ELEMENTS", 2 * 3 * 36 * 5)  # about five rows of two images
+    recording = record(make(**KINDS[kind]), images())
+    for inputs in recording.attention:
+        whole, step = inputs.rows(), (4.0, 3.0)
+        found = head_statistics(inputs.chunks(), patch_distances(inputs.layout, inputs.k, step))
+        torch.testing.assert_close(found.distance, attention_distance(whole, step), **EXACT)
+        torch.testing.assert_close(found.entropy, head_entropy(whole), **EXACT)
+        torch.testing.assert_close(found.fused.weights, fuse_heads(whole).weights, **EXACT)
+        even = uniform_attention(whole)
+        assert found.even_distance == pytest.approx(attention_distance(even, step)[0].item(), abs=1e-12)
+        assert found.even_entropy == pytest.approx(head_entropy(even)[0].item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("discard", [0.0, 0.6])
+def test_rows_of_a_rollout_are_those_of_the_whole(discard: float):
+    recording = record(make(**KINDS["registers"]), images())
+    maps = {layer: inputs.rows() for layer, inputs in enumerate(recording.attention)}
+    rows = rollout(maps, discard=discard, queries=[7, 0, 20])
+    torch.testing.assert_close(rows, rollout(maps, discard=discard)[:, [7, 0, 20]], **EXACT)
+
+
+def test_nothing_is_left_behind_in_the_model():
+    model = make()
+    record(model, images())
+    assert not any({"mixed", "features"} & set(vars(module)) for module in model.modules())
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_a_recording_inside_a_capture_leaves_the_capture_on():
+    model = make()
+    with torch.no_grad(), capture(model) as maps:
+        record(model, images())
+        assert list(maps) == [0, 1]
+        maps._kept.clear()
+        model(images())
+        assert list(maps) == [0, 1]

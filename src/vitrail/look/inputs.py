@@ -147,8 +147,8 @@ def _observed(
                     layer=layer,
                     name=name,
                     mix=attention.mix,
-                    q=q.detach(),
-                    k=k.detach(),
+                    q=q.detach().contiguous(),  # else views of memory that also holds the values
+                    k=k.detach().contiguous(),
                     bias=None if bias is None else bias.detach(),
                     padding=attention.padding(layout),
                     layout=layout,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,12 +64,7 @@ class Recording(Brief):
 def record(model: ViT | PyramidViT | MobileViT, image: Tensor) -> Recording:
     """Run the model once on (B, C, H, W) and record what its views need."""
     attention: list[AttentionInputs] = []
-
-    def observe(inputs: AttentionInputs) -> None:
-        # queries and keys are views of memory that also holds the values
-        attention.append(replace(inputs, q=inputs.q.contiguous(), k=inputs.k.contiguous()))
-
-    with watching(model, observe), block_outputs(model) as blocks, _returned(model, "features") as features:
+    with watching(model, attention.append), block_outputs(model) as blocks, _returned(model, "features") as features:
         output = model(image)
     return Recording(model=model, attention=attention, blocks=blocks, features=features[0], output=output)
 

@@ -13,7 +13,7 @@ from browser import settled
 from client import HOST, client
 from frames import floats, read_frame
 from PIL import Image
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
@@ -189,12 +189,13 @@ def test_all_views_of_an_image_at_a_size_are_one_forward_pass(ask, monkeypatch):
 
 
 def test_the_walk_uses_the_pass_of_the_attention_room(ask, asking):
-    ask("", image="window")
+    ask("", image="window", seen=36)
 
     def walk(_, **asked):
         return asking.get("/api/walk", params={"weights": "plain.safetensors", **asked})
 
-    assert passes(walk, ("", {"image": "window"}), ("", {"image": "window", "block": 1})) == 0
+    asked = {"image": "window", "seen": 36}
+    assert passes(walk, ("", asked), ("", {**asked, "block": 1})) == 0
 
 
 def test_a_patch_of_a_coarser_stage_answers_for_the_place(ask, session):
@@ -280,7 +281,7 @@ def test_colours_and_lengths_of_tokens_are_the_librarys(ask, session):
         ("/row", {"token": 38}, 400),
         ("/tokens", {"layer": 2}, 400),
         ("", {"image": "nobody"}, 400),
-        ("/maps", {"seen": 513}, 422),
+        ("/maps", {"seen": 2049}, 422),
         ("/row", {"token": -2}, 422),
         ("/maps", {"colour": "red"}, 422),
     ],
@@ -306,18 +307,18 @@ def wall(page: Page) -> str:
 
 def test_hovering_a_patch_turns_every_head_and_asks_nothing(page: Page):
     opened(page)
-    expect(page.get_by_role("status")).to_have_text("query: CLS")
+    expect(page.locator(".who")).to_have_text("query: CLS")
     before = wall(page)
     asked: list[Request] = []
     page.on("request", lambda request: asked.append(request))
     box = page.get_by_role("slider", name="The query patch", exact=True).bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 5.5 / 16, box["y"] + box["height"] * 3.5 / 16)
-    expect(page.get_by_role("status")).to_have_text("query: patch (3, 5)")
+    expect(page.locator(".who")).to_have_text("query: patch (3, 5)")
     assert wall(page) != before
     assert asked == []
     page.mouse.move(box["x"] - 40, box["y"])
-    expect(page.get_by_role("status")).to_have_text("query: CLS")
+    expect(page.locator(".who")).to_have_text("query: CLS")
     assert wall(page) == before
 
 
@@ -331,7 +332,7 @@ def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     picture.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("status")).to_have_text("query: patch (2, 3)")
+    expect(page.locator(".who")).to_have_text("query: patch (2, 3)")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("token=36"))
     page.get_by_role("button", name="CLS").click()
@@ -364,3 +365,30 @@ def test_exports_are_a_picture_of_all_heads_and_their_numbers(page: Page):
     rows = list(csv.DictReader(io.StringIO(saved["CSV"].decode())))
     assert len(rows) == 24
     assert {"layer", "head", "distance_pixels", "entropy_bits"} <= set(rows[0])
+
+
+def test_a_late_answer_dims_the_panel_and_says_how_long_the_model_takes(page: Page):
+    opened(page)
+    wall_panel = page.get_by_role("region", name="Every head at once")
+    held: list[Route] = []
+
+    def hold_the_first(route: Route) -> None:
+        held.append(route)
+        if len(held) > 1:
+            route.continue_()
+
+    page.route("**/api/attention/maps*", hold_the_first)
+    given_up: list[str] = []
+    page.on("requestfailed", lambda request: given_up.append(request.url))
+    slider = page.locator("#seen-slider")
+    slider.focus()
+    slider.press("ArrowRight")
+    waiting = wall_panel.locator(".wait")
+    expect(waiting).to_have_text(re.compile(r"about [\d.]+ s: its last pass took [\d.]+ s at \d+ × \d+ px"))
+    expect(wall_panel).to_have_attribute("aria-busy", "true")
+    expect(wall_panel.locator(".body")).to_have_css("opacity", "0.4")
+    slider.press("ArrowRight")  # a newer question: the browser hangs up on the older one
+    expect(wall_panel).to_have_attribute("aria-busy", "false")
+    settled(page)
+    assert [url for url in given_up if "/api/attention/maps" in url] == [held[0].request.url]
+    expect(waiting).to_have_count(0)

@@ -191,11 +191,11 @@ def status(page: Page):
 
 def test_a_hovered_patch_shows_its_token_and_a_click_keeps_it(page: Page):
     page.goto("/?room=tokens")
-    expect(status(page)).to_contain_text("Token 301")  # 1 + 12 · 24 + 12: the middle
+    expect(status(page)).to_contain_text("Token 137")  # 1 + 8 · 16 + 8: the middle
     box = page.get_by_role("slider", name="Patches of your image").bounding_box()
     assert box
-    page.mouse.move(box["x"] + box["width"] * 5.5 / 24, box["y"] + box["height"] * 2.5 / 24)
-    expect(status(page)).to_contain_text("1 + 2 · 24 + 5 = 54")
+    page.mouse.move(box["x"] + box["width"] * 5.5 / 16, box["y"] + box["height"] * 3.5 / 16)
+    expect(status(page)).to_contain_text("1 + 3 · 16 + 5 = 54")
     page.mouse.down()
     page.mouse.up()
     page.mouse.move(5, 5)
@@ -205,13 +205,13 @@ def test_a_hovered_patch_shows_its_token_and_a_click_keeps_it(page: Page):
 
 def test_the_sequence_and_the_image_move_together_by_key(page: Page):
     page.goto("/?room=tokens&token=54")
-    expect(status(page)).to_contain_text("row 2, column 5")
+    expect(status(page)).to_contain_text("row 3, column 5")
     page.get_by_role("slider", name="The whole sequence").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("slider", name="Patches of your image")).to_have_attribute("aria-valuenow", "54")
     page.get_by_role("slider", name="Patches of your image").focus()
     page.keyboard.press("ArrowDown")
-    expect(status(page)).to_contain_text("row 3, column 5")
+    expect(status(page)).to_contain_text("row 4, column 5")
     page.keyboard.press("Home")
     expect(status(page)).to_contain_text("Token 1")
     page.get_by_role("button", name="0: CLS").focus()
@@ -234,7 +234,7 @@ def test_the_ways_to_cut_are_exported(page: Page):
     page.goto("/?room=tokens&model=S/16&height=192&width=320&patch_height=16&patch_width=16")
     region = page.get_by_role("region", name="Other kinds of patch embedding")
     expect(region.get_by_role("row", name="regular")).to_contain_text("240")
-    expect(status(page)).to_contain_text("Token 301")
+    expect(status(page)).to_contain_text("Token 137")
     region.get_by_text("Export").click()
     with page.expect_download() as download:
         region.get_by_role("button", name="CSV").click()

@@ -132,15 +132,15 @@ def opened(page: Page, more: str = "") -> None:
 
 def test_a_click_on_a_patch_follows_it_all_the_way_and_back_returns(page: Page):
     opened(page)
-    expect(page.get_by_text("Current: patch (4, 4)")).to_be_visible()
+    expect(page.get_by_text("Current: patch (8, 8)")).to_be_visible()
     box = page.get_by_role("slider", name="The patch to follow").bounding_box()
     assert box
-    page.mouse.click(box["x"] + box["width"] * 2.5 / 8, box["y"] + box["height"] * 1.5 / 8)
+    page.mouse.click(box["x"] + box["width"] * 2.5 / 16, box["y"] + box["height"] * 1.5 / 16)
     expect(page.get_by_text("Current: patch (1, 2)")).to_be_visible()
     expect(page.get_by_role("slider", name="q of patch (1, 2)")).to_be_visible()
-    expect(page).to_have_url(re.compile("token=11"))
+    expect(page).to_have_url(re.compile("token=19"))
     page.go_back()
-    expect(page.get_by_text("Current: patch (4, 4)")).to_be_visible()
+    expect(page.get_by_text("Current: patch (8, 8)")).to_be_visible()
 
 
 def test_an_address_opens_on_its_block_head_and_unit(page: Page):

@@ -56,11 +56,12 @@ class Answer(BaseModel):
 def attention(asked: Annotated[Seen, Query()], session: SessionDep) -> Answer:
     """Return distances and entropies of every head, and the predictions."""
     side = _side(asked, session)
+    seen, trained = session.seen_size(asked.weights, side), session.config(asked.weights).image
     heads = _heads(asked, session)
-    guesses = [predict(asked, session, size) for size in ((0, side) if side else (0,))]
+    guesses = [predict(asked, session, size) for size in ((0,) if seen == trained else (0, side))]
     return Answer(
-        seen=session.seen_size(asked.weights, side),
-        trained=session.config(asked.weights).image,
+        seen=seen,
+        trained=trained,
         layers=heads.layers,
         why_not_rolled=heads.why_not_rolled,
         guesses=[guess for guess in guesses if guess],
