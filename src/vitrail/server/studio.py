@@ -68,7 +68,8 @@ def studio(image: Image | None = None, weights: str | Path | Sequence[str | Path
     """Start the studio on this machine; as a notebook cell's value, it is shown in place.
 
     `image` is a file, its bytes, a Pillow image or a uint8 array; `weights` are names or paths, beside the bundled
-    model. In a script, open `.url` in a browser. `vitrail studio` is the same from the command line.
+    model; the page opens with the first. In a script, open `.url` in a browser. `vitrail studio` is the same from the
+    command line.
 
     >>> import urllib.request
     >>> from vitrail import studio, synthesize_image

@@ -307,18 +307,18 @@ def wall(page: Page) -> str:
 
 def test_hovering_a_patch_turns_every_head_and_asks_nothing(page: Page):
     opened(page)
-    expect(page.locator(".who")).to_have_text("query: CLS")
+    expect(page.get_by_role("status").filter(has_text="query")).to_have_text("query: CLS")
     before = wall(page)
     asked: list[Request] = []
     page.on("request", lambda request: asked.append(request))
     box = page.get_by_role("slider", name="The query patch", exact=True).bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 5.5 / 16, box["y"] + box["height"] * 3.5 / 16)
-    expect(page.locator(".who")).to_have_text("query: patch (3, 5)")
+    expect(page.get_by_role("status").filter(has_text="query")).to_have_text("query: patch (3, 5)")
     assert wall(page) != before
     assert asked == []
     page.mouse.move(box["x"] - 40, box["y"])
-    expect(page.locator(".who")).to_have_text("query: CLS")
+    expect(page.get_by_role("status").filter(has_text="query")).to_have_text("query: CLS")
     assert wall(page) == before
 
 
@@ -332,7 +332,7 @@ def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     picture.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".who")).to_have_text("query: patch (2, 3)")
+    expect(page.get_by_role("status").filter(has_text="query")).to_have_text("query: patch (2, 3)")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("token=36"))
     page.get_by_role("button", name="CLS").click()

@@ -18,7 +18,7 @@ def save(page: Page, panel: str, kind: str) -> bytes:
     section = page.get_by_role("region", name=panel)
     section.get_by_text("Export").click()
     with page.expect_download() as download:
-        section.get_by_role("button", name=kind).click()
+        section.get_by_role("button", name=kind, exact=True).click()
     return download.value.path().read_bytes()
 
 
@@ -52,7 +52,7 @@ def test_what_does_not_divide_is_shown_at_once(page: Page):
     page.goto("/?room=patch")
     page.get_by_label("Image side, exact").fill("225")
     page.keyboard.press("Enter")
-    status = page.get_by_role("status")
+    status = page.get_by_role("status").filter(has_text="divisible")
     expect(status).to_contain_text("225 × 225 is not divisible by 16 × 16")
     expect(figure(page, "tokens")).to_have_text("226")  # padded to 240
     status.get_by_text("crop", exact=True).first.click()

@@ -75,7 +75,7 @@ def test_what_it_says_is_beside_the_image_with_what_says_it(page: Page, room):
 def test_a_dropped_model_is_added_and_chosen(page: Page, weights: Path):
     page.goto("/?room=walk&block=5")
     settled(page)
-    page.get_by_label("Upload your image, or a model").set_input_files(weights)
+    page.get_by_label("Upload your image").set_input_files(weights)
     expect(page.get_by_role("status").filter(has_text="is now the loaded model")).to_be_visible()
     expect(page.get_by_role("combobox", name="Weights")).to_have_value(re.compile("^small.safetensors"))
     expect(page.get_by_role("heading", name="3 · Inside block 1")).to_be_visible()
@@ -86,7 +86,7 @@ def test_a_dropped_model_is_added_and_chosen(page: Page, weights: Path):
 def test_a_file_that_is_no_model_is_told_in_a_line(page: Page):
     page.goto("/?room=walk")
     file = {"name": "mine.safetensors", "mimeType": "application/octet-stream", "buffer": b"x" * 20}
-    page.get_by_label("Upload your image, or a model").set_input_files(file)  # type: ignore[arg-type]
+    page.get_by_label("Upload your image").set_input_files(file)  # type: ignore[arg-type]
     expect(page.get_by_role("alert")).to_contain_text("not safetensors")
     expect(page.get_by_role("combobox", name="Weights")).to_have_value("default")
 

@@ -153,7 +153,7 @@ def test_a_hovered_filter_shows_where_it_answers_and_a_click_keeps_it(page: Page
     assert box
     page.mouse.move(box["x"] + box["width"] * 2.5 / 16, box["y"] + 4)
     expect(page.get_by_role("heading", name="filter 2", exact=True)).to_be_visible()
-    expect(page.get_by_role("img", name="Responses of filter 2 on 24 × 24 patches")).to_be_visible()
+    expect(page.get_by_role("img", name="Responses of filter 2 on 16 × 16 patches")).to_be_visible()
     page.mouse.down()
     page.mouse.up()
     page.mouse.move(5, 5)
