@@ -62,7 +62,7 @@ def test_what_does_not_divide_is_shown_at_once(page: Page):
 
 def test_a_model_brings_its_own_image_and_patch(page: Page):
     page.goto("/?room=patch")
-    page.get_by_label("Model").select_option("dinov2-S/14")
+    page.get_by_label("Model", exact=True).select_option("dinov2-S/14")
     expect(figure(page, "tokens")).to_have_text("1,370")
     expect(page).to_have_url(re.compile("height=518"))
 
