@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -169,6 +171,11 @@ def test_a_cache_is_bounded_by_bytes_and_keeps_the_newest():
     cache.put("large", np.zeros(1000, np.uint8))
     assert cache.get(3) is None
     assert cache.get("large") is not None
+
+
+def test_a_value_is_measured_while_another_thread_loads_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # half loaded: it has no names yet
+    assert held_bytes({"levels": [np.zeros((3, 5), np.float32)]}) == 60
 
 
 def test_the_bytes_of_a_pass_are_its_queries_keys_and_tokens(tmp_path):

@@ -62,7 +62,16 @@ class Recording(Brief):
 
 @torch.no_grad()
 def record(model: ViT | PyramidViT | MobileViT, image: Tensor) -> Recording:
-    """Run the model once on (B, C, H, W) and record what its views need."""
+    """Run the model once on (B, C, H, W) and record what its views need.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import record
+    >>> model = load("default").model()
+    >>> recording = record(model, torch.zeros(1, 3, 32, 32))
+    >>> recording.attention[0].rows([3, 4]).weights.shape
+    torch.Size([1, 4, 2, 65])
+    """
     attention: list[AttentionInputs] = []
     with watching(model, attention.append), block_outputs(model) as blocks, _returned(model, "features") as features:
         output = model(image)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -47,8 +46,7 @@ def held_bytes(value: Any) -> int:
 
     A model inside another value does not count: the session caches it by itself.
     """
-    torch = sys.modules.get("torch")  # a value without tensors must not load it
-    if torch is not None and isinstance(value, torch.nn.Module):
+    if hasattr(value, "state_dict"):  # by attributes: another thread may be loading torch right now
         value = list(value.state_dict().values())
     found: dict[int, int] = {}
     for array in _arrays(value):
@@ -61,8 +59,7 @@ def held_bytes(value: Any) -> int:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    torch = sys.modules.get("torch")
-    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+    if isinstance(value, np.ndarray) or hasattr(value, "untyped_storage"):
         yield value
     elif is_dataclass(value):
         for field in fields(value):
