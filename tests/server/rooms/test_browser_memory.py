@@ -33,7 +33,7 @@ def test_choices_change_the_bar(page: Page):
     expect(legend).to_contain_text("attention maps 682 MiB")
     page.get_by_text("flash", exact=True).click()
     expect(legend).to_contain_text("attention maps 3.46 MiB")
-    page.get_by_label("Sharding").select_option("fsdp")
+    page.get_by_label("Sharding", exact=True).select_option("fsdp")
     expect(page.get_by_role("slider", name="Devices")).to_be_visible()
     page.get_by_role("checkbox", name="Training").uncheck()
     expect(page.get_by_role("region", name="One inference")).to_be_visible()
