@@ -67,7 +67,7 @@ def test_the_answer_leads_into_the_other_rooms_with_its_state(page: Page):
     expect(page.get_by_role("note")).to_contain_text("edge device")
     page.get_by_role("region", name="Recommendation").get_by_role("link", name="memory").click()
     expect(page.get_by_label("Patch side, exact")).to_have_value("32")
-    expect(page.get_by_label("Model")).to_have_value("S/16")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("S/16")
     page.go_back()
     expect(best).to_contain_text("S/32")
 

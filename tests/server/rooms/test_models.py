@@ -71,7 +71,7 @@ def test_axes_are_chosen_and_a_point_chooses_its_model(page: Page):
     expect(page.locator("tr.chosen")).to_contain_text("L/16")
     expect(page).to_have_url(re.compile("model=L%2F16"))
     page.get_by_role("link", name="Memory of L/16").click()
-    expect(page.get_by_label("Model")).to_have_value("L/16")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("L/16")
     page.go_back()
     expect(page.locator("h1")).to_have_text("Models")
 
