@@ -334,7 +334,7 @@ def test_a_click_keeps_the_patch_and_arrows_move_from_it(page: Page):
     expect(page.get_by_role("status")).to_have_text("query: patch (2, 3)")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("token=36"))
-    page.get_by_role("button", name="CLS").click()
+    page.get_by_role("button", name="CLS", exact=True).click()
     expect(page).to_have_url(re.compile("token=0"))
     page.go_back()
     expect(page).to_have_url(re.compile("token=36"))
