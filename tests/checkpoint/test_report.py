@@ -214,7 +214,7 @@ def test_a_file_that_gives_no_picture_is_left_out_and_named(checkpoint, images, 
         measure_drift(checkpoint, checkpoint, files) for files in (images, [images[0], broken, *images[1:]])
     )
     assert partly.images == whole.images
-    assert partly.failed == (f"{broken}: not a readable image; use one of JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM",)
+    assert partly.failed == (f"{broken}: not a readable image; use one of JPEG, PNG, WEBP, AVIF, GIF, BMP, TIFF, PPM",)
     with pytest.raises(VitrailError, match="none of 1 images could be read"):
         measure_drift(checkpoint, checkpoint, [broken])
 

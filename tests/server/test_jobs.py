@@ -157,7 +157,8 @@ def test_a_closed_connection_stops_the_model_between_blocks(tmp_path):
         finally:
             hook.remove()
 
-    asyncio.run(asyncio.wait_for(request(), PATIENCE))
+    with ThreadPoolExecutor(1) as alone:  # the browser of other tests has this thread's event loop
+        alone.submit(lambda: asyncio.run(asyncio.wait_for(request(), PATIENCE))).result()
     assert len(blocks) == 3
     assert session._results.get(("pass", "cat", OWN, Size(16, 16))) is None
     session.close()

@@ -31,8 +31,8 @@ def studio(
     host
         Address to listen on.
     weights
-        Weights to choose from on the page, e.g. vit.safetensors facebook/dinov2-small; it opens with the first. The
-        bundled model, and what vitrail weights fetch has got, are always there.
+        Weights to choose from on the page, e.g. vit.safetensors facebook/dinov2-small; it opens with the first
+        (default: the bundled model, which is always there, as is what vitrail weights fetch has got).
     expose
         Allow a --host beyond this machine; the link then has an access token.
     no_open

@@ -142,7 +142,8 @@ def freeze(
 
 def _check_empty(folder: Path) -> None:
     try:
-        other = [path.name for path in folder.iterdir() if not path.name.startswith((".", "inputs-"))]
+        # another process may write its plan at this moment, which is followed
+        other = [path.name for path in folder.iterdir() if not path.name.startswith((".", "inputs-", FILE))]
     except FileNotFoundError:
         return
     except OSError as error:
