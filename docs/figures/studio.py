@@ -33,6 +33,7 @@ def shoot(address: str, rooms: list[str], *, phone: bool) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for theme in ("light", "dark"):
             page = browser.new_page(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+            page.add_init_script("localStorage.setItem('vitrail-welcomed', 'yes')")  # not the banner of a first visit
             page.goto(address)
             known = page.evaluate("fetch('/api/controls').then((answer) => answer.json())")["rooms"]
             for room in rooms or known:
