@@ -182,7 +182,6 @@ def test_the_command_lists_and_fetches(wheel: Path, known: Path, capsys: pytest.
 
 
 def test_the_studio_offers_what_is_fetched_and_says_how_to_get_more(wheel: Path, known: Path):
-    pytest.importorskip("fastapi")
     from vitrail.server.rooms.shared import describe_controls
     from vitrail.server.session import Session
 

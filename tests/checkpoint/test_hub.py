@@ -357,7 +357,6 @@ def test_commands_take_names(hub: Hub, folders: Path, tmp_path: Path, arguments:
 
 
 def test_the_studio_takes_names(hub: Hub, folders: Path):
-    pytest.importorskip("fastapi")
     from vitrail.server.session import Session
 
     hub.add_folder("owner/small", folders / "timm")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,8 +70,8 @@ def embed(
         merge=merge,
         adaptive=adaptive,
     )
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")))
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as temporary:
+        scratch = Path(temporary)
         source, names = _source(images, scratch, kept=out is not None)
         folder = scratch / "vectors" if out is None else Path(out)
         done = embed_source(

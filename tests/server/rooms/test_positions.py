@@ -10,29 +10,17 @@ import pytest
 import torch
 from client import client
 from frames import read_frame
-from loaded import OWN, studio_with
+from loaded import OWN, SMALL, studio_with
 from playwright.sync_api import Page, expect
 
-from vitrail.config import PyramidConfig, PyramidStage, ViTConfig
+from vitrail.config import PyramidConfig, PyramidStage
 from vitrail.geometry import Size
 from vitrail.look.positions import position_similarity
 from vitrail.nn.build import build
-from vitrail.parts import Learned, Mlp, Patches, Prefix, RelativeBias
+from vitrail.parts import RelativeBias
 from vitrail.presets import preset
 from vitrail.server.rooms.positions.position_kinds import POSITIONS
 from vitrail.training.experiments.structure import position_structure
-
-SMALL = ViTConfig(
-    image=Size(25, 49),
-    embedding=Patches(patch=Size(5, 7)),
-    prefix=Prefix(registers=3),
-    position=Learned(prefix="cls"),
-    width=24,
-    depth=2,
-    num_heads=3,
-    mlp=Mlp(width=40),
-    classes=0,
-)
 
 
 def ask(path: str = "positions", asker=None, **parameters):

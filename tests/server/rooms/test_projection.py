@@ -9,26 +9,17 @@ import torch
 from client import client
 from frames import read_frame
 from loaded import OWN, studio_with
+from loaded import SMALL as BASE
 from playwright.sync_api import Page, expect
 
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.look.filters import filter_responses, projection_filters
-from vitrail.parts import Learned, Mlp, Patches, Prefix, Stem
+from vitrail.parts import Stem
 from vitrail.plan.ledger import ledger
 from vitrail.presets import preset
 
-SMALL = ViTConfig(
-    image=Size(70, 126),
-    embedding=Patches(patch=Size(5, 7)),
-    prefix=Prefix(registers=3),
-    position=Learned(prefix="cls"),
-    width=24,
-    depth=2,
-    num_heads=3,
-    mlp=Mlp(width=40),
-    classes=0,
-)
+SMALL = BASE.but(image=Size(70, 126))
 
 
 def ask(path: str = "projection", **parameters):

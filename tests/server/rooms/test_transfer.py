@@ -12,27 +12,17 @@ import torch
 from client import client
 from frames import read_frame
 from loaded import OWN, studio_with
+from loaded import SMALL as BASE
 from PIL import Image
 from playwright.sync_api import Page, expect
 
 from command import call
 from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.checkpoint.surgery.resample import resample_table
-from vitrail.config import ViTConfig
 from vitrail.geometry import Size
-from vitrail.parts import Adaptive, Learned, Mlp, Patches, Prefix, RelativeBias, Rotary
+from vitrail.parts import Adaptive, Patches, RelativeBias, Rotary
 
-SMALL = ViTConfig(
-    image=Size(30, 56),
-    embedding=Patches(patch=Size(6, 8)),
-    prefix=Prefix(registers=3),
-    position=Learned(prefix="cls"),
-    width=24,
-    depth=2,
-    num_heads=3,
-    mlp=Mlp(width=40),
-    classes=0,
-)
+SMALL = BASE.but(image=Size(30, 56), embedding=Patches(patch=Size(6, 8)))
 
 
 @pytest.fixture(scope="module")
