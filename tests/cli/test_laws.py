@@ -3,6 +3,7 @@ import json
 import pytest
 
 from command import call
+from vitrail.plan.folklore import folklore
 
 
 def test_laws_as_json_are_exact(capsys):
@@ -14,13 +15,19 @@ def test_laws_as_json_are_exact(capsys):
     assert found["neighbours"][-1]["attention_elements"] * 256 == found["attention_elements"]
 
 
-def test_laws_for_people_show_the_truth_beside_the_folklore(capsys):
+def test_laws_for_people(capsys):
     assert call("laws", "--image", "384x640", "--patch", "16x8", "--width", "192") == 0
     shown = capsys.readouterr().out
     assert "24x80" in shown
     assert "1,921" in shown
-    assert "258×" in shown
-    assert "256×" in shown
+    assert "vitrail laws --folklore" in shown
+
+
+def test_folklore_shows_the_truth_beside_what_is_said(capsys):
+    assert call("laws", "--folklore") == 0
+    shown = capsys.readouterr().out
+    assert shown.index("258×") < shown.index("256×")
+    assert shown.count("source") == len(folklore())
 
 
 @pytest.mark.parametrize(

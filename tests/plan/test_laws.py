@@ -5,7 +5,6 @@ import pytest
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.laws import (
-    FOLKLORE,
     crossover,
     density,
     impact,
@@ -96,11 +95,6 @@ def test_attention_share_of_vit_b_16():
 def test_neighbours_divide_the_image():
     assert neighbouring_patches(square(224), square(16)) == tuple(map(square, (4, 8, 16, 32)))
     assert neighbouring_patches(Size(14, 28), Size(7, 14)) == (Size(7, 14), Size(14, 28))
-
-
-def test_folklore_gives_a_different_truth():
-    assert len(FOLKLORE) == 3
-    assert all(entry.said != entry.true for entry in FOLKLORE)
 
 
 def test_a_patch_that_does_not_divide_is_refused():

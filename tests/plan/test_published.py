@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from vitrail.plan.published import DOUBTS, MISQUOTE, RESULTS, Check, best, results
+from vitrail.plan.folklore import claim
+from vitrail.plan.published import DOUBTS, RESULTS, Check, best, results
 from vitrail.presets import PRESETS
 
 
@@ -50,5 +51,5 @@ def test_the_folklore_about_vit_b_is_set_right_by_the_figures() -> None:
     found = {result.pretraining: result for result in results("B/16") if result.source == "arXiv 2010.11929, table 5"}
     assert (found["ImageNet-1k"].accuracy, found["ImageNet-1k"].image) == (77.91, 384)
     assert found["JFT-300M"].accuracy == 84.15
-    assert MISQUOTE.true == "84.15 % with JFT-300M"
-    assert found["JFT-300M"].check in MISQUOTE.why
+    assert claim("vit-b-jft").true == "84.15 % with JFT-300M"
+    assert f"84.15 {found['JFT-300M'].check}" in claim("vit-b-jft").source

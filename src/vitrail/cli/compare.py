@@ -14,8 +14,9 @@ from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import plain, show, table, write_json, written
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
+from vitrail.plan.folklore import claim
 from vitrail.plan.hardware import GIB, Card
-from vitrail.plan.published import DOUBTS, MISQUOTE, best
+from vitrail.plan.published import DOUBTS, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 from vitrail.presets import preset_named
 
@@ -62,7 +63,7 @@ def compare(
     if chart is not None:
         _draw(found, chart, f"training, batch {batch}, {precision}")
     if json:
-        write_json({"models": found, "folklore": plain(MISQUOTE)})
+        write_json({"models": found, "folklore": plain(claim("vit-b-jft"))})
     else:
         _show(found, workload)
         if chart is not None:
@@ -125,5 +126,5 @@ def _show(found: list[Compared], workload: Workload) -> None:
             caption=f"GFLOP: forward, an image; memory: live tensors, batch {workload.batch}, {workload.precision}",
         ),
         f" [dim]top-1 on ImageNet-1k, as published ({'; '.join(sources) or 'nothing is recorded'}){doubts}[/]",
-        f" [dim]often said: {MISQUOTE.about}, {MISQUOTE.said}. True: {MISQUOTE.true}; {MISQUOTE.why}.[/]",
+        f" [dim]{claim('vit-b-jft').words}[/]",
     )

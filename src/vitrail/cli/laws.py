@@ -5,10 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from vitrail.charts.numbers import bytes_text, count_text, number_text
-from vitrail.cli.options import Json, PrefixOption, SizeOption
+from vitrail.cli.options import Flag, Json, PrefixOption, SizeOption
 from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
+from vitrail.plan.folklore import folklore as corrections
 from vitrail.plan.laws import TEXT_VOCABULARY, Laws
 from vitrail.plan.laws import laws as all_laws
 
@@ -23,6 +24,7 @@ def laws(
     mlp_width: int | None = None,
     channels: int = 3,
     prefix: PrefixOption = Prefix(),
+    folklore: Flag = False,
     json: Json = False,
 ) -> None:
     """Show how tokens, attention and detail follow from the image's and the patch's size.
@@ -41,7 +43,12 @@ def laws(
         Number of image channels.
     prefix
         Tokens before the patches: cls, distillation and registers=N, joined by commas, e.g. cls,registers=4; or none.
+    folklore
+        Show instead what is often claimed about ViTs, what is true, and where that is known from.
     """
+    if folklore:
+        write_json(corrections()) if json else _show_corrections()
+        return
     found = all_laws(image, patch, width=width, mlp_width=mlp_width, channels=channels, prefix=prefix.count)
     if json:
         rest = plain(found)
@@ -106,13 +113,21 @@ def _show(found: Laws) -> None:
             caption="attention: patches squared, per head and image; tokens include the prefix",
         ),
         table("", ("", ""), facts, "lw"),
-        table(
-            "Often said, and true",
-            ("about", "said", "true", "because"),
-            [(entry.about, f"[dim]{entry.said}[/]", f"[bold]{entry.true}[/]", entry.why) for entry in found.folklore],
-            "wllw",
-        ),
+        " [dim]what is often claimed about these, and what is true: vitrail laws --folklore[/]",
     )
+
+
+def _show_corrections() -> None:
+    """One block per claim: a table of six columns would not fit a terminal."""
+    for entry in corrections():
+        show(
+            f"[bold]{entry.about}[/]",
+            f"  said   [dim]{entry.said}[/]",
+            f"  true   [bold]{entry.true}[/]",
+            f"  why    {entry.why}",
+            f"  source [dim]{entry.source}[/]",
+            "",
+        )
 
 
 def _ratio(value: Fraction) -> str:

@@ -1,4 +1,4 @@
-"""Scaling laws: how tokens, attention and detail depend on image and patch, in closed form, and common errors.
+"""Scaling laws: how tokens, attention and detail depend on image and patch, in closed form.
 
 Counts are integers and ratios are exact fractions. Images and patches need not be square.
 """
@@ -13,12 +13,10 @@ from vitrail.geometry import Size, attention_elements, fit
 from vitrail.rules import at_least_zero, positive
 
 __all__ = [
-    "FOLKLORE",
     "TEXT_VOCABULARY",
     "BlockFlops",
     "Crossover",
     "Density",
-    "Folklore",
     "Impact",
     "Laws",
     "PixelTokens",
@@ -249,38 +247,6 @@ def block_flops(tokens: int, width: int, mlp_width: int | None = None) -> BlockF
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folklore:
-    """A wrong figure that is often repeated, and the correct one."""
-
-    about: str
-    said: str
-    true: str
-    why: str
-
-
-FOLKLORE = (
-    Folklore(
-        about="patch 32 → 8 at 512 px, attention",
-        said="258×",
-        true="256×",
-        why="(4,096 / 256)² = 16²",
-    ),
-    Folklore(
-        about="image side doubled, attention",
-        said="4×",
-        true="16×",
-        why="4× the tokens, and attention grows with their square",
-    ),
-    Folklore(
-        about="attention cost per pixel",
-        said="D/P²",
-        true="H·W·D/P⁴",
-        why="N²·D/(H·W) with N = H·W/P²: it grows with the image",
-    ),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Laws:
     """All laws for one image and patch, and the impact of neighbouring patch sizes."""
 
@@ -294,7 +260,6 @@ class Laws:
     """The share of attention in a block's FLOPs, with prefix tokens."""
     twice_as_fine: Scaling
     """The effect of halving the patch's sides or doubling the image's, which is the same."""
-    folklore: tuple[Folklore, ...] = FOLKLORE
 
 
 def laws(

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrail.plan.laws import Folklore
-
-__all__ = ["DOUBTS", "MISQUOTE", "RESULTS", "Check", "Result", "best", "results"]
+__all__ = ["DOUBTS", "RESULTS", "Check", "Result", "best", "results"]
 
 Check = Literal["read", "quoted", "unchecked"]
 
@@ -168,13 +166,6 @@ _RELATIVES = (
 )
 
 RESULTS = (*_VIT, *_RELATIVES)
-
-MISQUOTE = Folklore(
-    about="ViT-B/16 on ImageNet",
-    said="77.9 % with JFT-300M",
-    true="84.15 % with JFT-300M",
-    why="77.91 % is ImageNet-1k alone, at 384 px (arXiv 2010.11929, table 5: 77.91 quoted, 84.15 unchecked)",
-)
 
 
 def results(model: str) -> tuple[Result, ...]:

@@ -13,7 +13,8 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.published import DOUBTS, MISQUOTE, Result, best
+from vitrail.plan.folklore import claim
+from vitrail.plan.published import DOUBTS, Result, best
 from vitrail.plan.workload import Workload
 from vitrail.presets import PRESETS
 from vitrail.server.controls import CardChoice, Work, choice, number
@@ -102,7 +103,7 @@ class Answer(BaseModel):
     """Labels of the axes."""
     doubts: list[str]
     """Remarks on published numbers that were not checked against their source."""
-    folklore: str
+    folklore: list[str]
 
 
 @router.get("/models")
@@ -114,7 +115,7 @@ def models(asked: Annotated[Question, Query()]) -> Answer:
             entries.append(_entry(_planned(name, _at(name, asked.same_side), workload), workload))
         except VitrailError as error:
             missing.append(f"{name}: {error}")
-    folklore = f"Often claimed: {MISQUOTE.about}, {MISQUOTE.said}. Correct: {MISQUOTE.true}; {MISQUOTE.why}."
+    folklore = [claim(key).words for key in ("vit-b-jft", "vit-l-jft", "vit-giant")]
     return Answer(models=entries, missing=missing, words=WORDS, doubts=list(DOUBTS.values()), folklore=folklore)
 
 

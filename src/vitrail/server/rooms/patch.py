@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, attention_elements, fit
-from vitrail.plan.laws import FOLKLORE, Folklore, Laws, block_flops, laws, neighbouring_patches
+from vitrail.plan.folklore import Folklore, claim
+from vitrail.plan.laws import Laws, block_flops, laws, neighbouring_patches
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
@@ -142,7 +143,7 @@ def patch(asked: Asked, session: SessionDep) -> Answer:
         ways=[] if divides(asked) else _ways(asked, config),
         block_flops=_block_flops(config),
         formulas=_formulas(derived, config, costs.flops_forward),
-        folklore=list(FOLKLORE),
+        folklore=[claim(key) for key in CLAIMS],
     )
 
 
@@ -182,11 +183,8 @@ def _block_flops(config: ViTConfig) -> BlockFlops:
     )
 
 
+CLAIMS = ("finer-patches", "doubled-side", "attention-per-pixel", "exponential")
 PATCHES = {"N": "number of patches, without the prefix"}
-
-
-def _claim(entry: Folklore) -> str:
-    return f"Often claimed: {entry.about}, {entry.said}. Correct: {entry.true}; {entry.why}."
 
 
 def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
@@ -204,7 +202,7 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             name="attention elements per head",
             symbols="N²",
             numbers=f"{short(total)}² = {short(impact.attention_elements_with_prefix)}",
-            folklore=_claim(FOLKLORE[1]),
+            folklore=claim("doubled-side").words,
         ),
         Formula(
             name="FLOPs of attention per block",
@@ -251,7 +249,7 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             name="attention per pixel",
             symbols="N² · D / (H · W) = H · W · D / P⁴",
             where=PATCHES,
-            folklore=_claim(FOLKLORE[2]),
+            folklore=claim("attention-per-pixel").words,
             numbers=f"{short(impact.patches)}² · {each} / {short(height * width)} = "
             f"{short(float(density.attention_per_pixel))}",
         ),
