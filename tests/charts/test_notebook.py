@@ -16,7 +16,7 @@ from vitrail.charts.notebook import facts, html_table
 from vitrail.config import Config
 from vitrail.look import capture
 from vitrail.plan import Workload, ledger, memory
-from vitrail.plan.hardware import card
+from vitrail.plan.cards import card
 from vitrail.plan.report import report
 from vitrail.presets import PRESETS
 

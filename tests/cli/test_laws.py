@@ -27,7 +27,7 @@ def test_folklore_shows_the_truth_beside_what_is_said(capsys):
     assert call("laws", "--folklore") == 0
     shown = capsys.readouterr().out
     assert shown.index("258×") < shown.index("256×")
-    assert shown.count("source") == len(folklore())
+    assert shown.count("  source ") == len(folklore())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 
 from command import call
 from vitrail.plan import ledger
-from vitrail.plan.hardware import CARDS
+from vitrail.plan.cards import CARDS
 from vitrail.presets import PRESETS
 
 

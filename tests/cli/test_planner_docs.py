@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from command import call
-from vitrail.plan.hardware import CARDS, GIB
+from vitrail.plan.cards import CARDS, GIB
 
 TEXT = (Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
 COMMANDS = [

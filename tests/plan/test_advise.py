@@ -10,9 +10,9 @@ from vitrail.images.survey import Detail, Survey
 from vitrail.parts import Adaptive, Hierarchical, Learned, Patches, Rotary
 from vitrail.plan import advise as advise_module
 from vitrail.plan.advise import advise
+from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batch, need_bytes
 from vitrail.plan.guidance import APPLICATIONS, MISFITS, Question
-from vitrail.plan.hardware import card
 from vitrail.plan.rank import MODELS, input_size, rank, tokens_per_object, training
 
 
@@ -55,6 +55,13 @@ def test_an_application_alone_gives_its_starting_point(application, patch, embed
     assert isinstance(found.config.embedding, embedding)
     assert {decision.about for decision in found.decisions} == {"image", "patch", "embedding", "positions", "model"}
     assert all(decision.why for decision in found.decisions)
+    assert found.alternatives == APPLICATIONS[application].alternatives != ()
+
+
+def test_reasons_for_a_vit_follow_from_the_amount_of_data():
+    few, many = (advise(Question(data_size=count)) for count in (5_000, 2_000_000))
+    assert {reason.name for reason in few.reasons} - {reason.name for reason in many.reasons} == {"transfer"}
+    assert {reason.name for reason in many.reasons} - {reason.name for reason in few.reasons} == {"much data"}
 
 
 def test_faces_get_patches_that_overlap():

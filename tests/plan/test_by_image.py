@@ -9,8 +9,8 @@ from vitrail.geometry import Size
 from vitrail.parts import Adaptive, Mlp, SinCos2d
 from vitrail.plan import Workload, memory
 from vitrail.plan.by_image import memory_by_image
+from vitrail.plan.cards import card
 from vitrail.plan.fit import need_bytes
-from vitrail.plan.hardware import card
 
 SMALL = ViTConfig(image=Size(96, 160), width=24, depth=2, num_heads=3, mlp=Mlp(width=40), classes=5)
 WORK = Workload(batch=3, train=True, precision="amp-bf16")

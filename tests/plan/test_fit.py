@@ -6,10 +6,12 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import Mlp, Patches
 from vitrail.plan import fit
+from vitrail.plan.cards import GIB, card
 from vitrail.plan.fit import changes, largest_batch, largest_batches, need_bytes
-from vitrail.plan.hardware import ALLOWANCES, GIB, card
+from vitrail.plan.hardware import ALLOWANCES
 from vitrail.plan.memory import memory
 from vitrail.plan.report import report
+from vitrail.plan.tiers import tiers
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
 
@@ -148,3 +150,12 @@ def test_a_report_s_bound_is_arithmetic_at_the_card_s_rate():
 def test_the_flops_of_a_report_do_not_depend_on_batch_or_phase():
     one, many = report(SMALL, Workload()), report(SMALL, replace(TRAIN, precision="fp32", batch=5, accumulate=3))
     assert one.books == many.books
+
+
+def test_a_tier_is_the_largest_batch_that_fits_and_the_next_does_not():
+    large, target = preset("L/16", image=Size(224, 320)), card("16GiB")
+    tier = next(t for t in tiers(["L/16"], image=large.image) if t.gib == 16)
+    for train, batch in ((True, tier.train_batch), (False, tier.inference_batch)):
+        work = Workload(train=train, precision="amp-bf16")
+        assert need_bytes(large, replace(work, batch=batch), target) <= target.visible_bytes
+        assert need_bytes(large, replace(work, batch=batch + 1), target) > target.visible_bytes

@@ -13,9 +13,10 @@ from vitrail import build, preset
 from vitrail.geometry import Size
 from vitrail.parts import RelativeBias
 from vitrail.plan import Workload, ledger, memory
+from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.folklore import claim, folklore
-from vitrail.plan.hardware import ALLOWANCES, card
+from vitrail.plan.hardware import ALLOWANCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

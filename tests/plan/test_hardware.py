@@ -5,12 +5,10 @@ import pytest
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.parts import RelativeBias, WindowedAttention
+from vitrail.plan.cards import CARDS, GIB, card
 from vitrail.plan.hardware import (
     ALLOWANCES,
-    CARDS,
     CUBLAS_WORKSPACE_BYTES,
-    GIB,
-    card,
     flash_scratch_bytes,
     kernel_on,
     needed_bytes,
@@ -33,7 +31,8 @@ def test_every_card_sees_less_than_its_nameplate():
 
 
 def test_every_card_has_a_source_and_a_name_of_its_own():
-    assert all(entry.source and entry.gigabytes_per_second > 0 and entry.tflops["fp32"] > 0 for entry in CARDS)
+    assert all(entry.source and entry.gigabytes_per_second > 0 and entry.vendor != "unknown" for entry in CARDS)
+    assert all(entry.tflops or "no rate is published" in entry.note for entry in CARDS)
     assert len({entry.key for entry in CARDS}) == len(CARDS)
     assert len({entry.name for entry in CARDS}) == len(CARDS)
 
@@ -136,7 +135,7 @@ def test_the_roofline_says_when_a_format_is_missing():
     bound = roofline(card("t4"), Workload(precision="bf16"), flops=81 * 10**11, traffic_bytes=0)
     assert bound is not None
     assert bound.seconds == pytest.approx(1.0)  # 8.1 in floating point
-    assert "no bf16 tensor cores" in bound.note
+    assert "no bf16 rate is known" in bound.note
 
 
 def test_nothing_is_claimed_of_an_unknown_card_s_speed():

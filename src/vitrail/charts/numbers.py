@@ -31,11 +31,11 @@ def count_text(count: float, unit: str = "") -> str:
 
 def seconds_text(seconds: float) -> str:
     """
-    >>> seconds_text(0.0205), seconds_text(3.14e-5)
-    ('20.5 ms', '31.4 µs')
+    >>> seconds_text(0.0205), seconds_text(3.14e-5), seconds_text(3962)
+    ('20.5 ms', '31.4 µs', '66.0 min')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
+    for unit, size, least in (("h", 3600.0, 7200.0), ("min", 60.0, 120.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
+        if seconds >= least:
             return f"{_three(seconds / size)} {unit}"
     return f"{_three(seconds / 1e-6)} µs"
 

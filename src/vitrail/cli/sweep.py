@@ -15,8 +15,8 @@ from vitrail.cli.tables import plain, show, table, write_csv, write_json, writte
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
+from vitrail.plan.cards import Card
 from vitrail.plan.fit import largest_batch, need_bytes, on_card
-from vitrail.plan.hardware import Card
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload

@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit
 from vitrail.parts import Adaptive, Embedding, Hierarchical, Learned, Patches, Position, Rotary
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.guidance import APPLICATIONS, MISFITS, Misfit, Question
+from vitrail.plan.guidance import APPLICATIONS, MISFITS, REASONS, Misfit, Question, Reason
 from vitrail.plan.hardware import roofline
 from vitrail.plan.rank import Candidate, input_size, largest_model, rank, tokens_per_object, training
 
@@ -48,6 +48,10 @@ class Advice:
     """The largest batch that likely fits the card; None without a card."""
     decisions: tuple[Decision, ...]
     misfits: tuple[Misfit, ...]
+    reasons: tuple[Reason, ...]
+    """What speaks for a ViT here."""
+    alternatives: tuple[str, ...]
+    """What else is usual for the application."""
     would_change: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +68,8 @@ class Advice:
             "max_batch": self.max_batch,
             "decisions": [asdict(decision) for decision in self.decisions],
             "misfits": [{"name": m.name, "why": m.why, "instead": m.instead} for m in self.misfits],
+            "reasons": [{"name": reason.name, "why": reason.why} for reason in self.reasons],
+            "alternatives": list(self.alternatives),
             "would_change": list(self.would_change),
             "ranking": [candidate.to_json() for candidate in self.ranking],
             "survey": None if survey is None else asdict(survey),
@@ -99,6 +105,8 @@ def advise(question: Question) -> Advice:
         max_batch=most,
         decisions=decisions,
         misfits=_misfits(question, best),
+        reasons=tuple(reason for reason in REASONS if reason.applies(question)),
+        alternatives=APPLICATIONS[question.application].alternatives,
         would_change=_would_change(question, best, about_embedding.choice),
     )
 

@@ -7,8 +7,9 @@ from math import gcd
 
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.geometry import Size
+from vitrail.plan.cards import Card
 from vitrail.plan.fit import LIKELY, on_card
-from vitrail.plan.hardware import Card, flash_scratch_bytes, needed_bytes
+from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Memory, Workload
 

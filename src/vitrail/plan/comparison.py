@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from vitrail.config import Config
 from vitrail.geometry import Size
+from vitrail.plan.cards import Card
 from vitrail.plan.fit import largest_batch
-from vitrail.plan.hardware import Card
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.published import Result, results

@@ -9,7 +9,8 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import FullAttention, Patches
-from vitrail.plan.hardware import ALLOWANCES, Allowance, Card, flash_scratch_bytes, kernel_on, needed_bytes
+from vitrail.plan.cards import Card
+from vitrail.plan.hardware import ALLOWANCES, Allowance, flash_scratch_bytes, kernel_on, needed_bytes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Shard, Workload
 

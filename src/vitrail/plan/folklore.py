@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from vitrail.geometry import Size, offsets_of
+from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batches
-from vitrail.plan.hardware import card
 from vitrail.plan.laws import density, impact, scaling
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory

@@ -1,4 +1,4 @@
-"""Rules of thumb as data: starting points by application, and when a ViT is the wrong tool."""
+"""Rules of thumb as data: starting points by application, reasons for a ViT, and when it is the wrong tool."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.survey import Survey
-from vitrail.plan.hardware import GIB, Card
+from vitrail.plan.cards import GIB, Card
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 
-__all__ = ["APPLICATIONS", "CAPACITY", "MISFITS", "Application", "Misfit", "Question"]
+__all__ = ["APPLICATIONS", "CAPACITY", "MISFITS", "REASONS", "Application", "Misfit", "Question", "Reason"]
 
 EmbeddingKind = Literal["patches", "overlapping", "hierarchical", "adaptive"]
 
@@ -31,6 +31,8 @@ class Application:
     largest: str
     """The largest model worth considering."""
     why: str
+    alternatives: tuple[str, ...]
+    """What else is usual for this application, beside a ViT."""
 
 
 APPLICATIONS = {
@@ -43,6 +45,10 @@ APPLICATIONS = {
             image=224,
             largest="H",
             why="one object fills most of the frame, and most pretrained weights have patch 16, or 14 for huge models",
+            alternatives=(
+                "ConvNeXt or EfficientNet, if there is little data and no pretrained ViT",
+                "a hybrid with a convolutional stem (CoAtNet, CCT), which learns faster from few images",
+            ),
         ),
         Application(
             name="medical",
@@ -51,6 +57,10 @@ APPLICATIONS = {
             image=512,
             largest="L",
             why="findings are a few pixels wide, can be anywhere and have several scales",
+            alternatives=(
+                "U-Net or nnU-Net for segmentation",
+                "ConvNeXt, or a Swin pyramid for several scales",
+            ),
         ),
         Application(
             name="satellite",
@@ -59,6 +69,10 @@ APPLICATIONS = {
             image=512,
             largest="L",
             why="scenes are large and mostly uniform, so tokens should go where there is detail",
+            alternatives=(
+                "a Swin pyramid or ConvNeXt over tiles",
+                "U-Net for dense maps",
+            ),
         ),
         Application(
             name="face",
@@ -67,6 +81,10 @@ APPLICATIONS = {
             image=224,
             largest="B",
             why="features straddle patch borders, and their exact position matters",
+            alternatives=(
+                "a ResNet with a margin loss (ArcFace), which is small and well understood",
+                "a hybrid with a convolutional stem",
+            ),
         ),
         Application(
             name="detection",
@@ -75,6 +93,10 @@ APPLICATIONS = {
             image=640,
             largest="L",
             why="objects of very different sizes need grids of several scales",
+            alternatives=(
+                "DETR-style detectors (DINO, RT-DETR) on any backbone",
+                "a convolutional network or Swin with a feature pyramid (FPN), or a YOLO detector",
+            ),
         ),
         Application(
             name="mobile",
@@ -83,6 +105,10 @@ APPLICATIONS = {
             image=224,
             largest="S",
             why="tokens dominate the cost: use few of them, a distilled model and int8 weights",
+            alternatives=(
+                "MobileNet or EfficientNet-Lite in int8",
+                "MobileViT or another mobile hybrid",
+            ),
         ),
     )
 }
@@ -124,6 +150,40 @@ class Misfit:
     applies: Callable[[Question], bool]
     why: str
     instead: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """A reason for a ViT that holds for a question."""
+
+    name: str
+    applies: Callable[[Question], bool]
+    why: str
+
+
+REASONS = (
+    Reason(
+        name="much data",
+        applies=lambda q: q.data_size is not None and q.data_size >= 1_000_000,
+        why="with a million images or more, attention learns what convolutions assume, and larger models keep gaining",
+    ),
+    Reason(
+        name="transfer",
+        applies=lambda q: q.data_size is None or q.data_size < 1_000_000,
+        why="pretrained ViTs (DINOv2, CLIP, SigLIP) have features that a linear classifier reads with few labels",
+    ),
+    Reason(
+        name="global relations",
+        applies=lambda q: q.application in ("medical", "satellite", "detection"),
+        why="every token sees every other from the first block on; a convolution needs depth for that",
+    ),
+    Reason(
+        name="several modalities",
+        applies=lambda q: q.application not in ("mobile", "face"),
+        why="tokens of images, text and other inputs can go through one encoder, as in vision-language models",
+    ),
+)
+"""Reasons for a ViT, beside those against it."""
 
 
 def _side(question: Question) -> int:

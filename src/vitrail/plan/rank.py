@@ -22,9 +22,9 @@ from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.parts import Patches
+from vitrail.plan.cards import Card
 from vitrail.plan.fit import largest_batch, need_bytes
 from vitrail.plan.guidance import APPLICATIONS, CAPACITY, Question
-from vitrail.plan.hardware import Card
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset

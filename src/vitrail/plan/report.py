@@ -14,8 +14,9 @@ from vitrail.charts.notebook import Shown, facts, html_table
 from vitrail.charts.numbers import bytes_text, count_text
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
+from vitrail.plan.cards import Card
 from vitrail.plan.fit import Change, changes, largest_batches, on_card
-from vitrail.plan.hardware import Bound, Card, Verdict, flash_scratch_bytes, roofline, verdicts
+from vitrail.plan.hardware import Bound, Verdict, flash_scratch_bytes, roofline, verdicts
 from vitrail.plan.ledger import Ledger, ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Memory, Workload
@@ -166,4 +167,4 @@ def _bound(card: Card, workload: Workload, books: Ledger, planned: Memory) -> Bo
     if workload.train:
         micro = 2 * (part["weights"] + part["activations"] + part["attention_maps"])
         traffic = workload.accumulate * micro + part["gradients"] + 2 * (part["optimizer"] + part["weights"])
-    return roofline(card, workload, flops=flops, traffic_bytes=traffic)
+    return roofline(card, workload, flops=flops, traffic_bytes=traffic, images=images)

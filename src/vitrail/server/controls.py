@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.fields import FieldInfo
 
-from vitrail.plan.hardware import CARDS
+from vitrail.plan.cards import CARDS
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision
 
 __all__ = [

@@ -8,7 +8,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.plan.hardware import Card, card
+from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard, Workload
 from vitrail.server.controls import CardChoice, Geometry, Planned, Work
 from vitrail.server.session import Session

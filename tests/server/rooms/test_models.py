@@ -56,7 +56,7 @@ def test_accuracy_is_the_best_that_is_published_with_its_source_and_how_it_was_c
         assert (found[model]["accuracy"], found[model]["best"]["source"]) == (top.accuracy, top.source)
         assert found[model]["best"]["check"] == check
     assert any(line.startswith("unchecked") for line in said["doubts"])
-    assert "84.15 % with JFT-300M" in said["folklore"]
+    assert "84.15 % with JFT-300M" in said["folklore"][0]
 
 
 # ── in the browser ──────────────────────────────────────────────────────────────────────────────────────────────

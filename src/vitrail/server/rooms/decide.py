@@ -76,6 +76,13 @@ class Misfit(BaseModel):
     instead: str
 
 
+class Reason(BaseModel):
+    """A reason for a ViT."""
+
+    name: str
+    why: str
+
+
 class Answer(BaseModel):
     model: str
     tokens: int
@@ -85,6 +92,8 @@ class Answer(BaseModel):
     max_batch: int | None
     decisions: list[Decision]
     misfits: list[Misfit]
+    reasons: list[Reason]
+    alternatives: list[str]
     would_change: list[str]
     survey: Survey | None
 
