@@ -32,13 +32,21 @@ def demo(*, seed: int = 0) -> None:
         model(image)  # the first call pays for starting threads and choosing kernels
         sequence, seconds = _measure(model, image)
     batch, tokens, width = sequence.shape
-    position = model.position.table[17]  # type: ignore[union-attr,index]
+    rows = model.position.table  # type: ignore[union-attr]
+    position, norms = rows[17], rows.norm(dim=1)  # type: ignore[index,operator]
+    low, high = norms.min().item(), norms.max().item()
+    uniform = high - low < 1e-4 * high
     numbers = ", ".join(f"{value:+.4f}" for value in position[:4].tolist())
     facts = [
         ("image", f"{config.image} pixels, {config.channels} channels", f"drawn from seed {seed}"),
         ("patches", f"{config.patch} pixels, grid {config.grid}", f"the image is cut into {config.grid.area} squares"),
         ("sequence", str((batch, tokens, width)), f"an image, {tokens} tokens with CLS, {width} numbers each"),
         ("CLS norm", f"{sequence[0, 0].norm().item():.4f}", "length of the first token, before any block"),
+        (
+            "norms of all positions",
+            f"{low:.4f} to {high:.4f}",
+            f"uniform: √(D/2) = {(width / 2) ** 0.5:.4f}" if uniform else "not uniform",
+        ),
         ("position of patch (1, 3)", f"norm {position.norm().item():.4f}", f"added to its token: [{numbers}, …]"),
     ]
     total = sum(seconds.values())
