@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from command import call
+from vitrail.studies.catalogue import STUDIES
 from vitrail.training.experiments.catalogue import EXPERIMENTS
 
 
 def test_without_a_name_the_experiments_are_listed(capsys: pytest.CaptureFixture[str]):
     assert call("experiment", "--json") == 0
-    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(EXPERIMENTS)
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == [*EXPERIMENTS, *STUDIES]
     assert call("experiment") == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in EXPERIMENTS)
+    assert all(name in shown for name in (*EXPERIMENTS, *STUDIES))
 
 
 def test_an_experiment_leaves_a_report_that_names_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

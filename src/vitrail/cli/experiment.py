@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
@@ -13,7 +13,12 @@ from vitrail.cli.progress import LiveView
 from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import VitrailError, require
 
+if TYPE_CHECKING:
+    from vitrail.studies.catalogue import Study
+
 __all__ = ["experiment"]
+
+ENDINGS = (".md", ".png", ".json")
 
 
 def experiment(
@@ -21,6 +26,7 @@ def experiment(
     /,
     *,
     data: Words | None = None,
+    weights: Words | None = None,
     seeds: int = 3,
     steps: int | None = None,
     epochs: float | None = None,
@@ -30,15 +36,19 @@ def experiment(
 ) -> int | None:
     """Run a controlled experiment over seeds and report it with error bars; without a name, list them.
 
-    Every arm and seed is a run in OUT/runs; finished runs are kept and interrupted ones resume. The report is
-    OUT/NAME.md, with NAME.png and NAME.json beside it.
+    Every arm and seed that is trained is a run in OUT/runs; finished runs and measurements are kept, and interrupted
+    ones resume. The report is OUT/NAME.md, with NAME.png and NAME.json beside it.
 
     Parameters
     ----------
     name
-        positions, pooling, patch-size, embeddings or position-structure (default: list them).
+        positions, pooling, patch-size, embeddings, position-structure, layers, shapes or vocabulary (default: list
+        them).
     data
-        Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; required to run (default: none).
+        Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; for vocabulary a folder of images,
+        for shapes nothing (default: none).
+    weights
+        Models that layers and vocabulary measure, e.g. default dinov2-S/14 (default: the bundled model).
     seeds
         Runs per arm, with seeds 0, 1, 2 …
     steps
@@ -46,35 +56,41 @@ def experiment(
     epochs
         Passes over the data per run (default: 1, unless --steps is given).
     limit
-        Use at most this many images of the test split, at even steps (default: all).
+        Use at most this many images: of the test split, at even steps, for experiments that train (default: all); of
+        the training split or folder, drawn by the seed, for those that measure (default: 2000, of a folder 200).
     out
         Folder for reports and runs; experiments that share it share the runs that they have in common.
     """
+    from vitrail.studies.catalogue import STUDIES
     from vitrail.training.experiments.catalogue import EXPERIMENTS, experiment_named
 
     if name is None:
+        listed = [(e.name, e.question, ", ".join(arm.label for arm in e.arms)) for e in EXPERIMENTS.values()]
+        listed += [(study.name, study.question, study.compared) for study in STUDIES.values()]
         if json:
-            write_json([{"name": each.name, "question": each.question, "arms": [arm.label for arm in each.arms],
-                         "measures": each.measures} for each in EXPERIMENTS.values()])  # fmt: skip
+            write_json([{"name": each, "question": question, "arms": arms} for each, question, arms in listed])
         else:
-            rows = [(e.name, e.question, ", ".join(arm.label for arm in e.arms)) for e in EXPERIMENTS.values()]
-            show(table("Experiments", ("name", "question", "arms"), rows, "lww"))
+            show(table("Experiments", ("name", "question", "arms"), listed, "lww"))
         return None
-    chosen = experiment_named(name)
+    require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
+    given = {"--data": data, "--weights": weights, "--seeds": [seeds], "--steps": _one(steps),
+             "--epochs": _one(epochs), "--limit": _one(limit), "--out": [out]}  # fmt: skip
+    words = [word for option, values in given.items() if values for word in (option, *map(str, values))]
+    command = shlex.join(["vitrail", "experiment", name, *words])
+    if name in STUDIES:
+        require(epochs is None, f"{name} has no --epochs; it measures trained models")
+        request = {"data": data, "weights": weights or ["default"], "seeds": seeds, "steps": steps, "limit": limit}
+        return _study(STUDIES[name], request, command, out, json)
+    chosen = experiment_named(name, others=STUDIES)
+    require(weights is None, f"{name} trains its own models; --weights goes with layers and vocabulary")
     if data is None:
         raise VitrailError("no --data was given; fetch a dataset with vitrail data fetch cifar10 --out cifar10")
-    require(steps is None or epochs is None, "--steps and --epochs were both given; choose one")
-    from vitrail.atomic import write_file, write_json_file
     from vitrail.charts.sheet import check_drawing
     from vitrail.training.experiments.draw import draw_experiment
     from vitrail.training.experiments.report import experiment_json, experiment_markdown, experiment_rows
     from vitrail.training.experiments.run import Stopped, run_experiment
 
     check_drawing()
-    budget = ["--steps", str(steps)] if steps is not None else ["--epochs", f"{epochs or 1:g}"]
-    limited = [] if limit is None else ["--limit", str(limit)]
-    settings = ["--data", *data, "--seeds", str(seeds), *budget, *limited, "--out", str(out)]
-    command = shlex.join(["vitrail", "experiment", name, *settings])
     with _View(len(chosen.arms) * seeds) as view:
         try:
             result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
@@ -84,17 +100,50 @@ def experiment(
             return 128 + stopped.args[0]
     picture = out / f"{name}.png"
     draw_experiment(result, picture)
-    found = experiment_json(result, command)
-    text = experiment_markdown(result, command, picture).encode()
-    write_file(out / f"{name}.md", lambda file: file.write(text))
+    _write(name, out, experiment_markdown(result, command, picture), experiment_json(result, command), json)
+    if not json:
+        head, rows = experiment_rows(result)
+        show(table(chosen.question, head, rows, "l" + "r" * (len(head) - 1)))
+        written(*(out / f"{name}{ending}" for ending in ENDINGS))
+    return None
+
+
+def _one(value: float | None) -> list[float]:
+    return [] if value is None else [value]
+
+
+def _study(study: Study, request: dict[str, Any], command: str, out: Path, json: bool) -> int | None:
+    from vitrail.charts.sheet import check_drawing
+    from vitrail.cli.progress import working
+    from vitrail.studies.catalogue import Request
+    from vitrail.studies.findings import findings_json, findings_markdown, findings_rows
+
+    check_drawing()
+    try:
+        with working(study.question) as watch:
+            found = study.run(Request(out=out, watch=watch, **request))
+    except KeyboardInterrupt:
+        show(f"stopped; finished parts are kept; resume with {command}")
+        return 130
+    picture = out / f"{study.name}.png"
+    found.draw(picture)
+    _write(
+        study.name, out, findings_markdown(study, found, command, picture), findings_json(study, found, command), json
+    )
+    if not json:
+        head, rows = findings_rows(found)
+        show(table(study.question, head, rows, "l" + "r" * (len(head) - 1)), *(f" • {line}" for line in found.answers))
+        written(*(out / f"{study.name}{ending}" for ending in ENDINGS))
+    return None
+
+
+def _write(name: str, out: Path, text: str, found: dict[str, Any], json: bool) -> None:
+    from vitrail.atomic import write_file, write_json_file
+
+    write_file(out / f"{name}.md", lambda file: file.write(text.encode()))
     write_json_file(out / f"{name}.json", found)
     if json:
         write_json(found)
-    else:
-        head, rows = experiment_rows(result)
-        show(table(chosen.question, head, rows, "l" + "r" * (len(head) - 1)))
-        written(*(out / f"{name}{ending}" for ending in (".md", ".png", ".json")))
-    return None
 
 
 class _View(LiveView):

@@ -7,6 +7,7 @@ run.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -150,8 +151,10 @@ EXPERIMENTS = {
 }
 
 
-def experiment_named(name: str) -> Experiment:
+def experiment_named(name: str, *, others: Iterable[str] = ()) -> Experiment:
+    """Return an experiment; the error for an unknown name lists the `others` too."""
     if name not in EXPERIMENTS:
-        near = difflib.get_close_matches(name, EXPERIMENTS, n=1) or list(EXPERIMENTS)
-        raise VitrailError(f"experiment {name!r} is not one of {', '.join(EXPERIMENTS)}; try {near[0]}")
+        names = [*EXPERIMENTS, *others]
+        near = difflib.get_close_matches(name, names, n=1) or names
+        raise VitrailError(f"experiment {name!r} is not one of {', '.join(names)}; try {near[0]}")
     return EXPERIMENTS[name]

@@ -1,0 +1,98 @@
+"""The studies by name: a question, what is compared, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import require
+
+if TYPE_CHECKING:
+    from vitrail.studies.findings import Findings, Watch
+
+__all__ = ["STUDIES", "Request", "Study"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How a study is run; what is None has the study's own default."""
+
+    out: Path
+    data: Sequence[str] | None = None
+    weights: Sequence[str] = ("default",)
+    seeds: int = 3
+    steps: int | None = None
+    limit: int | None = None
+    watch: Watch = lambda what, done, total: None
+
+    def __post_init__(self) -> None:
+        require(self.seeds > 0, f"seeds {self.seeds} is not a positive number; 3 gives error bars")
+        require(self.limit is None or self.limit > 1, f"limit {self.limit} is too few images; use 100 or more")
+
+    def settings(self, *names: str) -> dict[str, Any]:
+        """Return the fields of these names that are not None, as keyword arguments."""
+        named = {name: getattr(self, name) for name in ("out", "seeds", "watch", *names)}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def need_data(self, remedy: str) -> Sequence[str]:
+        require(self.data is not None, f"no --data was given; {remedy}")
+        assert self.data is not None
+        return self.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    name: str
+    question: str
+    compared: str
+    run: Callable[[Request], Findings]
+
+
+def _layers(request: Request) -> Findings:
+    from vitrail.studies.layers import study_layers
+
+    data = request.need_data("fetch a dataset with vitrail data fetch cifar10 --out cifar10")
+    return study_layers(request.weights, data, **request.settings("limit"))
+
+
+def _shapes(request: Request) -> Findings:
+    from vitrail.studies.shapes import study_shapes
+
+    return study_shapes(**request.settings("limit", "steps"))
+
+
+def _vocabulary(request: Request) -> Findings:
+    from vitrail.studies.vocabulary import study_vocabulary
+
+    data = request.need_data("give a folder of images")
+    require(
+        len(data) == 1 and len(request.weights) == 1, "vocabulary takes one folder and one model; run it once for each"
+    )
+    return study_vocabulary(request.weights[0], data[0], **request.settings("limit"))
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            name="layers",
+            question="Are early layers local and late ones global, and how soon can classes be read?",
+            compared="every block of trained models: linear probes, attention distance",
+            run=_layers,
+        ),
+        Study(
+            name="shapes",
+            question="Does a random, frozen front end separate four shapes?",
+            compared="CLS token, mean and maximum of the patches, before and after the encoder, random and trained",
+            run=_shapes,
+        ),
+        Study(
+            name="vocabulary",
+            question="Do similar patches get similar tokens?",
+            compared="patches of a folder as pixels and as tokens, after every block, and their clusters",
+            run=_vocabulary,
+        ),
+    )
+}

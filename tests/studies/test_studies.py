@@ -1,0 +1,131 @@
+"""Studies measure what they say: against closed forms and drawn data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from command import call
+from vitrail.geometry import Size
+from vitrail.studies.catalogue import STUDIES
+from vitrail.studies.findings import Kept, drawn_splits, rank_correlation
+from vitrail.studies.layers import study_layers
+from vitrail.studies.shapes import MODEL, READERS, study_shapes
+from vitrail.studies.vocabulary import cluster, study_vocabulary
+
+
+def test_seeds_draw_different_images_and_the_same_seed_the_same():
+    drawn = [drawn_splits("shapes", Size(16, 24), seed=seed, limit=8)[0] for seed in (0, 0, 1)]
+    images = [np.stack([source[index][0] for index in range(8)]) for source in drawn]
+    assert np.array_equal(images[0], images[1])
+    assert not np.array_equal(images[0], images[2])
+
+
+def test_rank_correlation_is_that_of_the_ranks():
+    first, second = torch.tensor([3.0, 1.0, 4.0, 1.5]), torch.tensor([30.0, -1.0, 90.0, 2.0])
+    assert rank_correlation(first, second) == pytest.approx(1.0)
+    assert rank_correlation(first, -second) == pytest.approx(-1.0)
+    # 1 − 6·Σd²/(n·(n² − 1)) with rank differences 0, 1, 1, 0
+    assert rank_correlation(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 3, 2, 4])) == pytest.approx(1 - 6 * 2 / 60)
+
+
+def test_clusters_find_separate_clouds():
+    random = torch.Generator().manual_seed(0)
+    centres = 20 * torch.randn(5, 7, generator=random)
+    owners = torch.arange(5).repeat_interleave(30)
+    vectors = centres[owners] + torch.randn(150, 7, generator=random)
+    found, labels = cluster(vectors, 5, seed=1)
+    assert torch.cdist(found, centres).amin(dim=1).max() < 1.0
+    for owner in range(5):
+        assert len(labels[owners == owner].unique()) == 1
+
+
+def test_finished_parts_are_kept_unless_the_settings_differ(tmp_path: Path):
+    calls = []
+
+    def compute() -> list[int]:
+        calls.append(1)
+        return [len(calls)]
+
+    for limit, expected in ((5, [1]), (5, [1]), (6, [2])):
+        assert Kept(tmp_path / "parts.json", limit=limit)("seed 0", compute) == expected
+
+
+def test_the_front_ends_cls_token_is_at_chance_and_does_not_depend_on_training(tmp_path: Path):
+    """It is the same vector for every image, so that every probe of it answers with one class."""
+    found = study_shapes(out=tmp_path, seeds=1, limit=80, steps=2)
+    rows = {row.label: row.spreads["accuracy"].mean for row in found.rows}
+    assert len(rows) == 2 * len(READERS)
+    labels = [drawn_splits("shapes", MODEL.image, seed=0, limit=80)[1][index][1] for index in range(40)]
+    shares = np.bincount(labels, minlength=4) / 40
+    for state in ("random", "trained"):
+        assert rows[f"{state} front end, CLS token"] in shares
+    again = study_shapes(out=tmp_path, seeds=1, limit=80, steps=2)
+    assert again.rows == found.rows
+
+
+def test_layers_are_measured_after_every_block_on_the_models_own_grid(tmp_path: Path):
+    found = study_layers(["default"], ["shapes"], out=tmp_path, seeds=2, limit=48)
+    assert [row.label for row in found.rows] == ["default, embedding"] + [f"default, block {i}" for i in range(6)]
+    for row in found.rows[1:]:
+        held = row.spreads
+        assert 0 < held["nearest"].mean <= held["distance"].mean <= held["farthest"].mean
+        assert 0 <= held["cls"].mean <= 1
+    assert "distance" not in found.rows[0].spreads
+    found.draw(tmp_path / "layers.png")
+    assert (tmp_path / "layers.png").stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Flat images of a few colours, so that patches are alike or not at all, and one file that is no image."""
+    place = tmp_path_factory.mktemp("flat")
+    for index in range(6):
+        colour = tuple(int(value) for value in np.random.default_rng(index).integers(0, 256, 3))
+        Image.new("RGB", (40, 36), colour).save(place / f"{index}.png")
+    (place / "broken.png").write_bytes(b"not an image")
+    return place
+
+
+def test_patches_of_one_colour_have_one_token_before_positions(folder: Path, tmp_path: Path):
+    found = study_vocabulary("default", folder, out=tmp_path, seeds=1)
+    assert found.rows[0].spreads["shared"].mean > 0.9
+    assert found.rows[0].spreads["alike"].mean > 0.3
+    found.draw(tmp_path / "vocabulary.png")
+    assert (tmp_path / "vocabulary.png").stat().st_size > 10_000
+
+
+def test_the_command_writes_a_report_and_lists_the_studies(folder: Path, tmp_path: Path, capsys):
+    options = ["--data", str(folder), "--seeds", "1", "--limit", "6", "--out", str(tmp_path)]
+    assert call("experiment", "vocabulary", *options) == 0
+    assert "embedding" in capsys.readouterr().out
+    written = json.loads((tmp_path / "vocabulary.json").read_text())
+    assert written["command"].startswith("vitrail experiment vocabulary --data")
+    assert written["answers"]
+    assert f"    {written['command']}\n" in (tmp_path / "vocabulary.md").read_text()
+    assert call("experiment", "--json") == 0
+    assert {each["name"] for each in json.loads(capsys.readouterr().out)} >= set(STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["layer"], "try layers"),
+        (["layers"], "vitrail data fetch cifar10"),
+        (["vocabulary"], "give a folder of images"),
+        (["vocabulary", "--data", "shapes", "--weights", "a", "b"], "one folder and one model"),
+        (["layers", "--data", "shapes", "--epochs", "1"], "layers has no --epochs"),
+        (["pooling", "--data", "shapes", "--weights", "default"], "pooling trains its own models"),
+        (["shapes", "--limit", "1"], "limit 1 is too few"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path, capsys):
+    assert call("experiment", *arguments, "--out", str(tmp_path)) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert line in error[0]
