@@ -42,8 +42,8 @@ def experiment(
     Parameters
     ----------
     name
-        positions, pooling, patch-size, embeddings, position-structure, layers, shapes or vocabulary (default: list
-        them).
+        positions, pooling, patch-size, embeddings, position-structure, attention, attention-64, attention-96,
+        transfer, layers, shapes or vocabulary (default: list them).
     data
         Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; for vocabulary a folder of images,
         for shapes nothing (default: none).
@@ -91,7 +91,7 @@ def experiment(
     from vitrail.training.experiments.run import Stopped, run_experiment
 
     check_drawing()
-    with _View(len(chosen.arms) * seeds) as view:
+    with _View(chosen.runs_per_seed * seeds) as view:
         try:
             result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
                                     limit=limit, watch=view.watch)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
@@ -17,6 +17,7 @@ from vitrail.geometry import Size
 from vitrail.parts import (
     Adaptive,
     Hierarchical,
+    LinearAttention,
     MeanPool,
     Mlp,
     NoPosition,
@@ -26,15 +27,26 @@ from vitrail.parts import (
     Rotary,
     SinCos1d,
     SinCos2d,
+    SparseAttention,
     Stem,
+    WindowedAttention,
 )
+from vitrail.rules import Range
 from vitrail.training.recipe import Recipe
 from vitrail.value import Value
 
 __all__ = ["BASE", "EXPERIMENTS", "RECIPE", "Arm", "Experiment", "Measure", "experiment_named"]
 
 Measure = Literal[
-    "first_epoch_loss", "accuracy", "resolutions", "parameters", "tokens", "flops", "images_per_second", "structure"
+    "first_epoch_loss",
+    "accuracy",
+    "equal_time",
+    "resolutions",
+    "parameters",
+    "tokens",
+    "flops",
+    "images_per_second",
+    "structure",
 ]
 
 BASE = ViTConfig(
@@ -57,6 +69,10 @@ class Arm(Value):
     """Name of the run; equal configs have equal names."""
     label: str
     config: ViTConfig = BASE
+    images: tuple[Size, ...] = ()
+    """Sizes that training draws from, step by step (default: the config's own)."""
+    tuned: Annotated[float, Range("[0, 1)", "0.2 is a fifth of the steps")] = 0.0
+    """Share of the steps that are spent on fine-tuning at each of the experiment's resolutions, one run for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +84,40 @@ class Experiment(Value):
     measures: tuple[Measure, ...]
     images: tuple[Size, ...] = ()
     """Resolutions at which the trained models are evaluated after adapting them, on part of the test images."""
+    equal_time: bool = False
+    """Whether every arm is also trained for as many steps as take the time of the first arm's."""
+
+    @property
+    def runs_per_seed(self) -> int:
+        return len(self.arms) + (len(self.arms) - 1 if self.equal_time else 0)
 
 
 _LEARNED = Arm(run="base", label="learned")
+_TARGETS = (Size(24, 24), Size(32, 32), Size(40, 40), Size(48, 48), Size(64, 64))
+
+
+def _attention(side: int) -> Experiment:
+    """Attention kinds on images of one side; with 4-pixel patches, 64 tokens at 32 px, 256 at 64 and 576 at 96."""
+    base, mark = BASE.but(image=Size(side, side)), "" if side == 32 else f"-{side}"
+    kinds = {
+        "windowed": ("windows of 4×4, shifted", WindowedAttention(window=Size(4, 4))),
+        "criss-cross": ("row and column", SparseAttention()),
+        "linear": ("linear", LinearAttention()),
+    }
+    return Experiment(
+        name=f"attention{mark}",
+        question=f"What does cheaper attention cost in quality, at {base.grid.area} patches?",
+        arms=(
+            Arm(run=f"base{mark}", label="full", config=base),
+            *(
+                Arm(run=f"{run}{mark}", label=label, config=base.but(attention=kind))
+                for run, (label, kind) in kinds.items()
+            ),
+        ),
+        measures=("first_epoch_loss", "accuracy", "equal_time", "flops", "images_per_second"),
+        equal_time=True,
+    )
+
 
 EXPERIMENTS = {
     each.name: each
@@ -146,6 +193,24 @@ EXPERIMENTS = {
             question="Do learned positions recover that the image has two dimensions?",
             arms=(_LEARNED,),
             measures=("structure", "accuracy"),
+        ),
+        *(_attention(side) for side in (32, 64, 96)),
+        Experiment(
+            name="transfer",
+            question="Which strategy carries a model to another resolution?",
+            arms=(
+                Arm(run="base", label="learned, resampled"),
+                Arm(run="sincos2d", label="sinusoidal, 2D", config=BASE.but(position=SinCos2d())),
+                Arm(
+                    run="rotary-normalised",
+                    label="rotary, normalised",
+                    config=BASE.but(position=Rotary(coordinates="normalised")),
+                ),
+                Arm(run="multi-scale", label="learned, multi-scale training", images=_TARGETS),
+                Arm(run="tuned", label="learned, a fifth of the steps at the target", tuned=0.2),
+            ),
+            measures=("first_epoch_loss", "accuracy", "resolutions"),
+            images=_TARGETS,
         ),
     )
 }

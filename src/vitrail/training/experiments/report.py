@@ -20,6 +20,7 @@ __all__ = ["compare_columns", "compare_json", "compare_markdown", "experiment_js
 COLUMNS = {
     "first_epoch_loss": ("loss, epoch 1", 3, 1.0),
     "accuracy": ("accuracy, %", 2, 100.0),
+    "equal_time": ("% in equal time", 2, 100.0),
     "resolutions": ("% at …", 1, 100.0),
     "tokens": ("patches", 0, 1.0),
     "parameters": ("parameters", 0, 1.0),
@@ -33,6 +34,7 @@ COLUMNS = {
 MEANINGS = {
     "first_epoch_loss": "the mean training loss over the first epoch",
     "accuracy": "that on the test split at the end",
+    "equal_time": "accuracy of runs with as many steps as take the first arm's time, by the measured images per second",
     "difference": "points against the first row, paired: runs of one seed see the same images in the same order",
     "resolutions": "by weights carried to that resolution, not trained there, on the same part of the test images",
     "flops": "of a forward pass, by the planner, two per multiply-add",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +43,8 @@ __all__ = ["ArmResult", "Result", "Stopped", "run_experiment"]
 
 LOOKS = 24
 """Number of times per run that the structure of the positions is measured."""
+TUNING = 4
+"""Fine-tuning at another resolution starts with this fraction of the learning rate."""
 CARRIED = 2000
 """Number of test images for other resolutions, the same for every resolution and arm."""
 
@@ -95,22 +99,42 @@ def run_experiment(
         image: evenly(open_source(data, "test", image=image), min(limit or CARRIED, CARRIED))
         for image in experiment.images
     }
+
+    def trained(arm: Arm, seed: int, name: str, steps: int) -> Run:
+        tuning = round(arm.tuned * steps)
+        config = arm.config.but(classes=len(source.classes), channels=source.channels)
+        job = Job(
+            config=config,
+            recipe=recipe.but(seed=seed, steps=steps - tuning, images=arm.images),
+            data=facts.but(preprocessing=facts.preprocessing.but(image=config.image)),
+        )
+        watch({"arm": arm.label, "seed": seed})
+        folder = out / "runs" / f"{name}-seed{seed}"
+        _run(job, folder, source, test, watch)
+        if tuning:
+            _tune(folder, tuning, tests, source, watch)
+        else:
+            _resolutions(folder, tests)
+        return read_run(folder)
+
     found: dict[str, list[Run]] = {arm.run: [] for arm in experiment.arms}
+    timed: dict[str, list[Run]] = {arm.run: [] for arm in experiment.arms}
     for seed in range(seeds):  # all arms before the next seed, so that early results are comparable
         for arm in experiment.arms:
-            config = arm.config.but(classes=len(source.classes), channels=source.channels)
-            job = Job(
-                config=config,
-                recipe=recipe.but(seed=seed),
-                data=facts.but(preprocessing=facts.preprocessing.but(image=config.image)),
-            )
-            watch({"arm": arm.label, "seed": seed})
-            folder = out / "runs" / f"{arm.run}-seed{seed}"
-            _run(job, folder, source, test, watch)
-            _resolutions(folder, tests)
-            found[arm.run].append(read_run(folder))
+            found[arm.run].append(trained(arm, seed, arm.run, recipe.steps))
+    if experiment.equal_time:
+        paces = {name: _pace(runs) for name, runs in found.items()}
+        first = experiment.arms[0].run
+        timed[first] = found[first]
+        for seed, arm in product(range(seeds), experiment.arms[1:]):
+            equal = max(1, round(recipe.steps * paces[arm.run] / paces[first]))
+            timed[arm.run].append(trained(arm, seed, f"{arm.run}-time", equal))
     arms = tuple(
-        ArmResult(arm=arm, runs=tuple(found[arm.run]), spreads=_spreads(experiment, found[arm.run], test))
+        ArmResult(
+            arm=arm,
+            runs=tuple(found[arm.run]),
+            spreads=_spreads(experiment, found[arm.run], timed[arm.run], test),
+        )
         for arm in experiment.arms
     )
     return Result(experiment=experiment, data=facts, steps=recipe.steps, seeds=seeds, test_images=len(test), arms=arms)
@@ -119,7 +143,7 @@ def run_experiment(
 # ── running ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> None:
+def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch, start: Checkpoint | None = None) -> None:
     """Train or resume a run; a finished run of the same job is kept."""
     every = max(1, job.recipe.steps // LOOKS)
 
@@ -134,7 +158,7 @@ def _run(job: Job, folder: Path, source: Source, test: Source, watch: Watch) -> 
                 return
         else:
             write_job(folder, job)
-        outcome = train(job, source, place, test=test, save_every=250, watch=watch, measure=measure)
+        outcome = train(job, source, place, test=test, start=start, save_every=250, watch=watch, measure=measure)
         if outcome.stopped is not None:
             raise Stopped(outcome.stopped)
         finish(job, place, outcome.model)
@@ -152,6 +176,30 @@ def _resolutions(folder: Path, tests: dict[Size, Source]) -> None:
     write_json_file(file, held)
 
 
+def _tune(folder: Path, steps: int, tests: dict[Size, Source], source: Source, watch: Watch) -> None:
+    """Fine-tune a finished run at every resolution, each as a run of its own, and save their accuracies."""
+    file, job, held = folder / "resolutions.json", read_job(folder), {}
+    if file.is_file():
+        return
+    checkpoint = load(folder / "model.safetensors")
+    for image, test in tests.items():
+        adapted, _ = adapt(checkpoint, {"image": image})
+        recipe = job.recipe.but(steps=steps, lr=job.recipe.lr / TUNING)
+        data = job.data.but(preprocessing=adapted.preprocessing, start=folder.name)
+        tuned = Job(config=adapted.config, recipe=recipe, data=data)
+        place = folder.with_name(f"{folder.name}-at-{image}")
+        _run(tuned, place, source, test, watch, start=adapted)
+        held[str(image)] = evaluate_at(load(place / "model.safetensors"), test, image).accuracy
+    write_json_file(file, held)
+
+
+def _pace(runs: list[Run]) -> float:
+    """Return the median images per second of training over all seeds: one number, so that seeds have equal steps."""
+    found = [pace for run in runs if (pace := run.images_per_second()) is not None]
+    require(len(found) > 0, "no run has a measured time; train for more steps")
+    return statistics.median(found)
+
+
 def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None:
     try:
         adapted, _ = adapt(checkpoint, {"image": image})
@@ -163,7 +211,7 @@ def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None
 # ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spreads(experiment: Experiment, runs: list[Run], test: Source) -> dict[str, Spread]:
+def _spreads(experiment: Experiment, runs: list[Run], timed: list[Run], test: Source) -> dict[str, Spread]:
     found: dict[str, list[float | None]] = {}
     tokens = _tokens(runs[0], test)
     books = ledger(runs[0].job.config, Workload(adaptive_tokens=round(tokens)))
@@ -173,6 +221,8 @@ def _spreads(experiment: Experiment, runs: list[Run], test: Source) -> dict[str,
                 found[measure] = [run.first_epoch_loss() for run in runs]
             case "accuracy":
                 found[measure] = [run.results().get("final_accuracy") for run in runs]
+            case "equal_time":
+                found[measure] = [run.results().get("final_accuracy") for run in timed]
             case "images_per_second":
                 found[measure] = [run.images_per_second() for run in runs]
             case "parameters":
