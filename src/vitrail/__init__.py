@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from .server.studio import studio
     from .training.run import Run
     from .training.train import train
+    from .vectors.duplicates import near_duplicates
     from .vectors.embed import embed
+    from .vectors.outliers import outliers
     from .vectors.search import search
 
 __all__ = [
@@ -56,6 +58,8 @@ __all__ = [
     "embed",
     "fit",
     "load",
+    "near_duplicates",
+    "outliers",
     "pad_batch",
     "preset",
     "push",
@@ -82,6 +86,8 @@ _ON_DEMAND = {
     "build": "nn.build",
     "embed": "vectors.embed",
     "load": "checkpoint.read",
+    "near_duplicates": "vectors.duplicates",
+    "outliers": "vectors.outliers",
     "pad_batch": "nn.remainder",
     "push": "checkpoint.sources.push",
     "save": "checkpoint.write",

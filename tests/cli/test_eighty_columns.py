@@ -40,7 +40,11 @@ LINES = {
     "compare-runs": ["compare-runs run-of-a-long-name-a run-of-a-long-name-b another"],
     "experiment": ["experiment"],
     "laws": ["laws --image 2048x4096 --patch 4"],
-    "search": ["search vectors --id 00001.png"],
+    "search": [
+        "search vectors --id 00001.png",
+        "search vectors --outliers",
+        "search vectors --near-duplicates --threshold 0.01",
+    ],
     "bench": ["bench default --batch 1 --seconds 0.01"],
     "demo": ["demo"],
 }

@@ -63,8 +63,12 @@ def test_the_query_itself_is_left_out_and_named(vectors: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give either an image file or --id ID"),
-        (["a.jpg", "--id", "b"], "give either an image file or --id ID"),
+        ([], "give one of an image file, --id ID, --near-duplicates and --outliers"),
+        (["a.jpg", "--id", "b"], "give one of an image file, --id ID"),
+        (["--outliers", "--near-duplicates"], "give one of an image file, --id ID"),
+        (["--outliers", "--threshold", "0.9"], "--threshold is for --near-duplicates; give both"),
+        (["--near-duplicates", "--threshold", "2"], "threshold 2 is not a cosine"),
+        (["--near-duplicates", "--threshold", "1", "--out", "sheet.png"], "no two images have a cosine of 1"),
         (["gone.jpg"], "gone.jpg: cannot be read"),
         (["--id", "gone.jpg"], "has no input 'gone.jpg'"),
         (["--id", "00001.png", "--out", "sheet.tiff"], "does not end in .png; name a file like picture.png"),
@@ -82,3 +86,20 @@ def test_a_mistake_is_one_line_and_exit_code_2(vectors: Path, arguments: list[st
 def test_a_folder_that_embed_did_not_write_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert call("search", str(tmp_path), "--id", "a") == 2
     assert "holds no plan.json; give a folder that vitrail embed wrote" in capsys.readouterr().err
+
+
+def test_near_duplicates_and_outliers_are_tables_json_and_sheets(tmp_path: Path, vectors: Path, capsys):
+    threshold = "0.6"
+    for option, words in (("--near-duplicates", "groups with"), ("--outliers", "exact cosine over 20 vectors")):
+        sheet = tmp_path / f"{option}.png"
+        more = ["--threshold", threshold] if option == "--near-duplicates" else []
+        assert call("search", str(vectors), option, *more, "--top", "3", "--out", str(sheet)) == 0
+        assert words in capsys.readouterr().out
+        with Image.open(sheet) as drawn:
+            assert drawn.format == "PNG"
+            assert min(drawn.size) > 400
+        assert call("search", str(vectors), option, *more, "--top", "3", "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["searched"] == 20
+        ids = [each["id"] for each in found.get("matches") or found["groups"][0]]
+        assert len(ids) == len(set(ids)) > 1

@@ -13,10 +13,11 @@ from PIL import Image, ImageDraw
 from vitrail.charts.palette import BLUE, FAINT, GREY, INK, PAPER, RED
 from vitrail.charts.raster import font
 
-__all__ = ["LARGE", "PICTURE", "Tile", "contact_sheet", "fitted"]
+__all__ = ["COLUMNS_ALONE", "LARGE", "PICTURE", "Tile", "contact_sheet", "fitted", "row_sheet"]
 
 PICTURE, LARGE, GAP, MARGIN, HEADER, LABEL = 300, 620, 36, 64, 150, 78
-COLUMNS = 4
+COLUMNS, COLUMNS_ALONE = 4, 6
+"""Tiles in a row beside a query, and without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +39,32 @@ def contact_sheet(title: str, subtitle: str, query: Tile, matches: Sequence[Tile
     width = right + columns * PICTURE + (columns - 1) * GAP + MARGIN
     height = HEADER + max(rows * (PICTURE + LABEL + GAP), LARGE + LABEL + GAP) - GAP + MARGIN
     sheet = Image.new("RGB", (width, height), PAPER)
-    pen = ImageDraw.Draw(sheet)
-    room = width - 2 * MARGIN
-    pen.text((MARGIN, 78), fitted(title, 38, room), INK, font(38), anchor="ls")
-    pen.text((MARGIN, 112), fitted(subtitle, 20, room), GREY, font(20), anchor="ls")
+    _draw_header(sheet, title, subtitle)
     _draw_tile(sheet, query, MARGIN, HEADER, LARGE)
     for number, tile in enumerate(matches):
         left = right + number % columns * (PICTURE + GAP)
         _draw_tile(sheet, tile, left, HEADER + number // columns * (PICTURE + LABEL + GAP), PICTURE)
     return sheet
+
+
+def row_sheet(title: str, subtitle: str, rows: Sequence[Sequence[Tile]]) -> Image.Image:
+    """Draw rows of tiles, such as groups of near duplicates, at most COLUMNS_ALONE in each."""
+    columns = max(2, *map(len, rows)) if rows else 2
+    width = 2 * MARGIN + columns * PICTURE + (columns - 1) * GAP
+    height = HEADER + len(rows) * (PICTURE + LABEL + GAP) - GAP + MARGIN
+    sheet = Image.new("RGB", (width, height), PAPER)
+    _draw_header(sheet, title, subtitle)
+    for down, row in enumerate(rows):
+        for across, tile in enumerate(row):
+            left, top = MARGIN + across * (PICTURE + GAP), HEADER + down * (PICTURE + LABEL + GAP)
+            _draw_tile(sheet, tile, left, top, PICTURE)
+    return sheet
+
+
+def _draw_header(sheet: Image.Image, title: str, subtitle: str) -> None:
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
+    pen.text((MARGIN, 78), fitted(title, 38, room), INK, font(38), anchor="ls")
+    pen.text((MARGIN, 112), fitted(subtitle, 20, room), GREY, font(20), anchor="ls")
 
 
 def _draw_tile(sheet: Image.Image, tile: Tile, left: int, top: int, side: int) -> None:

@@ -1,16 +1,18 @@
-"""vitrail search: the nearest of the vectors that vitrail embed made."""
+"""vitrail search: the nearest of the vectors that vitrail embed made, near duplicates, and outliers."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from vitrail.cli.options import Flag, Json
 from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
+
+if TYPE_CHECKING:
+    from vitrail.vectors.collection import Collection, Watch
 
 __all__ = ["search"]
 
@@ -21,13 +23,21 @@ def search(
     /,
     *,
     id_: Annotated[str | None, Parameter(name="--id")] = None,
+    near_duplicates: Flag = False,
+    outliers: Flag = False,
+    threshold: float | None = None,
     top: int = 12,
     with_itself: Flag = False,
+    exact: Flag = False,
     out: Path | None = None,
     weights: str | None = None,
     json: Json = False,
 ) -> None:
-    """Find the images nearest to one, by exact cosine, as a table and a contact sheet.
+    """Find the images nearest to one, near duplicates or outliers, as a table and a contact sheet.
+
+    Up to a million vectors, a search compares all of them, by exact cosine; beyond that it uses an index (extra
+    index), and says what share of the exact ten nearest it finds. Near duplicates and outliers compare all pairs of
+    up to 100,000 vectors.
 
     Parameters
     ----------
@@ -37,57 +47,98 @@ def search(
         Image to search for, which is embedded as the others were (default: none; give --id).
     id_
         Id of an image in the folder to search for, e.g. holidays/0042.jpg (default: none; give a photo).
+    near_duplicates
+        Find groups of images that are nearly the same, instead of searching for one.
+    outliers
+        Find the images that are least like their ten nearest neighbours, instead of searching for one.
+    threshold
+        Least cosine of two near duplicates; what is right depends on the model (default: 0.98).
     top
-        Number of images to find.
+        Number of images to find, or groups to show; --json has all groups.
     with_itself
         Also find the query itself and exact copies of its file, which are left out otherwise.
+    exact
+        Compare every vector, however many there are.
     out
         PNG file to draw a contact sheet into (default: none).
     weights
         The weights that the folder was embedded with, if they have moved (default: where they were).
     """
-    require((photo is None) != (id_ is None), "give either an image file or --id ID to search for")
+    asked = (photo is not None, id_ is not None, near_duplicates, outliers)
+    require(sum(asked) == 1, "give one of an image file, --id ID, --near-duplicates and --outliers to search for")
+    require(threshold is None or near_duplicates, "--threshold is for --near-duplicates; give both")
+    require(top > 0, f"--top {top} is not positive; give 1 or more")
     from vitrail.atomic import write_file
-    from vitrail.charts.contact_sheet import contact_sheet
     from vitrail.charts.raster import encode_png
     from vitrail.charts.sheet import check_path
-    from vitrail.checkpoint.assess.describe import few
     from vitrail.cli.progress import working
-    from vitrail.vectors.found import match_tile, query_tile
     from vitrail.vectors.job.part_files import require_arrow
-    from vitrail.vectors.job.plan import read_plan
-    from vitrail.vectors.search import embed_query, nearest, original, stored
+    from vitrail.vectors.search import collection_of
 
     require_arrow()
     if out is not None:
         check_path(out, (".png",))
-    plan = read_plan(vectors)
-    if photo is not None:
-        name = photo.name
-        with working(f"embedding {name}"):
-            query = embed_query(vectors, plan, photo, weights=weights)
-        itself, first = photo, partial(Path, photo)
-    else:
-        name = id_ or ""
-        query, itself = stored(vectors, plan, name)
-        first = partial(original, vectors, plan, itself)
-    found = nearest(vectors, plan, query, top, leave_out=None if with_itself else itself)
+    with working("reading the vectors") as tell:
+
+        def watch(words: str, done: int, total: int) -> None:
+            tell(words, done, total)
+
+        collection = collection_of(vectors, watch)
+        if near_duplicates:
+            found, view = _duplicates(collection, 0.98 if threshold is None else threshold, top, exact, watch)
+        elif outliers:
+            found, view = _outliers(collection, top, exact, watch)
+        else:
+            query = photo if photo is not None else id_ or ""
+            found, view = _nearest(collection, query, top, with_itself, exact, weights, watch)
     if json:
         write_json(found)
     else:
-        rows = [
-            (str(rank), f"{match.score:.4f}", f"{match.height} × {match.width}", match.id)
-            for rank, match in enumerate(found.matches, 1)
-        ]
-        unfinished = f"; {found.missing:,} of {plan.shards:,} parts are not done yet" if found.missing else ""
-        caption = f"exact cosine over {found.searched:,} vectors of {plan.weights_name}{unfinished}"
-        if found.left_out:
-            caption += f"; left out as the query itself: {few(found.left_out)}"
-        show(table(f"Nearest to {name}", ("", "cosine", "pixels", "id"), rows, "rrlw", caption=caption))
+        show(table(view.title, view.columns, view.rows, view.align, caption=view.caption))
     if out is not None:
-        subtitle = f"{plan.weights_name} · exact cosine over {found.searched:,} vectors in {vectors}"
-        tiles = [match_tile(vectors, plan, match) for match in found.matches]
-        drawn = encode_png(contact_sheet(f"Nearest to {name}", subtitle, query_tile(name, first), tiles))
+        drawn = encode_png(view.draw())
         write_file(out, lambda file: file.write(drawn))
         if not json:
             written(out)
+
+
+def _nearest(
+    collection: Collection,
+    query: Path | str,
+    top: int,
+    with_itself: bool,
+    exact: bool,
+    weights: str | None,
+    watch: Watch,
+) -> tuple[Any, Any]:
+    """Search for an image file, or for the id of an image that has a vector."""
+    from vitrail.cli.search_view import nearest_view
+    from vitrail.vectors.search import embed_query, nearest, stored
+
+    if isinstance(query, Path):
+        name, itself, source = query.name, query, lambda: query
+        watch(f"embedding {name}", 0, 1)
+        vector = embed_query(collection, query, weights=weights)
+    else:
+        vector, itself = stored(collection, query)
+        name, source = query, lambda: collection.original(itself)
+    found = nearest(
+        collection, vector, top, leave_out=None if with_itself else itself, exact=exact or None, watch=watch
+    )
+    return found, nearest_view(collection, found, name, source)
+
+
+def _duplicates(collection: Collection, threshold: float, top: int, exact: bool, watch: Watch) -> tuple[Any, Any]:
+    from vitrail.cli.search_view import duplicates_view
+    from vitrail.vectors.duplicates import find_duplicates
+
+    found = find_duplicates(collection, threshold, exact=exact or None, watch=watch)
+    return found, duplicates_view(collection, found, top)
+
+
+def _outliers(collection: Collection, top: int, exact: bool, watch: Watch) -> tuple[Any, Any]:
+    from vitrail.cli.search_view import outliers_view
+    from vitrail.vectors.outliers import find_outliers
+
+    found = find_outliers(collection, top, exact=exact or None, watch=watch)
+    return found, outliers_view(collection, found)

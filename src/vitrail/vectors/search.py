@@ -1,47 +1,41 @@
-"""Exact nearest neighbours by cosine, one part in memory at a time."""
+"""The images nearest to one, by cosine: exact, or beyond a million vectors by an index whose recall is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitrail.charts.notebook import Shown, html_table
 from vitrail.checkpoint.pixels import Image
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
-from vitrail.vectors.embed import embed
-from vitrail.vectors.job.engine_factory import engine_of, preparer_of, vectors_of
-from vitrail.vectors.job.inputs import Opener
-from vitrail.vectors.job.part_files import is_done, part_path
-from vitrail.vectors.job.plan import Plan, read_plan, read_shard
+from vitrail.vectors.collection import Collection, Item, Watch, of_folder, of_table
+from vitrail.vectors.cosine import Floats, Nearest, nearest_in, unit
+from vitrail.vectors.index import LARGEST_EXACT, Recall, has_faiss, open_index
+from vitrail.vectors.job.plan import Plan
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Found", "Match", "embed_query", "nearest", "original", "search", "stored"]
+__all__ = ["Found", "Match", "collection_of", "embed_query", "nearest", "search", "stored"]
 
 ALIKE = 0.99
 """Least cosine at which a match's file is compared with the query's: equal files have equal vectors, up to rounding."""
+SPARE = 8
+"""Further candidates, in case the query itself and copies of it are among the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
+class Match(Item):
     """An image that search found."""
 
-    id: str
     score: float
     """Cosine to the query."""
-    height: int
-    width: int
-    shard: int
-    row: int
-    """Row number in the shard's part."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -55,6 +49,8 @@ class Found(Shown):
     """Number of parts that are not written yet."""
     left_out: list[str]
     """Ids of the query itself, and of exact copies of its file."""
+    recall: Recall | None = None
+    """How much of the exact result an index finds; None if the search was exact."""
 
     def _summary(self) -> str:
         unfinished = f", {self.missing:,} parts are not done yet" if self.missing else ""
@@ -72,13 +68,17 @@ def search(
     id: str | None = None,  # noqa: A002 — the column's name
     top: int = 12,
     with_itself: bool = False,
+    exact: bool | None = None,
     weights: str | Path | None = None,
 ) -> Found:
-    """Find the images nearest to one, by exact cosine, best first.
+    """Find the images nearest to one, by cosine, best first.
 
     `vectors` is what `vitrail.embed` returned, or the folder that it or `vitrail embed` wrote, finished or not. The
     query is a new image or the `id` of one in `vectors`, which is left out of the matches unless `with_itself` is
     set. An image is embedded as the folder's images were; for a table, give their `weights`.
+
+    Up to a million vectors, and beyond that without `faiss` or with `exact=True`, all are compared. Otherwise an index
+    finds the nearest, and `Found.recall` says how many of the exact ten nearest it found on sampled queries.
 
     >>> from vitrail import embed, search, synthesize_image
     >>> table = embed([synthesize_image(seed) for seed in range(5)], workers=0)
@@ -87,86 +87,78 @@ def search(
     (5, ['3'], 2)
     """
     require((image is None) != (id is None), "give either an image or id=, the id of one that is embedded")
-    if isinstance(vectors, str | Path):
-        folder = Path(vectors)
-        plan = read_plan(folder)
-        if image is not None:
-            query = embed_query(folder, plan, image, weights=weights)
-            itself = Path(image) if isinstance(image, str | Path) else None
-        else:
-            query, itself = stored(folder, plan, str(id))
-        return nearest(folder, plan, query, top, leave_out=None if with_itself else itself)
+    collection = collection_of(vectors)
     if image is not None:
-        if weights is None:
-            raise VitrailError("a table does not say how an image is embedded; give weights=, its own")
-        query = _vectors(embed([image], weights, workers=0))[1][0]
+        query = embed_query(collection, image, weights=weights)
+        itself = Path(image) if isinstance(image, str | Path) else None
     else:
-        found = _row(0, vectors, str(id))
-        if found is None:
-            raise VitrailError(f"the table has no id {id!r}; its first is {vectors.column('id')[0]}")
-        query = found[0]
-    return _rank([(0, vectors)], query, top, lambda match: not with_itself and match.id == id)
+        query, itself = stored(collection, str(id))
+    return nearest(collection, query, top, leave_out=None if with_itself else itself, exact=exact)
+
+
+def collection_of(vectors: str | Path | pyarrow.Table, watch: Watch = lambda words, done, total: None) -> Collection:
+    """Open what `vitrail.embed` returned, or the folder that it wrote."""
+    collection = of_folder(Path(vectors), watch) if isinstance(vectors, str | Path) else of_table(vectors)
+    require(len(collection) > 0, "there are no vectors to search: every image failed; see the column error")
+    return collection
 
 
 def nearest(
-    folder: Path, plan: Plan, query: NDArray[np.float32], top: int = 12, *, leave_out: Path | Match | None = None
+    collection: Collection,
+    query: Floats,
+    top: int = 12,
+    *,
+    leave_out: Path | Item | None = None,
+    exact: bool | None = None,
+    watch: Watch = lambda words, done, total: None,
 ) -> Found:
     """Return the vectors with the greatest cosine to the query, best first; ties keep the input order.
 
     `leave_out` is the query's image, as a file or as what `stored` found: it would be its own nearest neighbour.
+    `exact` compares all vectors, or else uses the index; None decides by their number.
     """
-    done = [shard for shard in range(plan.shards) if is_done(folder, plan, shard)]
-    require(len(done) > 0, f"{folder} has no vectors yet; let vitrail embed finish")
-    parts = ((shard, _table(folder, shard, ["id", "height", "width", "vector"])) for shard in done)
-    found = _rank(parts, query, top, _same_image(folder, plan, leave_out))
-    return replace(found, missing=plan.shards - len(done))
-
-
-def _rank(
-    parts: Iterable[tuple[int, Any]], query: NDArray[np.float32], top: int, is_query: Callable[[Match], bool]
-) -> Found:
-    """Rank the vectors of numbered tables by their cosine to the query."""
     require(top > 0, f"top {top} is not positive; give 1 or more")
-    query = query / max(float(np.linalg.norm(query)), 1e-12)
-    best: list[Match] = []
-    left_out: list[str] = []
-    searched = 0
-    for shard, table in parts:
-        rows, vectors = _vectors(table)
-        require(
-            vectors.shape[1] == len(query),
-            f"the query has {len(query)} numbers and the vectors {vectors.shape[1]}; embed it with their weights",
-        )
-        searched += len(rows)
-        scores = vectors @ query / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
-        names = table.select(["id", "height", "width"])
-        kept = 0
-        for place in np.argsort(-scores, kind="stable"):
-            if kept == top:
-                break
-            row = int(rows[place])
-            match = Match(score=float(scores[place]), shard=shard, row=row, **names.slice(row, 1).to_pylist()[0])
-            if is_query(match):
-                left_out.append(match.id)
-            else:
-                best.append(match)
-                kept += 1
-        best = sorted(best, key=lambda match: -match.score)[:top]
-    require(searched > 0, "there are no vectors to search: every image failed; see the column error")
-    return Found(matches=best, searched=searched, missing=0, left_out=left_out)
+    require(
+        collection.width == len(query),
+        f"the query has {len(query)} numbers and the vectors {collection.width}; embed it with their weights",
+    )
+    if exact is None:
+        exact = len(collection) <= LARGEST_EXACT or not has_faiss()
+    require(exact or has_faiss(), "an index needs faiss; pip install 'vitrail[index]', or search exactly")
+    index = None if exact else open_index(collection, watch)
+    is_query, asked = _same_image(collection, leave_out), unit(query)[None]
+    wanted = top + SPARE
+    while True:
+        found = nearest_in(collection.blocks, asked, wanted) if index is None else index.nearest(asked, wanted)
+        matches = _matches(collection, found)
+        own = [match for match in matches if is_query(match)]
+        others = [match for match in matches if match not in own]
+        if len(others) >= top or len(matches) < wanted:
+            break
+        wanted *= 4  # many copies of the query
+    return Found(
+        matches=others[:top],
+        searched=len(collection),
+        missing=collection.missing,
+        left_out=[match.id for match in own],
+        recall=None if index is None else index.recall,
+    )
 
 
-def original(folder: Path, plan: Plan, match: Match) -> Path | bytes:
-    """Return the file or bytes that a match was embedded from."""
-    return Opener()(read_shard(folder, plan, match.shard)[match.row])
+def _matches(collection: Collection, found: Nearest) -> list[Match]:
+    places = [int(place) for place in found.places[0] if place >= 0]
+    scores = found.scores[0].tolist()
+    return [Match(score=score, **vars(item)) for score, item in zip(scores, collection.items(places), strict=False)]
 
 
-def _same_image(folder: Path, plan: Plan, image: Path | Match | None) -> Callable[[Match], bool]:
+def _same_image(collection: Collection, image: Path | Item | None) -> Callable[[Match], bool]:
     """Return what tells whether a match is this image or an exact copy of its file."""
 
-    def content(source: Path | Match) -> bytes | None:
+    def content(source: Path | Item) -> bytes | None:
+        if collection.folder is None and isinstance(source, Item):
+            return None
         try:
-            found = source if isinstance(source, Path) else original(folder, plan, source)
+            found = source if isinstance(source, Path) else collection.original(source)
             return found if isinstance(found, bytes) else found.read_bytes()
         except (ImageError, OSError):  # moved or changed since
             return None
@@ -176,48 +168,37 @@ def _same_image(folder: Path, plan: Plan, image: Path | Match | None) -> Callabl
     own = content(image)
 
     def is_same(match: Match) -> bool:
-        if isinstance(image, Match) and (match.shard, match.row) == (image.shard, image.row):
+        if isinstance(image, Item) and match.id == image.id:
             return True
         return own is not None and match.score >= ALIKE and content(match) == own
 
     return is_same
 
 
-def _table(folder: Path, shard: int, columns: list[str]) -> Any:
-    from pyarrow import parquet
-
-    return parquet.read_table(part_path(folder, shard), columns=columns, memory_map=True)
-
-
-def _vectors(table: Any) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the numbers of the rows that have a vector, and their vectors."""
-    column = table.column("vector").combine_chunks()
-    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-    return rows, values.reshape(len(rows), column.type.list_size)
+def stored(collection: Collection, name: str) -> tuple[Floats, Item]:
+    """Return the unit vector of an image by its id, and the image."""
+    place = collection.place_of(name)
+    (item,) = collection.items([place])
+    return collection.vectors(np.array([place]))[0], item
 
 
-def stored(folder: Path, plan: Plan, name: str) -> tuple[NDArray[np.float32], Match]:
-    """Return the stored vector of an input by its id, and the input as a match with itself."""
-    for shard in range(plan.shards):
-        if is_done(folder, plan, shard):
-            found = _row(shard, _table(folder, shard, ["id", "error", "height", "width", "vector"]), name)
-            if found is not None:
-                return found
-    raise VitrailError(f"{folder} has no input {name!r}; ids are paths relative to {plan.input}")
+def embed_query(collection: Collection, image: Image, *, weights: str | Path | None = None) -> Floats:
+    """Embed a new image as the collection's images were."""
+    if collection.folder is None or collection.plan is None:
+        if weights is None:
+            raise VitrailError("a table does not say how an image is embedded; give weights=, its own")
+        return _embedded_alone(image, weights)
+    return _embedded_as_planned(collection.folder, collection.plan, image, weights)
 
 
-def _row(shard: int, table: Any, name: str) -> tuple[NDArray[np.float32], Match] | None:
-    row = table.column("id").index(name).as_py()
-    if row < 0:
-        return None
-    fields = table.select(["id", "error", "height", "width", "vector"]).slice(row, 1).to_pylist()[0]
-    error, vector = fields.pop("error"), fields.pop("vector")
-    require(error is None, f"{name} has no vector: {error}")
-    return np.asarray(vector, np.float32), Match(score=1.0, shard=shard, row=row, **fields)
+def _embedded_alone(image: Image, weights: str | Path) -> Floats:
+    from vitrail.vectors.embed import embed
+
+    return collection_of(embed([image], weights, workers=0)).blocks[0][0]
 
 
-def embed_query(folder: Path, plan: Plan, image: Image, *, weights: str | Path | None = None) -> NDArray[np.float32]:
-    """Embed a new image with the folder's own plan."""
-    engine = engine_of(folder, plan, weights=weights)
-    return vectors_of(engine, [preparer_of(plan)(image)]).numpy()[0]
+def _embedded_as_planned(folder: Path, plan: Plan, image: Image, weights: str | Path | None) -> Floats:
+    # imported late: a search for an image that is embedded already needs no torch
+    from vitrail.vectors.job.engine_factory import engine_of, preparer_of, vectors_of
+
+    return vectors_of(engine_of(folder, plan, weights=weights), [preparer_of(plan)(image)]).numpy()[0]

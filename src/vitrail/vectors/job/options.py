@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitrail.checkpoint.surgery.adaptive import adaptive_config
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
-from vitrail.nn.compile import require_compiler
 from vitrail.parts import Adaptive
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
-from vitrail.vectors.engines.scales import scaled_sizes
 
 __all__ = ["Options"]
 
@@ -70,6 +67,11 @@ class Options(Value):
 
     def check(self, config: Config) -> None:
         """Raise VitrailError if this model cannot run with these options."""
+        # imported late: reading a plan, for a search, needs no torch
+        from vitrail.checkpoint.surgery.adaptive import adaptive_config
+        from vitrail.nn.compile import require_compiler
+        from vitrail.vectors.engines.scales import scaled_sizes
+
         plain = isinstance(config, ViTConfig)
         special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
         require(

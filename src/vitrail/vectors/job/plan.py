@@ -16,10 +16,9 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.atomic import write_file
-from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.directory import files_of
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.sources.hub import name_of
@@ -30,6 +29,9 @@ from vitrail.rules import NonNegativeInt, PositiveInt
 from vitrail.value import Value
 from vitrail.vectors.job.inputs import Input, Inputs, find_inputs
 from vitrail.vectors.job.options import Options
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.checkpoint import Checkpoint
 
 __all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256", "weights_stamp"]
 
