@@ -57,4 +57,4 @@ def test_an_image_that_is_none_is_refused_before_anything_starts():
         studio(b"text")
     with pytest.raises(VitrailError, match=r"gone\.safetensors"):
         studio(weights="gone.safetensors")
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of an earlier test may end meanwhile

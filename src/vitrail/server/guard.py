@@ -1,14 +1,15 @@
-"""Access control: only the studio's own page may use the API.
+"""Access control: only a server's own page, or a program on this machine or with the token, may use it.
 
 Every request is checked before anything else reads it:
 
-    Host             must be one of the names that the studio printed, which defeats DNS rebinding
-    Origin           must be the studio's own if the browser sends one
+    Host             must be one of the names that the server printed, which defeats DNS rebinding
+    Origin           must be the server's own if the browser sends one
     Sec-Fetch-Site   must be same-origin or none; another site may link to the page, but not to the API
-    token            required beyond loopback and in notebooks: the first part of every path. (A cookie would not reach
-                     a frame in the page of another site, such as a notebook's.)
-    body             at most 16 MiB, counted while it arrives, within a time limit; weights go to a file as they arrive,
-                     under limits of their own (uploads.py)
+    token            required beyond loopback and in notebooks. The studio's is the first part of every path. (A cookie
+                     would not reach a frame in the page of another site, such as a notebook's.) `vitrail serve` takes
+                     it as programs send it, as "Authorization: Bearer …".
+    body             at most 16 MiB unless told otherwise, counted while it arrives, within a time limit; weights go to
+                     a file as they arrive, under limits of their own (uploads.py)
 
 There are no CORS headers, so no other origin can read a response.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -48,8 +50,23 @@ HEADERS = {
 class Guard:
     """ASGI middleware that refuses foreign requests and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None, framed: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: frozenset[str] | None,
+        token: str | None = None,
+        framed: bool = False,
+        bearer: bool = False,
+        unguarded: frozenset[str] = frozenset(),
+        max_body: int = MAX_BODY,
+        name: str = "the studio",
+        refuse: Callable[[int, str], Response] = failure,
+    ) -> None:
+        """`hosts` None: any name, for a server whose token is a header, which no other site can make a browser send.
+        `unguarded`: paths that need no token."""
         self.app, self.hosts, self.token, self.framed = app, hosts, token, framed
+        self.bearer, self.unguarded, self.max_body, self.name, self.refuse = bearer, unguarded, max_body, name, refuse
         self.headers = {**HEADERS, "Content-Security-Policy": f"{POLICY} {NOTEBOOKS}"} if framed else HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +88,7 @@ class Guard:
         if refusal is None and within["path"] == STREAMED:
             await self.app(within, receive, send_with_headers)
             return
-        body = b"" if refusal else await _body(scope, receive)
+        body = b"" if refusal else await self._body(scope, receive)
         answer = refusal or (body if isinstance(body, Response) else None)
         if answer is not None:
             await answer(scope, receive, send_with_headers)
@@ -83,14 +100,18 @@ class Guard:
         """Return the request with the path behind the token, or why it is refused."""
         headers, path = Headers(scope=scope), scope["path"]
         host, origin, site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
-        if len(headers.getlist("host")) != 1 or host not in self.hosts:
-            return scope, failure(403, "this host name is not the studio's; use the link that it printed")
+        if len(headers.getlist("host")) != 1 or (self.hosts is not None and host not in self.hosts):
+            return scope, self.refuse(403, f"this host name is not {self.name}'s; use the address that it printed")
         if origin is not None and origin != f"http://{host}":
-            return scope, failure(403, "requests from another origin are refused; use the studio's own page")
-        if self.token is not None:
+            return scope, self.refuse(403, f"requests from another origin than {self.name}'s own are refused")
+        if self.token is not None and self.bearer:
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            if path not in self.unguarded and not hmac.compare_digest(given.encode(), self.token.encode()):
+                return scope, self.refuse(401, "a token is needed; send it as Authorization: Bearer TOKEN")
+        elif self.token is not None:
             given, slash, rest = path.removeprefix("/").partition("/")
             if not slash or not hmac.compare_digest(given.encode(), self.token.encode()):
-                return scope, failure(403, "a token is needed; use the link that the studio printed")
+                return scope, self.refuse(403, f"a token is needed; use the link that {self.name} printed")
             path = f"/{rest}"
         is_link = (
             scope["method"] == "GET"
@@ -99,31 +120,30 @@ class Guard:
             and headers.get("sec-fetch-dest") in ("document", "iframe" if self.framed else None)
         )
         if site not in (None, "same-origin", "none") and not is_link:
-            return scope, failure(403, "requests from another site are refused; use the studio's own page")
+            return scope, self.refuse(403, f"requests from another site than {self.name}'s own are refused")
         return {**scope, "path": path, "raw_path": path.encode()}, None
 
-
-async def _body(scope: Scope, receive: Receive) -> bytes | Response:
-    too_large = failure(413, f"the body is above {MAX_BODY // 2**20} MiB; shrink the image first")
-    length = Headers(scope=scope).get("content-length", "0")
-    if not length.isdecimal():
-        return failure(400, "content-length is not a number; leave it out")
-    if int(length) > MAX_BODY:
-        return too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return failure(400, "the body ended early; send it again")
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY:
-                    return too_large
-                if not message.get("more_body", False):
-                    return bytes(body)
-    except TimeoutError:
-        return failure(408, f"the body took more than {BODY_SECONDS} seconds; send it again")
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Response:
+        too_large = self.refuse(413, f"the body is above {self.max_body // 2**20} MiB; shrink the image first")
+        length = Headers(scope=scope).get("content-length", "0")
+        if not length.isdecimal():
+            return self.refuse(400, "content-length is not a number; leave it out")
+        if int(length) > self.max_body:
+            return too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return self.refuse(400, "the body ended early; send it again")
+                    body += message.get("body", b"")
+                    if len(body) > self.max_body:
+                        return too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            return self.refuse(408, f"the body took more than {BODY_SECONDS} seconds; send it again")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

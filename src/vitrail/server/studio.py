@@ -25,7 +25,7 @@ class Studio:
     def __init__(self, image: Image | None, weights: Sequence[str | Path]) -> None:
         try:
             from vitrail.server.app import create_app
-            from vitrail.server.serve import listen, server_of
+            from vitrail.server.listening import listen, server_of
             from vitrail.server.session import Session
         except ModuleNotFoundError as error:
             raise VitrailError(f"the studio needs {error.name}; pip install 'vitrail[studio]'") from None
