@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/search.py
 
 A temporary folder gets synthetic vectors (clustered, seeded) in the format that `vitrail embed` writes. The first
-search copies them into search.arrow, once. A cold search is a fresh process from its start to its answer; it is measured
-with the file in the system page cache, and with the file dropped from it (posix_fadvise). Warm searches are further
-ones of the same process, in turns with `faiss.IndexFlatIP` on as many threads; the peer holds its vectors in memory.
+search copies them into search.arrow, once. A cold search is a fresh process from its start to its answer, measured
+with the file in the system's page cache, and with the file dropped from it (posix_fadvise). Warm searches are further
+ones of one process, in turns with `faiss.IndexFlatIP` on as many threads; the peer holds its vectors in memory.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ LINES = {
     "bench": ["bench default --batch 1 --seconds 0.01"],
     "demo": ["demo"],
 }
-NO_TABLES = {"convert", "push", "train", "data", "look", "studio", "embed", "export"}
+NO_TABLES = {"convert", "push", "train", "data", "look", "studio", "serve", "embed", "export"}
 """Commands that write lines, which a terminal wraps."""
 
 

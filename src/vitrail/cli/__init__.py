@@ -62,6 +62,7 @@ COMMANDS = {
     "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
     "embed": "Turn a folder of images into vectors in Parquet; after an interruption, the same command resumes.",
     "search": "Find the images nearest to one, near duplicates or outliers, as a table and a contact sheet.",
+    "serve": "Serve a model over HTTP: images in, vectors out, batched across requests.",
     "export": "Write weights as ONNX or OpenVINO, read the file back, and compare it with torch on images.",
     "bench": "Time what a model does with an image: decode, patches, attention, MLP, and the share of the peak.",
     "demo": "Send a drawn image through the front end of ViT-B/16 and show what comes out.",

@@ -1,0 +1,1 @@
+"""An HTTP endpoint that turns images into vectors: `vitrail serve`."""
