@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
@@ -46,12 +47,10 @@ def started(model: Model) -> Iterator[Callable[..., Endpoint]]:
     """Start an endpoint, with other limits, another way to compute, or a token."""
     running = []
 
-    def start(*, compute=None, token: str | None = None, max_body: int = 2**16, **limits) -> Endpoint:
+    def start(*, compute=None, token: str | None = None, max_body: int = 2**20, **limits) -> Endpoint:
         listening = socket.create_server(("127.0.0.1", 0))
         host, port = listening.getsockname()
         service = Service(model if compute is None else replace(model, compute=compute), Limits(**limits))
-        from ipaddress import ip_address
-
         hosts = names_of(ip_address(host), port) if token is None else None
         server = server_of(create_app(service, hosts=hosts, token=token, max_body=max_body))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

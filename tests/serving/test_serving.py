@@ -126,7 +126,7 @@ def test_a_wrong_request_is_one_line_in_openais_shape_and_the_server_lives(start
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             refused(client.post("/v1/embeddings", content=content), status, words, code)
         refused(client.post("/embed", content=b""), 400, "empty, 0 bytes", "invalid_image")
-        refused(client.post("/embed", content=bytes(2**16 + 1)), 413, "above 0 MiB", "body_too_large")
+        refused(client.post("/embed", content=bytes(2**20 + 1)), 413, "above 1 MiB", "body_too_large")
         refused(client.post("/embed", files={"file": png(0)}), 415, "send the file itself", None)
         refused(client.get("/embed"), 405, "POST images to", None)
         refused(client.get("/v1/chat"), 404, "POST images to", None)
@@ -234,8 +234,9 @@ def test_an_engine_that_fails_is_reported_and_the_next_batch_runs(started, model
         return model.compute(images)
 
     with started(compute=compute).client() as client:
-        refused(client.post("/embed", content=png(0)), 500, "a bug in vitrail (ZeroDivisionError)", None)
+        refused(client.post("/embed", content=png(0)), 500, "the engine failed (ZeroDivisionError)", None)
         assert client.post("/embed", content=png(0)).status_code == 200
+    assert "ZeroDivisionError: a bug" in caplog.text
 
 
 def test_prometheus_reads_the_metrics_and_they_count(started):

@@ -14,6 +14,7 @@ from embedding import CONFIG, drawn, frozen, photos, png, read_rows, save_weight
 from vitrail.checkpoint.formats.safetensors import read_safetensors
 from vitrail.checkpoint.read import load
 from vitrail.errors import VitrailError
+from vitrail.vectors.collection import of_folder
 from vitrail.vectors.engines.engine import build_engine
 from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.part_files import is_done, part_path, read_tally
@@ -215,7 +216,7 @@ def test_native_images_keep_their_shape_and_get_the_vector_they_get_alone(tmp_pa
     rows = read_rows(tmp_path / "out")
     assert [(row["height"], row["width"]) for row in rows] == sizes
     for number, row in enumerate(rows):
-        alone = embed_query(tmp_path / "out", plan, tmp_path / "in" / f"{number}.png")
+        alone = embed_query(of_folder(tmp_path / "out"), tmp_path / "in" / f"{number}.png")
         np.testing.assert_allclose(row["vector"], alone, atol=2e-5)
 
 

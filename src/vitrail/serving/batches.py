@@ -9,6 +9,7 @@ are being decoded; a single client is not kept waiting. What a client no longer 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from vitrail.checkpoint.pixels import Prepared
 from vitrail.rules import NonNegativeFloat, PositiveInt
-from vitrail.serving.errors import BusyError
+from vitrail.serving.errors import BusyError, RequestError
 from vitrail.serving.metrics import Metrics
 from vitrail.value import Value
 
@@ -115,10 +116,12 @@ class Batcher:
             try:
                 images = [each.image for each in batch]
                 found = await asyncio.get_running_loop().run_in_executor(self._engine, self.compute, images)
-            except Exception as error:  # a bug, which each of the requests reports
+            except Exception as error:
+                logging.getLogger(__name__).exception("the engine failed")
+                line = f"the engine failed ({type(error).__name__}); see the terminal that runs the server"
                 for each in batch:
                     if not each.vector.done():
-                        each.vector.set_exception(error)
+                        each.vector.set_exception(RequestError(line, status=500))
                 continue
             took = time.perf_counter() - start
             self._seconds_per_image += 0.2 * (took / len(batch) - self._seconds_per_image)

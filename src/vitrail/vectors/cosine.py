@@ -63,6 +63,6 @@ def _ranked(rows: NDArray[np.int64], places: NDArray[np.int64], scores: Floats, 
 
 
 def _merged(earlier: Nearest, later: Nearest) -> Nearest:
-    scores, places = (np.hstack(pair) for pair in zip(earlier, later, strict=True))
+    scores, places = np.hstack((earlier.scores, later.scores)), np.hstack((earlier.places, later.places))
     order = np.argsort(-scores, axis=1, kind="stable")[:, : earlier.scores.shape[1]]
     return Nearest(np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1))

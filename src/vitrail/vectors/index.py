@@ -97,7 +97,7 @@ def open_index(collection: Collection, watch: Watch = lambda words, done, total:
     lists = _build(collection, watch)
     recall = _measure(collection, lists, watch)
     with suppress(VitrailError):  # a folder that cannot be written
-        write_file(path, lambda file: faiss.write_index(lists, faiss.PyCallbackIOWriter(file.write)))
+        write_file(path, lambda file: faiss.write_index(lists, faiss.PyCallbackIOWriter(file.write)))  # type: ignore
         write_json_file(path.with_suffix(".json"), asdict(recall))
         _remove_others(path)
     return Index(collection, lists, recall)
