@@ -25,6 +25,7 @@ def serve(
     wait_ms: float = 5.0,
     queue: int = 256,
     max_body: int = 32,
+    workers: int = 1,
     threads: int | None = None,
     exact: Flag = False,
 ) -> None:
@@ -53,8 +54,11 @@ def serve(
         Most images that wait or are computed; further requests are answered with 429 and Retry-After.
     max_body
         Largest body of a request, in MiB.
+    workers
+        Batches that are computed at a time. As many as there are cores, with --threads 1, answer the most requests;
+        one, with a thread per core, answers a single request soonest.
     threads
-        Threads of the model (default: torch's, one per core).
+        Threads that compute a batch (default: torch's, one per core).
     exact
         Decode and resize exactly as Pillow does.
     """
@@ -68,7 +72,7 @@ def serve(
         from vitrail.serving.serve import serve as run
     except ModuleNotFoundError as error:
         raise VitrailError(f"vitrail serve needs {error.name}; pip install 'vitrail[serve]'") from None
-    limits = Limits(batch=batch, wait_ms=wait_ms, queue=queue)
+    limits = Limits(batch=batch, wait_ms=wait_ms, queue=queue, workers=workers)
     model = model_of(weights, name=name, threads=threads, exact=exact)
     run(model, host=host, port=port, expose=expose, limits=limits, max_body=max_body * 2**20, say=_say)
 

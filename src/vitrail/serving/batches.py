@@ -1,4 +1,4 @@
-"""Images of many requests in common batches: decoded in threads, computed by one engine in a thread of its own.
+"""Images of many requests in common batches: decoded in threads, computed by an engine in one thread or several.
 
     admitted (or refused: the queue is full) → decoded → waits for a batch → computed → answered
 
@@ -43,6 +43,8 @@ class Limits(Value):
     """Milliseconds that a batch may wait for images that are being decoded."""
     queue: PositiveInt = 256
     """Most images that are admitted and not yet answered."""
+    workers: PositiveInt = 1
+    """Batches that are computed at a time, each in a thread."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class Batcher:
         self._decoding = 0
         self._waiting: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="serve-decode")
-        self._engine = ThreadPoolExecutor(1, thread_name_prefix="serve-engine")
+        self._engines = ThreadPoolExecutor(limits.workers, thread_name_prefix="serve-engine")
         self._seconds_per_image = 0.05
-        self._loop: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
 
     @contextmanager
     def admit(self, images: int) -> Iterator[None]:
@@ -87,8 +89,8 @@ class Batcher:
 
     async def vectors(self, decoders: Sequence[Callable[[], Prepared]]) -> list[Vector]:
         """Decode images and return their vectors, in order; the first that cannot be decoded raises its error."""
-        if self._loop is None:
-            self._loop = asyncio.create_task(self._run())
+        if not self._running:
+            self._running = [asyncio.create_task(self._run()) for _ in range(self.limits.workers)]
         tasks = [asyncio.create_task(self._vector(decode)) for decode in decoders]
         try:
             return [await task for task in tasks]
@@ -115,7 +117,7 @@ class Batcher:
             start = time.perf_counter()
             try:
                 images = [each.image for each in batch]
-                found = await asyncio.get_running_loop().run_in_executor(self._engine, self.compute, images)
+                found = await asyncio.get_running_loop().run_in_executor(self._engines, self.compute, images)
             except Exception as error:
                 logging.getLogger(__name__).exception("the engine failed")
                 line = f"the engine failed ({type(error).__name__}); see the terminal that runs the server"
@@ -124,7 +126,7 @@ class Batcher:
                         each.vector.set_exception(RequestError(line, status=500))
                 continue
             took = time.perf_counter() - start
-            self._seconds_per_image += 0.2 * (took / len(batch) - self._seconds_per_image)
+            self._seconds_per_image += 0.2 * (took / len(batch) / self.limits.workers - self._seconds_per_image)
             self.metrics.batch(len(batch), took)
             for each, vector in zip(batch, found, strict=True):
                 if not each.vector.done():
@@ -148,4 +150,4 @@ class Batcher:
 
     def close(self) -> None:
         self._decoders.shutdown(wait=False, cancel_futures=True)
-        self._engine.shutdown(wait=False, cancel_futures=True)
+        self._engines.shutdown(wait=False, cancel_futures=True)
