@@ -60,7 +60,8 @@ def main() -> None:
     lines = [f"{options.model}, JPEGs of 1–2 megapixels, {CORES} cores; lowest cosine of the two vectors {cosine:.5f}"]
     for cell in cells:
         lines.append(
-            f"{cell['clients']} clients: {cell['throughput_ratio']:.2f}× the requests, p99 {cell['p99_ratio']:.2f}×"
+            f"{cell['clients']} clients: {cell['throughput_ratio']:.2f}× the requests, p99 {cell['p99_ratio']:.2f}×, "
+            f"processor time {cell['cpu_ratio']:.2f}×"
         )
         for who in SETTINGS:
             found = cell[who]

@@ -48,6 +48,7 @@ LINES: list[tuple[str, str | None]] = [
     ("export default model.xml", "openvino"),
     ("bench default", None),
     ("studio --no-open", "studio"),
+    ("serve --port 0", "serve"),
     ("demo", None),
 ]
 """Commands, and the extra that each needs. `data` asks other package clients, so its help stands for it."""

@@ -53,7 +53,7 @@ def nearest_view(collection: Collection, found: Found, name: str, query: Callabl
 
 
 def outliers_view(collection: Collection, found: Outliers) -> View:
-    title = f"Furthest from their {found.neighbours} nearest"
+    title = f"Furthest from their {found.neighbours} nearest images"
     return View(
         title=title,
         columns=("", "mean cosine", "pixels", "id"),

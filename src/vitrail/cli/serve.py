@@ -38,7 +38,7 @@ def serve(
     Parameters
     ----------
     name
-        Name that clients give as the model (default: the weights' name).
+        Name that clients give as the model (default: the weights' name, without folders).
     port
         Port to listen on; 0 takes a free one.
     host

@@ -41,7 +41,7 @@ def model_of(weights: str | Path, *, name: str | None = None, threads: int | Non
     engine = build_engine(checkpoint, threads=threads)
     config = checkpoint.config
     return Model(
-        name=name or str(weights),
+        name=name or (Path(weights).name if Path(weights).exists() else str(weights)),
         width=engine.width,
         tokens=config.tokens if isinstance(config, ViTConfig) else 0,
         prepare=partial(prepare, steps=checkpoint.preprocessing, exact=exact),
