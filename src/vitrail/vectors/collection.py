@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from vitrail.atomic import write_file
 from vitrail.errors import VitrailError, require
+from vitrail.images.decode import ImageError
 from vitrail.vectors.cosine import Floats, unit
 from vitrail.vectors.job.inputs import Opener
 from vitrail.vectors.job.part_files import is_done, part_path
@@ -114,7 +115,10 @@ class Collection:
         require(self.folder is not None, "a table does not say where its images are; give the folder of the run")
         assert self.folder is not None
         assert self.plan is not None
-        return Opener()(read_shard(self.folder, self.plan, item.shard)[item.row])
+        for each in read_shard(self.folder, self.plan, item.shard):
+            if each.id == item.id:
+                return Opener()(each)
+        raise ImageError(f"{item.id}: gone since it was embedded")
 
 
 def of_table(table: pyarrow.Table) -> Collection:
@@ -159,13 +163,11 @@ def of_folder(folder: Path, watch: Watch = lambda words, done, total: None) -> C
 
 def _write(sink: Any, folder: Path, shards: list[int], stamp: str, watch: Watch) -> None:
     import pyarrow as arrow
-    from pyarrow import parquet
 
     def parts() -> Iterator[Any]:
         for done, shard in enumerate(shards):
             watch("reading the vectors", done, len(shards))
-            columns = ["id", "height", "width", "vector"]
-            yield _rows_of(shard, parquet.read_table(part_path(folder, shard), columns=columns, memory_map=True))
+            yield _rows_of(shard, _read(folder, shard, ["id", "height", "width", "vector"]))
 
     blocks = _in_blocks(parts())
     first = next(blocks)
@@ -228,12 +230,16 @@ def _stamp(folder: Path, plan: Plan) -> str:
     return digest.hexdigest()
 
 
-def _why_missing(folder: Path, plan: Plan, name: str) -> str:
+def _read(folder: Path, shard: int, columns: list[str]) -> Any:
     from pyarrow import parquet
 
+    return parquet.read_table(part_path(folder, shard), columns=columns, memory_map=True)
+
+
+def _why_missing(folder: Path, plan: Plan, name: str) -> str:
     for shard in range(plan.shards):
         if is_done(folder, plan, shard):
-            part = parquet.read_table(part_path(folder, shard), columns=["id", "error"], memory_map=True)
+            part = _read(folder, shard, ["id", "error"])
             row = part.column("id").index(name).as_py()
             if row >= 0:
                 return f"{name} has no vector: {part.column('error')[row].as_py()}"
