@@ -87,6 +87,7 @@ def test_the_extra_all_has_every_extra_that_a_command_may_ask_for():
         "import vitrail; vitrail.preset('B/16').to_json(); vitrail.synthesize_image(0)",
         "from vitrail.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "from vitrail.cli import main\ntry: main(['inspect', 'default'])\nexcept SystemExit: pass",
+        "import vitrail.cli.search_view",  # a search by id: torch would take longer than searching a million vectors
         # what the studio opens with: loading torch would hold up its first picture by seconds
         "import vitrail.server.app\nfrom vitrail.server.rooms.shared import Drawn, middle\n"
         "from vitrail.server.session import Session\nmiddle('cat', Drawn(height=48, width=64), Session())",

@@ -11,18 +11,25 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from command import PATIENCE, call, until
 from embedding import png
 from vitrail import embed
 from vitrail.serving.app import Model
+from vitrail.serving.errors import RequestError
+from vitrail.serving.forms import FIELDS, PARTS, read_question
+from vitrail.serving.serve import serve
 
 NAME, WIDTH = "tiny", 24
 
@@ -143,6 +150,53 @@ def refused(answer: httpx.Response, status: int, words: str, code: str | None) -
     assert words in error["message"], error
     assert "\n" not in error["message"]
     assert code in (None, error["code"])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([URL, "data:,", "http://a"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*FIELDS, *PARTS, "content", "type", "text", "url", "role"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+@settings(max_examples=300, deadline=None)
+def test_any_json_is_a_question_or_a_refusal(asked):
+    with suppress(RequestError):
+        assert 1 <= len(read_question(json.dumps(asked).encode()).images) <= 128
+
+
+def test_an_exposed_endpoint_prints_its_token_unless_the_environment_has_one(model, monkeypatch):
+    apps = []
+
+    class Server:
+        def __init__(self, app) -> None:
+            apps.append(app)
+            self.config = SimpleNamespace()
+
+        def run(self, sockets) -> None:
+            pass
+
+    monkeypatch.setattr("vitrail.serving.serve.server_of", Server)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        for chosen, words in ((None, "token"), ("0123456789abcdef", "model")):
+            if chosen:
+                monkeypatch.setenv("VITRAIL_TOKEN", chosen)
+            said = list[str]()
+            serve(model, host="0.0.0.0", port=0, expose=True, say=said.append)
+            assert said[-1].split()[0] == words
+            guard = apps[-1].app
+            assert guard.token == (chosen or said[-1].split()[1])
+            assert len(guard.token) >= 16
+            assert guard.hosts is None
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def test_beyond_this_machine_a_token_opens_and_health_needs_none(started, expected):

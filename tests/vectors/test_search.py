@@ -166,6 +166,8 @@ def test_a_table_and_its_folder_give_the_same_answers(tmp_path: Path):
     assert search(tmp_path / "out", id="00004.png").left_out == ["00004.png"]
     with pytest.raises(VitrailError, match="give weights="):
         search(table, new)
+    with pytest.raises(VitrailError, match="the query has no vector: not a readable image"):
+        search(table, b"text", weights=weights)
     with pytest.raises(VitrailError, match=r"the table has no vector of 'gone'; its first id is 00000.png"):
         search(table, id="gone")
     with pytest.raises(VitrailError, match="give either an image or id="):

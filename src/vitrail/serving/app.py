@@ -14,7 +14,6 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -236,8 +235,7 @@ class _Counted:
                 error = BusyError("too many bodies are being received; try again later", seconds=1)
                 await failure(error)(scope, receive, noted)
             else:
-                with suppress(ConnectionError):
-                    await self.app(scope, receive, noted)
+                await self.app(scope, receive, noted)
         finally:
             self.held -= room
             endpoint = scope["path"] if scope["path"] in self.paths else "other"

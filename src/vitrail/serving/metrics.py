@@ -1,7 +1,7 @@
 """Counters for Prometheus, in its text format.
 
-Written by hand: five metrics are sixty lines, and prometheus_client would bring a registry for the whole process. Tests
-read what is written with that library's own parser.
+Written by hand: seven metrics are eighty lines, and prometheus_client would bring a registry for the whole process.
+Tests read what is written with that library's own parser.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Item:
     """Row number in the shard's part."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Collection:
     """Vectors of unit length, in the order of the run's inputs, and what they are the vectors of."""
 
@@ -71,6 +71,9 @@ class Collection:
 
     def __len__(self) -> int:
         return self.table.num_rows
+
+    def __repr__(self) -> str:
+        return f"<Collection: {len(self):,} vectors of width {self.width}>"
 
     @property
     def width(self) -> int:

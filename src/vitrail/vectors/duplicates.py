@@ -129,7 +129,9 @@ class _Groups:
 
     def join(self, place: int, others: Iterable[int] | NDArray[np.int64]) -> None:
         others = np.asarray(others, np.int64)
-        leaders = np.unique([self._led_by(int(each)) for each in {place, *self.leader[others].tolist()}])
+        if (self.leader[others] == self.leader[place]).all():
+            return
+        leaders = np.unique([self._led_by(each) for each in (place, *np.unique(self.leader[others]).tolist())])
         self.leader[leaders] = leaders[0]
         self.leader[others] = leaders[0]
         self.leader[place] = leaders[0]

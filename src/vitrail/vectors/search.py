@@ -194,7 +194,9 @@ def embed_query(collection: Collection, image: Image, *, weights: str | Path | N
 def _embedded_alone(image: Image, weights: str | Path) -> Floats:
     from vitrail.vectors.embed import embed
 
-    return collection_of(embed([image], weights, workers=0)).blocks[0][0]
+    (row,) = embed([image], weights, workers=0).to_pylist()
+    require(row["error"] is None, f"the query has no vector: {row['error']}")
+    return np.asarray(row["vector"], np.float32)
 
 
 def _embedded_as_planned(folder: Path, plan: Plan, image: Image, weights: str | Path | None) -> Floats:
