@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pyarrow.dataset
 import pytest
+from lancedb.query import LanceVectorQueryBuilder
 
 from embedding import frozen, photos, save_weights
 from vitrail import search
@@ -42,7 +43,7 @@ def same(found: list[tuple[str, float]], nearest: list[tuple[str, float]]) -> No
 
 
 def test_pandas_reads_every_part_as_one_frame(folder: Path, nearest):
-    frame = pandas.read_parquet(sorted(folder.glob("part-*.parquet")))
+    frame = pandas.concat(map(pandas.read_parquet, sorted(folder.glob("part-*.parquet"))), ignore_index=True)
     assert list(frame.columns) == ["id", "status", "error", "height", "width", "vector"]
     assert (len(frame), frame.status.value_counts().to_dict()) == (11, {"ok": 10, "failed": 1})
     known = frame[frame.status == "ok"].set_index("id")
@@ -58,6 +59,7 @@ def test_duckdb_searches_the_parts_in_sql(folder: Path, nearest):
         select b.id, array_cosine_similarity(a.vector, b.vector) as cosine
         from known a, known b where a.id = '{QUERY}' order by cosine desc limit 3
     """)
+    assert found is not None
     same(found.fetchall(), nearest)
 
 
@@ -66,7 +68,9 @@ def test_lancedb_takes_the_parts_as_a_table_and_searches_it(folder: Path, tmp_pa
     known = parts.to_table(filter=pyarrow.dataset.field("status") == "ok")
     table = lancedb.connect(tmp_path).create_table("photos", known)
     query = next(row["vector"] for row in known.to_pylist() if row["id"] == QUERY)
-    rows = table.search(query).distance_type("cosine").limit(3).to_list()
+    builder = table.search(query)
+    assert isinstance(builder, LanceVectorQueryBuilder)
+    rows = builder.distance_type("cosine").limit(3).to_list()
     same([(row["id"], 1 - row["_distance"]) for row in rows], nearest)
 
 
@@ -75,6 +79,7 @@ def test_what_embedding_atlas_does_with_files_gives_a_frame_with_a_matrix(folder
     file by pandas, joins them, asks DuckDB, and makes an array of the column. The package itself brings fifty others,
     two machine-learning libraries among them, so that its steps are taken here without it."""
     data = pandas.concat([pandas.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))])
-    frame = duckdb.sql("select * from data where status = 'ok'").df()
+    found = duckdb.sql("select * from data where status = 'ok'")
+    assert found is not None
     assert len(data) == 11
-    assert np.array(frame["vector"].to_list()).astype(np.float32).shape == (10, 24)
+    assert np.array(found.df()["vector"].to_list()).astype(np.float32).shape == (10, 24)
