@@ -69,7 +69,7 @@ def read_question(body: bytes) -> Question:
         raise RequestError(
             f"encoding_format {encoding!r} is not float or base64; use one of them", param="encoding_format"
         )
-    if asked.get("modality", "image") != "image":
+    if asked.get("modality") not in (None, "image"):
         raise RequestError(f"modality {asked['modality']!r} is not image; this model embeds images", param="modality")
     return Question(
         images=[_image(value, place) for place, value in places],
