@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
     options = arguments(__doc__, parser)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no server outlives this process
     with tempfile.TemporaryDirectory() as work:
         place = Path(work)
         images = [path.read_bytes() for path in make_photos(place, None, 24)]
@@ -179,7 +181,7 @@ def load(port: int, images: list[bytes], clients: int, seconds: float) -> list[f
             spent.append(end - start)
             turn += 1
 
-    threads = [threading.Thread(target=ask_on, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=ask_on, args=(number,), daemon=True) for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -55,8 +55,8 @@ def serve(
     max_body
         Largest body of a request, in MiB.
     workers
-        Batches that are computed at a time. As many as there are cores, with --threads 1, answer the most requests;
-        one, with a thread per core, answers a single request soonest.
+        Batches that are computed at a time, each on --threads threads; one on all cores answers a single request
+        soonest.
     threads
         Threads that compute a batch (default: torch's, one per core).
     exact
