@@ -32,7 +32,8 @@ WANTED, SAMPLED, NEIGHBOURS = 0.95, 200, 10
 CANDIDATES = 10
 """Candidates per neighbour, whose cosines are computed again."""
 TRAINING, ROUNDS = 40, 10
-"""Training vectors per cell, and rounds of k-means: more of either cost minutes and gained no recall."""
+"""Training vectors per cell, and rounds of k-means. On a million clustered vectors, 64 and 25 took minutes more for a
+recall of 0.989 instead of 0.984."""
 
 
 @dataclass(frozen=True, kw_only=True)
