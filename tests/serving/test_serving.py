@@ -189,7 +189,7 @@ def test_an_exposed_endpoint_prints_its_token_unless_the_environment_has_one(mod
             if chosen:
                 monkeypatch.setenv("VITRAIL_TOKEN", chosen)
             said = list[str]()
-            serve(model, host="0.0.0.0", port=0, expose=True, say=said.append)
+            serve(lambda: model, host="0.0.0.0", port=0, expose=True, say=said.append)
             assert said[-1].split()[0] == words
             guard = apps[-1].app
             assert guard.token == (chosen or said[-1].split()[1])

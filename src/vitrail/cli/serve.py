@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -73,7 +74,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise VitrailError(f"vitrail serve needs {error.name}; pip install 'vitrail[serve]'") from None
     limits = Limits(batch=batch, wait_ms=wait_ms, queue=queue, workers=workers)
-    model = model_of(weights, name=name, threads=threads, exact=exact)
+    model = partial(model_of, weights, name=name, threads=threads, exact=exact)
     run(model, host=host, port=port, expose=expose, limits=limits, max_body=max_body * 2**20, say=_say)
 
 

@@ -37,7 +37,7 @@ def listen(address: Address, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise VitrailError(f"--port {port} is not available ({reason}); leave it out for a free one") from None
+        raise VitrailError(f"--port {port} is not available ({reason}); give --port 0 for a free one") from None
     return listening
 
 

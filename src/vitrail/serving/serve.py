@@ -54,7 +54,7 @@ def _vectors(engine: Engine, images: Sequence[Prepared]) -> NDArray[np.float32]:
 
 
 def serve(
-    model: Model,
+    open_model: Callable[[], Model],
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -63,8 +63,11 @@ def serve(
     max_body: int = MAX_BODY,
     say: Callable[[str], None],
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM. A host beyond loopback requires `expose`, and then every request needs a token:
-    that of the environment variable VITRAIL_TOKEN, or a new one, which is printed."""
+    """Open a model and serve it until Ctrl-C or SIGTERM.
+
+    A host beyond loopback requires `expose`, and then every request needs a token: that of the environment variable
+    VITRAIL_TOKEN, or a new one, which is printed.
+    """
     address = address_of(host, expose=expose, what="this endpoint")
     given = os.environ.get("VITRAIL_TOKEN")
     require(
@@ -72,6 +75,7 @@ def serve(
         f"VITRAIL_TOKEN has {len(given or '')} characters; give at least {LEAST_TOKEN}",
     )
     token = given or (None if address.is_loopback else secrets.token_urlsafe(24))
+    model = open_model()  # after the cheap checks
     service = Service(model, limits or Limits())
     with listen(address, port) as listening:
         port = listening.getsockname()[1]
