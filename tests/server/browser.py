@@ -6,9 +6,9 @@ Tests wait for conditions and never for times: a loaded machine is slow, not wro
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ import uvicorn
 from playwright.sync_api import ConsoleMessage, Page, Request, expect, sync_playwright
 
 from vitrail.server.app import create_app
+from vitrail.server.listening import listen
 from vitrail.server.session import Session
 
 __all__ = ["SIZE", "address", "opened", "opener", "page", "settled", "violations"]
@@ -42,9 +43,7 @@ FLAGS = [
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """A running studio's address, without the last slash."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(64)
+    with listen(ipaddress.ip_address("127.0.0.1"), 0) as listening:
         host = f"127.0.0.1:{listening.getsockname()[1]}"
         session = Session()
         app = create_app(session, hosts=frozenset({host}))

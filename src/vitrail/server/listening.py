@@ -29,7 +29,9 @@ def address_of(host: str, *, expose: bool, what: str) -> Address:
 
 
 def listen(address: Address, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
+    # asyncio sends at once (TCP_NODELAY) only if the protocol is named; else a body waits 40 ms for its headers' ACK
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((str(address), port))
