@@ -56,13 +56,14 @@ def patch_distances(layout: Layout, like: Tensor, step: Spacing = (1, 1)) -> Ten
 
 def row_distance(attention: AttentionMap, distances: Tensor) -> Tensor:
     """Return (B, h, q): the mean distance of every query that is a patch, given `patch_distances`."""
-    weights, places = attention.patches, patch_queries(attention) - attention.layout.prefix
-    if len(places) < len(attention.queries):
-        weights = weights[:, :, attention.queries >= attention.layout.prefix]
-    if bool((places.diff() == 1).all()):  # a view instead of a copy
-        distances = distances[:, places[0] : places[-1] + 1] if len(places) else distances[:, :0]
+    weights, prefix = attention.patches, attention.layout.prefix
+    queries = attention.queries.tolist()
+    if queries == list(range(queries[0], queries[-1] + 1)):  # views instead of copies
+        weights = weights[:, :, max(0, prefix - queries[0]) :]
+        distances = distances[:, max(0, queries[0] - prefix) : max(0, queries[-1] + 1 - prefix)]
     else:
-        distances = distances[:, places]
+        weights = weights[:, :, attention.queries >= prefix]
+        distances = distances[:, patch_queries(attention) - prefix]
     total = weights.sum(dim=-1).clamp_min(1e-12)  # a row whose weights are all on the prefix has distance 0
     return torch.einsum("bhqn,bqn->bhq", weights, distances) / total
 

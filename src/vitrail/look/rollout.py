@@ -32,6 +32,8 @@ def fuse_heads(attention: AttentionMap, fusion: Fusion = "mean") -> AttentionMap
     >>> fuse_heads(maps[0], "max").weights.shape
     torch.Size([1, 1, 65, 65])
     """
+    if attention.weights.shape[1] == 1 and fusion in ("mean", "max", "min"):  # no copy of what is fused already
+        return replace(attention, scores=None)
     if fusion == "mean":
         return replace(attention, weights=attention.weights.mean(dim=1, keepdim=True), scores=None)
     require(fusion in ("max", "min"), f"fusion {fusion!r} is unknown; use mean, max or min")

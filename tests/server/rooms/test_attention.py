@@ -127,9 +127,10 @@ def test_every_row_is_the_librarys_to_half_a_byte(ask, session, weights):
         exact = floats(arrays[f"exact{index}"])
         shown = arrays[f"heads{index}"] / 255 * exact[..., :1]
         assert facts["grids"][index] == list(found.layout.grid)
-        np.testing.assert_array_equal(exact[..., 1:], expected[..., :prefix])
-        assert np.all(np.abs(shown - expected[..., prefix:]) <= exact[..., :1] * (0.5001 / 255))
-        np.testing.assert_array_equal(exact[..., 0], expected[..., prefix:].max(axis=-1))
+        # the studio's pass mixes by explicit rows, so that later layers differ from the fused kernel's by rounding
+        np.testing.assert_allclose(exact[..., 1:], expected[..., :prefix], rtol=1e-5)
+        assert np.all(np.abs(shown - expected[..., prefix:]) <= exact[..., :1] * (0.501 / 255))
+        np.testing.assert_allclose(exact[..., 0], expected[..., prefix:].max(axis=-1), rtol=1e-5)
     rolled = rollout({index: fuse_heads(found) for index, found in maps.items()})[0].numpy()
     largest = floats(arrays["exact-rolled"])[..., :1]
     assert np.all(np.abs(arrays["rolled"] / 255 * largest - rolled[:, maps[0].layout.prefix :]) <= largest * 0.002)

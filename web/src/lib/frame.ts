@@ -31,11 +31,13 @@ export type Ramp = (byte: number) => readonly [number, number, number];
 /** Convert a (height, width) plane by a colour ramp, or a (height, width, 3) picture, from byte `start` on. */
 export function toImageData(plane: Plane, height: number, width: number, ramp?: Ramp, start = 0): ImageData {
   const pixels = new ImageData(width, height);
-  for (let i = 0; i < height * width; i++) {
-    const [red, green, blue] = ramp
-      ? ramp(plane.bytes[start + i])
-      : [plane.bytes[start + 3 * i], plane.bytes[start + 3 * i + 1], plane.bytes[start + 3 * i + 2]];
-    pixels.data.set([red, green, blue, 255], 4 * i);
+  const { bytes } = plane;
+  for (let i = 0, to = 0, from = start; i < height * width; i++) {
+    const [red, green, blue] = ramp ? ramp(bytes[from++]) : [bytes[from++], bytes[from++], bytes[from++]];
+    pixels.data[to++] = red;
+    pixels.data[to++] = green;
+    pixels.data[to++] = blue;
+    pixels.data[to++] = 255;
   }
   return pixels;
 }

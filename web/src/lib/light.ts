@@ -1,32 +1,42 @@
 /** Draw attention as light on a photograph. */
 import type { Plane } from './frame';
-import { magma } from './ramps';
+import { magma, packed } from './ramps';
 
-const ROOT = Uint8Array.from({ length: 256 }, (_, byte) => Math.round(255 * Math.sqrt(byte / 255)));
+/** The colour and opacity of a weight as one 32-bit pixel: the square root makes small ones visible. */
+const LIGHT = Uint32Array.from({ length: 256 }, (_, byte) => {
+  const root = Math.round(255 * Math.sqrt(byte / 255));
+  return packed(magma(root), 105 + Math.round(root * 0.55));
+});
 
-/** Draw weights as light: the square root makes small ones visible; `[low, high]` are the dark and the bright byte. */
+/** Draw weights as light; `[low, high]` are the dark and the bright byte. */
 export function lit(bytes: Uint8Array, rows: number, columns: number, [low, high] = [0, 255]): OffscreenCanvas {
-  const pixels = new ImageData(columns, rows);
-  for (let i = 0; i < rows * columns; i++) {
-    const root = ROOT[Math.min(255, Math.max(0, Math.round((255 * (bytes[i] - low)) / (high - low))))];
-    const [red, green, blue] = magma(root);
-    pixels.data.set([red, green, blue, 105 + Math.round(root * 0.55)], 4 * i);
-  }
-  const layer = new OffscreenCanvas(columns, rows);
-  layer.getContext('2d')!.putImageData(pixels, 0, 0);
-  return layer;
+  const scale = 255 / (high - low);
+  return drawn(rows, columns, (i) => LIGHT[Math.min(255, Math.max(0, Math.round((bytes[i] - low) * scale)))]);
 }
+
+/** Several views show one photograph. */
+const grounds = { grey: new WeakMap<Plane, OffscreenCanvas>(), colour: new WeakMap<Plane, OffscreenCanvas>() };
 
 /** The photograph as a canvas, in colour, or in grey under coloured light. */
 export function ground(photo: Plane, colour: boolean): OffscreenCanvas {
-  const [height, width] = photo.shape;
-  const pixels = new ImageData(width, height);
-  for (let i = 0; i < height * width; i++) {
-    const [red, green, blue] = photo.bytes.subarray(3 * i, 3 * i + 3);
-    const grey = 0.3 * red + 0.59 * green + 0.11 * blue;
-    pixels.data.set(colour ? [red, green, blue, 255] : [grey, grey, grey, 255], 4 * i);
-  }
-  const canvas = new OffscreenCanvas(width, height);
+  const known = grounds[colour ? 'colour' : 'grey'];
+  if (!known.has(photo)) known.set(photo, photograph(photo, colour));
+  return known.get(photo)!;
+}
+
+function photograph({ bytes, shape }: Plane, colour: boolean): OffscreenCanvas {
+  return drawn(shape[0], shape[1], (i) => {
+    const [red, green, blue] = [bytes[3 * i], bytes[3 * i + 1], bytes[3 * i + 2]];
+    const grey = Math.round(0.3 * red + 0.59 * green + 0.11 * blue);
+    return packed(colour ? [red, green, blue] : [grey, grey, grey]);
+  });
+}
+
+function drawn(rows: number, columns: number, colour: (cell: number) => number): OffscreenCanvas {
+  const pixels = new ImageData(columns, rows);
+  const words = new Uint32Array(pixels.data.buffer);
+  for (let i = 0; i < words.length; i++) words[i] = colour(i);
+  const canvas = new OffscreenCanvas(columns, rows);
   canvas.getContext('2d')!.putImageData(pixels, 0, 0);
   return canvas;
 }

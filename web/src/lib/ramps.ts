@@ -22,3 +22,7 @@ export const magma = ramp('000004', '180f3d', '440f76', '721f81', '9e2f7f', 'cd4
 export const diverging = ramp('053061', '2166ac', '4393c3', '92c5de', 'd1e5f0', 'f4f1ea', 'fddbc7', 'f4a582', 'd6604d', 'b2182b', '67001f');
 
 export const css = ([red, green, blue]: Colour): string => `rgb(${red} ${green} ${blue})`;
+
+/** A colour as a 32-bit pixel of an ImageData, which is little-endian: one write instead of four. */
+export const packed = ([red, green, blue]: Colour, alpha = 255): number =>
+  ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;

@@ -74,10 +74,11 @@ def maps(asked: Annotated[Seen, Query()], session: SessionDep) -> Frame:
 
     `exact0` … are float32, four bytes each: a row's largest weight on a patch, then its weights on the prefix.
     """
+    subject, recording = _recording(asked, session)
+
     from vitrail.look.views.words import prefix_names
     from vitrail.server.rooms.attention.attention_frames import all_rows, fits_in_one_frame
 
-    subject, recording = _recording(asked, session)
     arrays, whole = {"photo": _photo(asked, session)}, fits_in_one_frame(recording.attention)
     if whole:
         key = ("attention rows", *_key(asked, session))
@@ -105,9 +106,10 @@ def _default_token(recording: Recording) -> int:
 @router.get("/attention/row", response_class=Frame, response_model=Header[RowFacts])
 def row(asked: Annotated[Asking, Query()], session: SessionDep) -> Frame:
     """Return the rows of one token, for a model whose maps are too large to send at once."""
+    _, recording = _recording(asked, session)
+
     from vitrail.server.rooms.attention.attention_frames import rows_of
 
-    _, recording = _recording(asked, session)
     facts = _row_facts(asked, recording, session)
     return frame(facts, _arrays(rows_of(recording.attention, facts.token)))
 
@@ -149,22 +151,25 @@ def _key(asked: Seen, session: Session) -> tuple[Any, ...]:
 
 
 def _recording(asked: Seen, session: Session) -> tuple[Subject, Recording]:
-    return session.recording(asked.image, asked.weights, _side(asked, session))
+    """Return the pass. Imports of `vitrail.look` come after it: two threads that load it at once would deadlock."""
+    return session.recording(asked.image, asked.weights, _side(asked, session), heads=True)
 
 
 def _heads(asked: Seen, session: Session) -> Heads:
+    subject, recording = _recording(asked, session)
+
     from vitrail.server.rooms.attention.attention_frames import heads_of
 
-    subject, recording = _recording(asked, session)
     key = ("attention heads", *_key(asked, session))
-    return session.once(key, lambda: heads_of(subject, each(recording.attention)))
+    return session.once(key, lambda: heads_of(subject, each(recording.attention), recording.heads))
 
 
 def _photo(asked: Seen, session: Session) -> np.ndarray:
     """Return the part of the image that the first layer's grid covers, at up to SHOWN_SIDE pixels."""
+    subject, recording = _recording(asked, session)
+
     from vitrail.look.views.words import cells_on
 
-    subject, recording = _recording(asked, session)
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
 
     def compute() -> np.ndarray:

@@ -6,7 +6,7 @@ covers share its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from vitrail.look.attention_map import AttentionMap
 from vitrail.look.heads import patch_distances
 from vitrail.look.inputs import AttentionInputs
 from vitrail.look.rollout import rollout
-from vitrail.look.statistics import head_statistics
+from vitrail.look.statistics import HeadStatistics, head_statistics
 from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on
 from vitrail.nn.adaptive import to_dense
@@ -66,15 +66,19 @@ class Heads:
         return _with_contrast(_scaled(rollout(dict(enumerate(self.fused)), queries=queries)[0], layout))
 
 
-def heads_of(subject: Subject, layers: Iterable[AttentionInputs]) -> Heads:
-    """Compute the statistics of all heads, layer by layer."""
+def heads_of(
+    subject: Subject, layers: Iterable[AttentionInputs], known: Mapping[int, HeadStatistics] | None = None
+) -> Heads:
+    """Return the statistics of all heads; those of layers that are not `known` are computed."""
     distances: dict[Size, Tensor] = {}  # the layers of one grid share them
     found, fused = [], []
     for inputs in layers:
         grid = inputs.layout.grid
-        if grid not in distances:
-            distances[grid] = patch_distances(inputs.layout, inputs.k, cells_on(subject, inputs.layout).step)
-        heads = head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid])
+        heads = (known or {}).get(inputs.layer)
+        if heads is None:
+            if grid not in distances:
+                distances[grid] = patch_distances(inputs.layout, inputs.k, cells_on(subject, inputs.layout).step)
+            heads = head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid])
         fused.append(heads.fused)
         distance, entropy = heads.distance[0], heads.entropy[0]
         found.append(

@@ -41,12 +41,12 @@ class Question(Asking):
 @router.get("/walk", response_class=Frame, response_model=Header[Facts])
 def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
     """Return facts and formulas of one token at every step, and all tokens as bytes around 127.5."""
-    from vitrail.look.walk import walk_through
-
     side = default_size(asked, session)
     subject, recording = session.recording(asked.image, asked.weights, side)
 
     def compute() -> Walk:
+        from vitrail.look.walk import walk_through  # on the worker's thread, like all of vitrail.look
+
         depth = getattr(subject.model.config, "depth", 0)
         require(
             asked.block < depth or not depth,
