@@ -14,6 +14,7 @@ from vitrail.plan.fit import largest_batch
 from vitrail.plan.guidance import APPLICATIONS, MISFITS, REASONS, Misfit, Question, Reason
 from vitrail.plan.hardware import roofline
 from vitrail.plan.rank import Candidate, input_size, largest_model, rank, tokens_per_object, training
+from vitrail.plan.workload import Workload
 
 __all__ = ["Advice", "Decision", "advise"]
 
@@ -42,6 +43,8 @@ class Advice:
     config: ViTConfig
     """The best candidate, with the recommended embedding and positions."""
     precision: str
+    workload: Workload
+    """The training step that the batch is for."""
     batch: int | None
     accumulate: int | None
     max_batch: int | None
@@ -100,6 +103,7 @@ def advise(question: Question) -> Advice:
         ranking=ranking,
         config=config,
         precision=workload.precision,
+        workload=workload,
         batch=batch,
         accumulate=None if batch is None else max(1, effective // batch),
         max_batch=most,

@@ -40,7 +40,8 @@ class Formula(BaseModel):
     name: str
     symbols: str
     numbers: str
-    """The formula with numbers substituted; the result follows the last equals sign."""
+    """The formula with numbers substituted; the result follows the last equals sign, or is the figure's own value
+    if nothing does."""
     where: dict[str, str] = {}
     """What the letters mean, in the order of the symbols."""
     folklore: str = ""

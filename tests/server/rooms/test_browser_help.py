@@ -50,14 +50,38 @@ def test_a_figure_explains_itself_with_formula_numbers_letters_and_folklore(page
     expect(bubble).to_contain_text("Often claimed: image side doubled, attention, 4×. Correct: 16×")
 
 
+UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1e-3, "µs": 1e-6}
+
+
+def amount(text: str) -> tuple[float, float]:
+    """Return a number that is written for people, and half a unit of its last digit."""
+    found = re.match(r"< |([−-]?)([\d,]+)(?:\.(\d+))? ?(%|[KMG]iB|ms|µs|[kMGT](?=FLOP|×|$))?", text)
+    assert found, text
+    if text.startswith("<"):  # "< 0.1 %"
+        return 0.0, 0.001
+    sign, whole, digits, unit = found.groups()
+    scale = 0.01 if unit == "%" else UNITS.get(unit or "", 1)
+    value = float(f"{whole.replace(',', '')}.{digits or 0}")
+    return (-value if sign else value) * scale, 0.5 * 10.0 ** -len(digits or "") * scale
+
+
 @pytest.mark.parametrize(
     "room", ["patch", "projection", "tokens", "positions", "transfer", "memory", "attention", "decide"]
 )
-def test_every_figure_explains_itself(page: Page, room):
+def test_every_figure_is_explained_by_a_formula_that_gives_its_number(page: Page, room):
     ready(page, f"room={room}")
-    labels = page.locator(".figure dt").all_inner_texts()
-    assert labels
-    assert page.locator(".figure").get_by_role("button", name=re.compile("^About ")).count() == len(labels)
+    figures = page.locator(".figure").all()
+    assert len(figures) > 2
+    for figure in figures:
+        label, shown = figure.locator("dt").inner_text(), figure.locator(".value").inner_text()
+        mark = figure.get_by_role("button", name=f"About {label}", exact=True)
+        mark.evaluate("mark => mark.click()")  # as a finger does, without a pointer that hovers
+        bubble = page.get_by_role("tooltip").filter(visible=True)
+        expect(bubble.locator(".symbols")).not_to_be_empty()
+        numbers = bubble.locator(".numbers").inner_text()
+        (value, off), (result, rounded) = amount(shown), amount(re.split("[=≈] ", numbers)[-1])
+        assert value == pytest.approx(result, abs=1.01 * (off + rounded)), (label, shown, numbers)
+        mark.press("Escape")
 
 
 def test_reset_returns_to_the_defaults_and_back_undoes_it(page: Page):

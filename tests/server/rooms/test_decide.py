@@ -22,6 +22,11 @@ def test_the_advice_is_that_of_vitrail_advise(capsys):
     assert call(*command.split()) == 0
     told = json.loads(capsys.readouterr().out)
     said = ask(**asked)
+    assert {formula["name"]: formula["numbers"].split(" = ")[-1] for formula in said.pop("formulas")} == {
+        "tokens": f"{told['tokens']:,}",
+        "likely largest batch": f"{told['max_batch']:,}",
+        "start with batch": str(told["batch"]),
+    }
     assert said == {name: told[name] for name in said}
     assert [misfit["name"] for misfit in said["misfits"]][:2] == ["little data", "real time"]
     ranking = ask("decide/ranking", **asked)

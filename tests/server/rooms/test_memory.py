@@ -45,6 +45,9 @@ def test_the_bytes_are_those_of_vitrail_plan(asked, options, capsys):
         name: verdict["needed_bytes"] for name, verdict in plan["verdicts"].items()
     }
     fit = ask("memory/fit", **asked)
+    batch, bound = fit.pop("formulas")
+    assert batch["numbers"].endswith(f"so B = {plan['max_batch']['likely']:,}")
+    assert bound["name"] == "lower bound of a step"
     assert fit == {name: plan[name] for name in ("max_batch", "changes", "step_bound", "notes")}
 
 

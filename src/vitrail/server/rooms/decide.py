@@ -11,10 +11,13 @@ from pydantic import BaseModel
 from vitrail.geometry import Size
 from vitrail.images.measure import survey
 from vitrail.images.survey import Survey
-from vitrail.plan.advise import Decision, advise
+from vitrail.plan.advise import Advice, Decision, advise
+from vitrail.plan.cards import Card
 from vitrail.plan.guidance import Question as Asking
 from vitrail.plan.rank import measured, preset_of, rank
 from vitrail.server.controls import CardChoice, Pictured, choice, number
+from vitrail.server.formulas import Formula, short
+from vitrail.server.plan_formulas import batch_formula, tokens_formula
 from vitrail.server.plans import Pair, card_of
 from vitrail.server.session import Session, SessionDep, png
 
@@ -96,12 +99,34 @@ class Answer(BaseModel):
     alternatives: list[str]
     would_change: list[str]
     survey: Survey | None
+    formulas: list[Formula]
 
 
 @router.get("/decide")
 def decide(asked: Asked, session: SessionDep) -> Answer:
     """Return the output of `vitrail advise --json`, without the ranking and the config."""
-    return session.once(("decide", asked), lambda: Answer(**advise(_question(asked, session)).to_json()))
+
+    def compute() -> Answer:
+        advice = advise(_question(asked, session))
+        return Answer(**advice.to_json(), formulas=_formulas(advice, card_of(asked)))
+
+    return session.once(("decide", asked), compute)
+
+
+def _formulas(advice: Advice, card: Card) -> list[Formula]:
+    formulas = [tokens_formula(advice.config)]
+    if advice.max_batch is None or advice.batch is None:
+        return formulas
+    start, most = short(advice.batch), short(advice.max_batch)
+    return [
+        *formulas,
+        batch_formula(advice.config, advice.workload, card, advice.max_batch),
+        Formula(
+            name="start with batch",
+            symbols="the largest power of two up to min(largest batch, 256)",
+            numbers=f"up to min({most}, 256): 2^{advice.batch.bit_length() - 1} = {start}",
+        ),
+    ]
 
 
 def _question(asked: Question, session: Session) -> Asking:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.plan.by_image import memory_by_image
 from vitrail.plan.fit import on_card
+from vitrail.plan.folklore import claim
 from vitrail.plan.hardware import Bound, VerdictName, flash_scratch_bytes, verdicts
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import COMPONENTS
@@ -17,6 +18,7 @@ from vitrail.plan.memory import memory as plan_memory
 from vitrail.plan.report import report
 from vitrail.plan.workload import Workload
 from vitrail.server.formulas import Formula, short
+from vitrail.server.plan_formulas import batch_formula, bound_formula, peak_formula, tokens_formula
 from vitrail.server.plans import Pair, PlanQuestion, card_of, described, workload_of
 from vitrail.server.session import SessionDep
 
@@ -90,7 +92,7 @@ def memory(asked: Asked, session: SessionDep) -> Answer:
             for verdict in verdicts(peak, target, flash_scratch_bytes(config, workload))
         ],
         tokens=config.tokens,
-        formulas=_formulas(config, workload, peak.bytes),
+        formulas=[peak_formula("peak", peak.bytes), tokens_formula(config), *_formulas(config, workload, peak.bytes)],
     )
 
 
@@ -113,6 +115,7 @@ def _formulas(config: ViTConfig, workload: Workload, component_bytes: dict[str, 
                 name="optimizer",
                 symbols="moments · parameters · bytes each",
                 numbers=f"{workload.optimizer}: {short(component_bytes['optimizer'])} B at the peak",
+                folklore=claim("optimizer").words,
             ),
             Formula(
                 name="saved by one block, approximately",
@@ -151,12 +154,19 @@ class Fit(BaseModel):
     changes: list[Change]
     step_bound: Bound | None
     notes: list[str]
+    formulas: list[Formula]
 
 
 @router.get("/memory/fit")
 def fit(asked: Asked, session: SessionDep) -> Fit:
     """Return the largest batch, what to change first, and a lower bound on time, as `vitrail plan --json` does."""
-    return Fit(**report(described(asked, session), workload_of(asked), card_of(asked)).to_json())
+    config, workload, target = described(asked, session), workload_of(asked), card_of(asked)
+    plan = report(config, workload, target)
+    formulas = [
+        batch_formula(config, workload, target, plan.max_batch["likely"]),
+        bound_formula(plan.step_bound, workload),
+    ]
+    return Fit(**plan.to_json(), formulas=formulas)
 
 
 class Curve(BaseModel):

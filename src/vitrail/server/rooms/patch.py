@@ -13,11 +13,18 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size, attention_elements, fit
 from vitrail.plan.folklore import Folklore, claim
 from vitrail.plan.laws import Laws, block_flops, laws, neighbouring_patches
-from vitrail.plan.ledger import ledger
+from vitrail.plan.ledger import Ledger, ledger
 from vitrail.plan.memory import memory
-from vitrail.plan.workload import Workload
+from vitrail.plan.workload import Memory, Workload
 from vitrail.server.controls import Work
 from vitrail.server.formulas import Formula, short
+from vitrail.server.plan_formulas import (
+    attention_formula,
+    forward_formula,
+    parameters_formula,
+    peak_formula,
+    tokens_formula,
+)
 from vitrail.server.plans import Pair, Shape, described, divides, sizes, workload_of
 from vitrail.server.session import SessionDep
 
@@ -142,7 +149,7 @@ def patch(asked: Asked, session: SessionDep) -> Answer:
         pixels=PixelTokens(**asdict(derived.pixels)),
         ways=[] if divides(asked) else _ways(asked, config),
         block_flops=_block_flops(config),
-        formulas=_formulas(derived, config, costs.flops_forward),
+        formulas=_formulas(derived, config, costs, peak),
         folklore=[claim(key) for key in CLAIMS],
     )
 
@@ -187,23 +194,15 @@ CLAIMS = ("finer-patches", "doubled-side", "attention-per-pixel", "exponential")
 PATCHES = {"N": "number of patches, without the prefix"}
 
 
-def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
+def _formulas(derived: Laws, config: ViTConfig, costs: Ledger, peak: Memory) -> list[Formula]:
     impact, density = derived.impact, derived.density
-    (height, width), (rows, columns), (down, across) = impact.image, impact.grid, impact.patch
+    (height, width), (down, across) = impact.image, impact.patch
     total, each, m = impact.tokens, config.width, config.mlp.width
     return [
-        Formula(
-            name="tokens",
-            symbols="N = (H / P) · (W / P) + prefix",
-            numbers=f"({height} / {down}) · ({width} / {across}) + {config.prefix.count} = {rows} · {columns} + "
-            f"{config.prefix.count} = {short(total)}",
-        ),
-        Formula(
-            name="attention elements per head",
-            symbols="N²",
-            numbers=f"{short(total)}² = {short(impact.attention_elements_with_prefix)}",
-            folklore=claim("doubled-side").words,
-        ),
+        tokens_formula(config),
+        attention_formula(total),
+        forward_formula(costs),
+        peak_formula("peak memory", peak.bytes),
         Formula(
             name="FLOPs of attention per block",
             symbols="4 · N² · D",
@@ -221,15 +220,11 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             f"{short(derived.crossover.linear_tokens)}",
         ),
         Formula(
-            name="attention's share of a block's FLOPs",
+            name="attention's share",
             symbols="4 · N² · D / (8 · N · D² + 4 · N · D · m + 4 · N² · D) = N / (2 · D + m + N)",
             numbers=f"{short(total)} / (2 · {each} + {m} + {short(total)}) = {float(derived.attention_share):.2%}",
         ),
-        Formula(
-            name="forward FLOPs of the model",
-            symbols="conv + depth · (8 · N · D² + 4 · N · D · m + 4 · N² · D) + head",
-            numbers=f"{config.depth} blocks on {short(total)} tokens = {short(flops)}",
-        ),
+        parameters_formula(costs),
         Formula(
             name="pixels per token",
             symbols="P²",
@@ -241,7 +236,7 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             numbers=f"√({height} · {width} / ({down} · {across})) = {short(density.effective_resolution)} per side",
         ),
         Formula(
-            name="share of detail that a token summarises",
+            name="detail to summarise",
             symbols="1 − 1 / P²",
             numbers=f"1 − 1 / {short(density.pixels_per_token)} = {float(density.summarised_share):.4%}",
         ),
@@ -254,7 +249,7 @@ def _formulas(derived: Laws, config: ViTConfig, flops: int) -> list[Formula]:
             f"{short(float(density.attention_per_pixel))}",
         ),
         Formula(
-            name="attention if pixels were tokens",
+            name="if pixels were tokens",
             symbols="(H · W / N)²",
             where=PATCHES,
             numbers=f"({short(derived.pixels.pixels)} / {short(impact.patches)})² = "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import log2
+
 from pydantic import BaseModel
 
 from vitrail.geometry import Size
+from vitrail.server.formulas import Formula, short
 from vitrail.server.plans import Pair
 
-__all__ = ["LayerHeads", "MapFacts", "Places", "RowFacts", "TokenFacts", "places_of", "same_places"]
+__all__ = ["LayerHeads", "MapFacts", "Places", "RowFacts", "TokenFacts", "head_formulas", "places_of", "same_places"]
 
 
 class LayerHeads(BaseModel):
@@ -24,6 +28,43 @@ class LayerHeads(BaseModel):
     even_distance: float
     even_entropy: float
     """Distance and entropy of a head with equal weights."""
+    formulas: list[Formula]
+    """Of one head's figures, whose values complete them."""
+
+
+def head_formulas(grid: Size, prefix: Sequence[str], step: tuple[float, float], head_width: int) -> list[Formula]:
+    """Return how the figures of a head are computed; they end with "=", since a value belongs to a head and a query."""
+    tokens = len(prefix) + grid.area
+    letters = {"q": "the query's vector", "k": "a key's vector", "d": "width of a head", "w": "a weight of the row"}
+    row = "softmax(q · k / √d)"
+    keys = f"softmax over {short(tokens)} keys, √d = √{head_width}"
+    rows = f"mean over the rows of {short(grid.area)} patches"
+    own = [
+        Formula(name=f"weight on {name}", symbols=row, where=letters, numbers=f"{keys}, the key of {name} =")
+        for name in prefix
+    ]
+    return [
+        Formula(
+            name="largest weight",
+            symbols=f"max {row}",
+            where=letters,
+            numbers=f"{keys}, the largest of the {short(grid.area)} patches =",
+        ),
+        *own,
+        Formula(
+            name="mean distance",
+            symbols="Σ w · distance / Σ w",
+            where={"w": "weight of a patch"},
+            numbers=f"{rows}, which are {short(step[0])} × {short(step[1])} px =",
+        ),
+        Formula(
+            name="mean entropy",
+            symbols="− Σ w · log₂ w",
+            where=letters,
+            numbers=f"mean over the rows of {short(tokens)} tokens, at most log₂ {tokens} = {log2(tokens):.2f} bits; "
+            "here =",
+        ),
+    ]
 
 
 class Places(BaseModel):

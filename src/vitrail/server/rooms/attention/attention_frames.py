@@ -21,10 +21,10 @@ from vitrail.look.inputs import AttentionInputs
 from vitrail.look.rollout import rollout
 from vitrail.look.statistics import HeadStatistics, head_statistics
 from vitrail.look.subject import Subject
-from vitrail.look.views.words import cells_on
+from vitrail.look.views.words import cells_on, prefix_names
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
-from vitrail.server.rooms.attention.attention_facts import LayerHeads, same_places
+from vitrail.server.rooms.attention.attention_facts import LayerHeads, head_formulas, same_places
 
 __all__ = ["WHOLE_BYTES", "Heads", "RolledRows", "Rows", "all_rows", "fits_in_one_frame", "heads_of", "rows_of"]
 
@@ -92,6 +92,9 @@ def heads_of(
                 effective_tokens=entropy.exp2().tolist(),
                 even_distance=heads.even_distance,
                 even_entropy=heads.even_entropy,
+                formulas=head_formulas(
+                    grid, prefix_names(subject), cells_on(subject, inputs.layout).step, inputs.k.shape[-1]
+                ),
             )
         )
     heads = Heads(layers=found, fused=fused)

@@ -23,7 +23,13 @@ from vitrail.server.rooms.positions.position_kinds import (
     measure_kind,
     position_of,
 )
-from vitrail.server.rooms.positions.position_words import about, formulas_of, on_new_grid_of, parameters_of
+from vitrail.server.rooms.positions.position_words import (
+    about,
+    formulas_of,
+    measured_formulas,
+    on_new_grid_of,
+    parameters_of,
+)
 from vitrail.server.session import Session, SessionDep
 
 __all__ = ["Question", "router"]
@@ -48,6 +54,8 @@ class Side(BaseModel):
     """The chosen grid, or the window's for a model with windows."""
     parameters: int
     parameters_formula: Formula
+    formulas: list[Formula]
+    """Those of its figures."""
     on_new_grid: str
     curve: Curve | None
     """None for a grid of one patch."""
@@ -153,6 +161,7 @@ def _side(kind: str, asked: Question, session: Session) -> Side:
         grid=grid,
         parameters=count,
         parameters_formula=formula,
+        formulas=[formula.model_copy(update={"name": "parameters"}), *measured_formulas(measured)],
         on_new_grid=on_new_grid_of(kind, asked, session),
         curve=measured.curve,
         offset_share=measured.offsets.share,

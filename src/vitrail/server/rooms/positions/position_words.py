@@ -5,11 +5,19 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.geometry import offsets_of
 from vitrail.parts import Position
+from vitrail.plan.folklore import claim
 from vitrail.server.formulas import Formula, short
-from vitrail.server.rooms.positions.position_kinds import Question, grid_of, is_learned, plain_vit, position_of
+from vitrail.server.rooms.positions.position_kinds import (
+    Measured,
+    Question,
+    grid_of,
+    is_learned,
+    plain_vit,
+    position_of,
+)
 from vitrail.server.session import DEFAULT, Session
 
-__all__ = ["about", "formulas_of", "on_new_grid_of", "parameters_of"]
+__all__ = ["about", "formulas_of", "measured_formulas", "on_new_grid_of", "parameters_of"]
 
 
 def on_new_grid_of(kind: str, asked: Question, session: Session) -> str:
@@ -52,9 +60,9 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, session: Sessio
         *own,
         Formula(
             name="relative bias, per head",
-            symbols="(2h − 1) · (2w − 1), not 2 · N · D as often claimed",
-            numbers=f"{offsets.height} · {offsets.width} = {short(offsets.area)}, "
-            f"not 2 · {grid.area} · {base.width} = {short(2 * grid.area * base.width)}",
+            symbols="(2h − 1) · (2w − 1)",
+            numbers=f"{offsets.height} · {offsets.width} = {short(offsets.area)}",
+            folklore=claim("relative-bias").words,
         ),
         Formula(
             name="norm of every row of 2D sines",
@@ -65,6 +73,35 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, session: Sessio
             name="cosine similarity",
             symbols="p · q / (|p| · |q|)",
             numbers=f"for two rows of {base.width} numbers = −1 … 1",
+        ),
+    ]
+
+
+def measured_formulas(measured: Measured) -> list[Formula]:
+    """Return how the statistics of the similarities are measured."""
+    grid = measured.similarity.grid
+    pairs = grid.area * (grid.area - 1)
+    over = f"over the {short(pairs)} pairs of different patches of a {grid} grid"
+    s, d = "similarity of a pair", "its distance"
+    curve = (
+        []
+        if measured.curve is None
+        else [
+            Formula(
+                name="distance correlation",
+                symbols="cov(s, d) / √(var(s) · var(d))",
+                where={"s": s, "d": d},
+                numbers=f"{over} = {measured.curve.correlation:.2f}",
+            )
+        ]
+    )
+    return [
+        *curve,
+        Formula(
+            name="explained by offset",
+            symbols="1 − Σ (s − mean of its offset)² / Σ (s − mean of all)²",
+            where={"s": s},
+            numbers=f"{over}, which have {short(offsets_of(grid).area - 1)} offsets = {measured.offsets.share:.2%}",
         ),
     ]
 

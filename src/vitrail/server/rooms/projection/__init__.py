@@ -128,9 +128,19 @@ def _formulas(config: ViTConfig, costs: Projection, bias: bool, params: int) -> 
     xavier, he = sqrt(2 / (inputs + each)), sqrt(2 / inputs)
     return [
         Formula(
-            name="values of a patch",
+            name="values per patch",
             symbols="P² · C",
-            numbers=f"{values} = {short(inputs)}, for a token of {short(each)}",
+            numbers=f"{values} = {short(inputs)}",
+        ),
+        Formula(
+            name="values per token",
+            symbols="D = heads · width of a head",
+            numbers=f"{config.num_heads} · {config.head_width} = {short(each)}",
+        ),
+        Formula(
+            name="in : out",
+            symbols="P² · C / D",
+            numbers=f"{short(inputs)} / {short(each)} = {float(costs.compression):.2f}",
         ),
         Formula(
             name="parameters",
@@ -138,9 +148,9 @@ def _formulas(config: ViTConfig, costs: Projection, bias: bool, params: int) -> 
             numbers=f"{each} · ({values}{' + 1' if bias else ''}) = {short(params)}",
         ),
         Formula(
-            name="directions of a patch that the token can represent",
-            symbols="min(P² · C, D)",
-            numbers=f"min({short(inputs)}, {each}) = {short(costs.rank_bound)}; {short(costs.lost_directions)} lost",
+            name="directions lost",
+            symbols="P² · C − min(P² · C, D)",
+            numbers=f"{short(inputs)} − min({short(inputs)}, {each}) = {short(costs.lost_directions)}",
         ),
         Formula(
             name="patch side that neither compresses nor expands",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size, position_id
-from vitrail.parts import Patches
+from vitrail.parts import Adaptive, Patches
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, number
 from vitrail.server.default_size import default_size
@@ -184,6 +184,7 @@ class TreeFacts(BaseModel):
     finest: int
     saved: float
     image: Pair
+    formulas: list[Formula]
 
 
 @router.get("/tokens/adaptive", response_class=Frame, response_model=Header[TreeFacts])
@@ -197,16 +198,34 @@ def adaptive(asked: Asked, session: SessionDep) -> Frame:
     )
     leaves = leaves_of(detail, asked.threshold)
     kept, finest = sum(leaves.counts), leaves.levels.size
+    kind = adaptive_kind(config, spec, kept)
     facts = TreeFacts(
-        kind=adaptive_kind(config, spec, kept),
+        kind=kind,
         patches=list(spec.patches),
         counts=leaves.counts,
         kept=kept,
         finest=finest,
         saved=1 - kept / finest,
         image=spec.fit(config.image, "resize").fitted,
+        formulas=[*_leaf_formulas(spec, leaves.counts, finest), *kind.formulas],
     )
     return frame(facts, {"levels": leaves.levels, "dense": leaves.dense})
+
+
+def _leaf_formulas(spec: Adaptive, counts: list[int], finest: int) -> list[Formula]:
+    kept, sides = sum(counts), [f"{patch.height} × {patch.width}" for patch in spec.patches]
+    return [
+        Formula(
+            name="patch tokens",
+            symbols=" + ".join(f"patches of {side}" for side in sides),
+            numbers=f"{' + '.join(map(short, counts))} = {short(kept)}",
+        ),
+        Formula(
+            name="saved",
+            symbols="1 − tokens / tokens of the finest grid",
+            numbers=f"1 − {short(kept)} / {short(finest)} = {1 - kept / finest:.2%}",
+        ),
+    ]
 
 
 def _whole(asked: Question, session: Session) -> ViTConfig:

@@ -17,6 +17,8 @@ from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Embedding, Hierarchical, Patches, Stem
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
+from vitrail.server.formulas import Formula
+from vitrail.server.plan_formulas import attention_formula, forward_formula
 from vitrail.server.plans import Pair
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Kind(BaseModel):
     flops_forward: int
     refused: str
     """Why the model cannot have this embedding; the other numbers are then 0."""
+    formulas: list[Formula] = []
+    """Forward FLOPs and attention elements."""
 
 
 def kinds_of(config: ViTConfig, stride: Size) -> list[Kind]:
@@ -125,6 +129,7 @@ def _kind(
         embedding_params=sum(row.params for row in costs.rows if row.path.split(".")[0] == "embedding"),
         flops_forward=costs.flops_forward,
         refused="",
+        formulas=[forward_formula(costs), attention_formula(config.prefix.count + count)],
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.server.arrays import Frame, Header, frame
-from vitrail.server.formulas import Formula, short
+from vitrail.server.formulas import Formula
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.transfer.transfer_frames import (
     DriftFacts,
@@ -20,7 +20,15 @@ from vitrail.server.rooms.transfer.transfer_frames import (
     resampled_table,
     resized_filters,
 )
-from vitrail.server.rooms.transfer.transfer_projection import Loss, curves_of, filters_of, loss_of, scaled, sides_of
+from vitrail.server.rooms.transfer.transfer_projection import (
+    Loss,
+    curves_of,
+    filters_of,
+    loss_of,
+    projection_formulas,
+    scaled,
+    sides_of,
+)
 from vitrail.server.rooms.transfer.transfer_question import LARGEST_PATCH, Question
 from vitrail.server.rooms.transfer.transfer_table import (
     TableErrors,
@@ -72,7 +80,7 @@ def transfer(asked: Asked, session: SessionDep) -> Answer:
         own_grid=config.grid,
         position=position,
         note=note,
-        formulas=formulas_of(old, new, asked),
+        formulas=formulas_of(old, new, asked, errors),
         **dict(errors),
     )
 
@@ -119,15 +127,7 @@ def projection(asked: Asked, session: SessionDep) -> Projected:
         chosen=chosen,
         sides=sides,
         curves=curves,
-        formulas=[
-            Formula(
-                name="new filters",
-                symbols="ŵ = argmin E|ŵ · B x − w · x|²",
-                where={"B": "the matrix that resizes a patch", "w": "a filter", "x": "a patch"},
-                numbers=f"B resizes a patch from {patch} to {new}: {short(patch.area)} → {short(new.area)} pixels "
-                f"per channel = {'nothing' if new.height >= patch.height else 'some of it'} is lost",
-            )
-        ],
+        formulas=projection_formulas(patch, new, chosen, len(filters)),
     )
 
 

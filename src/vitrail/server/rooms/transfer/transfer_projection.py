@@ -10,13 +10,14 @@ from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import Patches
+from vitrail.server.formulas import Formula, short
 from vitrail.server.rooms.transfer.transfer_question import Question
 from vitrail.server.session import Session
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Loss", "curves_of", "filters_of", "loss_of", "scaled", "sides_of"]
+__all__ = ["Loss", "curves_of", "filters_of", "loss_of", "projection_formulas", "scaled", "sides_of"]
 
 
 class Loss(BaseModel):
@@ -67,3 +68,34 @@ def curves_of(filters: Tensor, patch: Size, sides: list[int]) -> dict[str, list[
             if how == "pinv":
                 curves["noise"].append(loss.white)
     return curves
+
+
+def projection_formulas(patch: Size, new: Size, chosen: Loss, count: int) -> list[Formula]:
+    """Return how the new filters and their errors are computed."""
+    meanings = {
+        "B": "the matrix that resizes a patch",
+        "w": "a filter",
+        "ŵ": "the new filter",
+        "x": "a patch",
+    }
+    photographs = f"{short(count)} filters, patches with the covariance of photographs"
+    noise = f"{short(count)} filters, patches of independent pixels"
+
+    def error(name: str, symbols: str, over: str, value: float) -> Formula:
+        return Formula(name=name, symbols=symbols, where=meanings, numbers=f"{over}, in closed form = {value:.2%}")
+
+    there, back = "√(Σ E|ŵ · B x − w · x|² / Σ E|w · x|²)", "√(Σ E|w̃ · x − w · x|² / Σ E|w · x|²)"
+    meanings["w̃"] = "the new filter, resized back"
+    return [
+        error("error on photographs", there, photographs, chosen.natural),
+        error("error on noise", there, noise, chosen.white),
+        error("round trip, photographs", back, photographs, chosen.round_trip),
+        error("round trip, filters", "|w̃ − w| / |w|", f"{short(count)} filters", chosen.round_trip_white),
+        Formula(
+            name="new filters",
+            symbols="ŵ = argmin E|ŵ · B x − w · x|²",
+            where=meanings,
+            numbers=f"B resizes a patch from {patch} to {new}: {short(patch.area)} → {short(new.area)} pixels "
+            f"per channel = {'nothing' if new.height >= patch.height else 'some of it'} is lost",
+        ),
+    ]

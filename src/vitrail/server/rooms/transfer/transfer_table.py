@@ -134,8 +134,36 @@ def measure_table(asked: Question, session: Session, old: Size, new: Size) -> Ta
     )
 
 
-def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
+def _furthest(errors: TableErrors) -> tuple[str, str]:
+    """Return the two conventions that differ most."""
+    names, rows = errors.conventions, errors.disagreement
+    pairs = [(rows[i][j], names[i], names[j]) for i in range(len(names)) for j in range(len(names))]
+    return max(pairs)[1:]
+
+
+def formulas_of(old: Size, new: Size, asked: Question, errors: TableErrors) -> list[Formula]:
+    chosen = next(each for each in errors.methods if each.method == asked.resampling)
+    table, waves = {"t": "the table of positions"}, f"over {short(old.area - 1)} waves, without the mean"
+    first, second = _furthest(errors)
     return [
+        Formula(
+            name="error on the new grid",
+            symbols="|method(t) − exact(t)| / |t|",
+            where=table,
+            numbers=f"{chosen.method}, {old} → {new}, {waves} = {chosen.error:.2%}",
+        ),
+        Formula(
+            name="round-trip error",
+            symbols="|method back(method(t)) − t| / |t|",
+            where=table,
+            numbers=f"{chosen.method}, {old} → {new} → {old}, {waves} = {chosen.round_trip:.2%}",
+        ),
+        Formula(
+            name="conventions differ by at most",
+            symbols="max |a(t) − b(t)| / |b(t)|",
+            where={**table, "a": "one convention", "b": "another"},
+            numbers=f"{first} against {second} = {errors.largest_disagreement:.2%}",
+        ),
         Formula(
             name="the table as a sum of cosines",
             symbols="t(i, j) = Σ a(k, l) · cos(πk (i + ½) / h) · cos(πl (j + ½) / w)",
@@ -149,9 +177,9 @@ def formulas_of(old: Size, new: Size, asked: Question) -> list[Formula]:
             f"{min(old.height, new.height) * min(old.width, new.width) / old.area:.0%}",
         ),
         Formula(
-            name="error",
+            name="error by band",
             symbols="|method(t) − exact(t)| / |t|, per band of waves",
-            where={"t": "the table of positions"},
+            where=table,
             numbers=f"{asked.bands} bands, by the higher of a wave's two frequencies = "
             f"{', '.join(f'{(band + 1) / asked.bands:.0%}' for band in range(asked.bands))} of the highest",
         ),
