@@ -11,7 +11,7 @@ try {
   const response = await fetch('./api/controls');
   if (!response.ok) throw new Error(((await response.json()) as Failure).error);
   studio.open((await response.json()) as Answer<'controls'>);
-  await studio.findImage();
+  await Promise.all([studio.findImage(), studio.findTokens()]);
   mount(App, { target });
 } catch (error) {
   target.textContent = `The studio does not answer: ${error instanceof Error ? error.message : error}`;

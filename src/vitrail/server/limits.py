@@ -7,11 +7,12 @@ from math import isqrt
 from pydantic import BaseModel
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
-from vitrail.server.default_size import automatic_side
+from vitrail.server.controls import Seen
+from vitrail.server.default_size import automatic_side, default_size
 from vitrail.server.plans import Pair
 from vitrail.server.session import MAX_TOKENS, Session
 
-__all__ = ["Limit", "limits_of"]
+__all__ = ["Limit", "limits_of", "token_limits"]
 
 
 class Limit(BaseModel):
@@ -46,6 +47,17 @@ def limits_of(weights: str, session: Session) -> dict[str, Limit]:
     if isinstance(config, ViTConfig):
         limits["unit"] = Limit(minimum=0, maximum=config.width - 1)
     return limits
+
+
+def token_limits(asked: Seen, session: Session) -> dict[str, Limit]:
+    """Return the ranges of tokens at an input size; −1 is a room's default. None for a mobile model's maps."""
+    config = session.config(asked.weights)
+    if isinstance(config, MobileConfig):
+        return {}
+    grid = config.but(image=session.seen_size(asked.weights, default_size(asked, session))).grid
+    prefix = config.prefix.count if isinstance(config, ViTConfig) else 0
+    limit = Limit(minimum=-1, maximum=prefix + grid.area - 1)
+    return {"token": limit, "key": limit}
 
 
 def _attention(config: Config) -> tuple[int, int]:

@@ -115,6 +115,40 @@ def test_a_link_to_an_image_that_is_gone_says_so_and_shows_the_default(page: Pag
     expect(page).not_to_have_url(re.compile("image="))
 
 
+@pytest.mark.parametrize(
+    ("query", "words", "settled_at"),
+    [
+        ("room=attention&token=9999&layer=40", "Layer 40 is beyond -1 to 5, so 5 is shown; Token 9999 is", "token=256"),
+        ("room=walk&block=0&head=63&key=300&seen=32", "Head 63 is beyond 0 to 3, so 3 is shown; Key 300 is", "key=64"),
+        ("room=memory&batch=0", "Batch 0 is beyond 1 to 4096, so 1 is shown.", "batch=1"),
+    ],
+)
+def test_a_link_beyond_the_model_is_brought_into_its_range_and_says_so_once(page: Page, query, words, settled_at):
+    ready(page, query)
+    told = page.locator("main").get_by_role("status").filter(has_text="is beyond")
+    expect(told).to_contain_text(words)
+    expect(page).to_have_url(re.compile(settled_at))
+    expect(page.locator(".error")).to_have_count(0)
+    page.get_by_role("button", name="Reset").click()
+    expect(told).to_have_count(0)
+
+
+ROOMS = ("patch", "projection", "tokens", "positions", "transfer", "memory", "models", "attention", "decide", "walk")
+
+
+def test_no_help_is_only_a_title_and_no_words_are_only_in_styles(page: Page):
+    """A title shows to a mouse alone; generated content is missing from exports and from what is copied."""
+    for room in ROOMS:
+        ready(page, f"room={room}&height=250")
+        assert page.locator("[title], svg title").count() == 0, room
+        generated = page.evaluate(
+            """() => [...document.querySelectorAll('#app *')].flatMap((element) => ['::before', '::after']
+              .map((part) => getComputedStyle(element, part).content)
+              .filter((content) => !['none', 'normal', '""'].includes(content)))"""
+        )
+        assert generated == [], room
+
+
 def test_a_crop_is_told_and_the_image_s_own_shape_is_offered(page: Page):
     ready(page, "room=patch")
     picture = io.BytesIO()

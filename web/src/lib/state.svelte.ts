@@ -5,12 +5,17 @@ import { queryOf, readPlace, writePlace, type Values } from './address';
 /** The two models of a room: sizes to plan, and weights that are loaded and look at the image. */
 export type Model = 'planned' | 'loaded';
 
+/** The controls that name a token; a negative value is a room's default. */
+const TOKENS = ['token', 'key'];
+
 class Studio {
   catalogue = $state.raw() as Answer<'controls'>;
   room = $state('');
   values = $state<Values>({});
   /** Whether the address names an image that the server no longer has. */
   lost = $state(false);
+  /** What the address asked for beyond a control's range, and what is shown instead; until something changes. */
+  moved = $state('');
   /** The values pinned for comparison. */
   pin = $state.raw<Values | null>(null);
   /** The step of the guided tour, from 1; 0 outside it. */
@@ -59,14 +64,16 @@ class Studio {
   set(changes: Values, settled = true): void {
     // on another grid, the index of a token is another place
     const regrids = ['weights', 'seen'].some((name) => name in changes && changes[name] !== this.values[name]);
-    Object.assign(this.values, regrids ? { token: -1, key: -1 } : {}, changes);
-    this.#fit();
+    Object.assign(this.values, regrids ? Object.fromEntries(TOKENS.map((name) => [name, -1])) : {}, changes);
+    this.#fit(this.#limits());
+    this.moved = '';
     this.#write(settled);
   }
 
   go(room: string, changes: Values = {}): void {
     Object.assign(this.values, changes);
-    this.#fit();
+    this.#fit(this.#limits());
+    this.moved = '';
     this.room = room;
     this.#write(true);
   }
@@ -79,6 +86,14 @@ class Studio {
     this.lost = true;
     this.values.image = this.#defaults.image;
     history.replaceState(null, '', this.href(this.room));
+  }
+
+  /** Bring the tokens that the address names into the model's range, which depends on the input size. */
+  async findTokens(): Promise<void> {
+    if (TOKENS.every((name) => this.number(name) < 0)) return;
+    const asked = queryOf(this.values, this.#requestDefaults, ['image', 'weights', 'seen']);
+    const response = await fetch(`./api/limits?${asked}`);
+    if (response.ok) this.#say(this.#fit((await response.json()) as Answer<'limits'>));
   }
 
   /** Set the open room's controls to their defaults; the image stays. */
@@ -149,20 +164,32 @@ class Studio {
     Object.assign(this.values, place.values);
     this.pin = place.pin;
     this.tour = place.tour;
-    if (this.#fit()) history.replaceState(null, '', this.href(this.room));
+    const numbers = Object.keys(this.catalogue.controls).filter((name) => this.control(name).kind === 'number' && !TOKENS.includes(name));
+    this.#say(this.#fit({ ...Object.fromEntries(numbers.map((name) => [name, this.range(name)])), ...this.#limits() }));
   }
 
-  /** Move values into the ranges of the chosen weights; return whether one was outside. */
-  #fit(): boolean {
-    let moved = false;
-    const weights = this.catalogue.options.weights.find(({ value }) => value === this.values.weights);
-    for (const [name, { minimum, maximum, automatic }] of Object.entries(weights?.limits ?? {})) {
+  /** The ranges that the chosen weights narrow. */
+  #limits(): Record<string, Schemas['Limit']> {
+    return this.catalogue.options.weights.find(({ value }) => value === this.values.weights)?.limits ?? {};
+  }
+
+  /** Move values into ranges; return what was outside, in words. */
+  #fit(limits: Record<string, Schemas['Limit']>): string[] {
+    const moved: string[] = [];
+    for (const [name, { minimum, maximum, automatic }] of Object.entries(limits)) {
       const value = this.number(name);
       const fitting = automatic && value === 0 ? 0 : Math.min(maximum, Math.max(minimum, value));
-      moved ||= fitting !== value;
+      if (fitting === value) continue;
+      moved.push(`${this.control(name).label} ${value} is beyond ${minimum} to ${maximum}, so ${fitting} is shown`);
       this.values[name] = fitting;
     }
     return moved;
+  }
+
+  #say(moved: string[]): void {
+    if (!moved.length) return;
+    this.moved = [this.moved.replace(/\.$/, ''), ...moved].filter(Boolean).join('; ') + '.';
+    history.replaceState(null, '', this.href(this.room));
   }
 
   #write(settled: boolean): void {

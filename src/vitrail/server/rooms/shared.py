@@ -17,7 +17,7 @@ from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_o
 from vitrail.server.default_size import default_size
 from vitrail.server.estimate import Estimate, estimate_of
 from vitrail.server.guard import MAX_BODY
-from vitrail.server.limits import Limit, limits_of
+from vitrail.server.limits import Limit, limits_of, token_limits
 from vitrail.server.pictures import ABOUT, PICTURES
 from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.session import DEFAULT, Session, SessionDep, png
@@ -186,6 +186,12 @@ def pixels(image: str, session: SessionDep, side: Annotated[int, Query(ge=16, le
     """Return the image as a PNG whose longer side is at most `side` pixels."""
     cache = "no-store" if image in (DEFAULT, *PICTURES) else "private, max-age=3600"
     return Response(png(session.image(image), side), media_type="image/png", headers={"Cache-Control": cache})
+
+
+@router.get("/limits")
+def limits(asked: Annotated[Seen, Query()], session: SessionDep) -> dict[str, Limit]:
+    """Return the ranges that depend on the input size as well as on the model: those of tokens."""
+    return token_limits(asked, session)
 
 
 @router.get("/estimate")
