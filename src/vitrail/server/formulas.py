@@ -32,7 +32,7 @@ LETTERS = {
     "q": "another position's vector",
 }
 """The letters of all rooms; a formula in which one means something else says so in `where`."""
-ALONE = re.compile(r"(?<![A-Za-z])([A-Za-z]ᵣ?)(?![A-Za-zˢˡ(])")
+ALONE = re.compile(r"(?<![A-Za-z'])([A-Za-z]ᵣ?)(?![A-Za-zˢˡ(])")
 """A letter that is not part of a word or the name of a function."""
 
 

@@ -118,7 +118,7 @@ def test_a_link_to_an_image_that_is_gone_says_so_and_shows_the_default(page: Pag
 @pytest.mark.parametrize(
     ("query", "words", "settled_at"),
     [
-        ("room=attention&token=9999&layer=40", "Layer 40 is beyond -1 to 5, so 5 is shown; Token 9999 is", "token=256"),
+        ("room=attention&token=9999&layer=40", "Layer 40 is beyond −1 to 5, so 5 is shown; Token 9999 is", "token=256"),
         ("room=walk&block=0&head=63&key=300&seen=32", "Head 63 is beyond 0 to 3, so 3 is shown; Key 300 is", "key=64"),
         ("room=memory&batch=0", "Batch 0 is beyond 1 to 4096, so 1 is shown.", "batch=1"),
     ],

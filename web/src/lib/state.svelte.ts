@@ -180,7 +180,7 @@ class Studio {
       const value = this.number(name);
       const fitting = automatic && value === 0 ? 0 : Math.min(maximum, Math.max(minimum, value));
       if (fitting === value) continue;
-      moved.push(`${this.control(name).label} ${value} is beyond ${minimum} to ${maximum}, so ${fitting} is shown`);
+      moved.push(`${this.control(name).label} ${value} is beyond ${minimum} to ${maximum}, so ${fitting} is shown`.replaceAll('-', '−'));
       this.values[name] = fitting;
     }
     return moved;
