@@ -1,8 +1,8 @@
 """The lean encoder as an ONNX graph, which onnxruntime and OpenVINO run: uint8 images in, vectors out.
 
 The graph is written operator by operator from a `LeanEngine`, in under a second. It has what makes that engine fast
-(bytes in, scales folded, a last block for the pooled tokens only), in the few operators that the runtimes fuse. In int8,
-QuantizeLinear and DequantizeLinear stand before every product, with the ranges and the smoothing of
+(bytes in, scales folded, a last block for the pooled tokens only), in the few operators that the runtimes fuse. In
+int8, QuantizeLinear and DequantizeLinear stand before every product, with the ranges and the smoothing of
 `vitrail.vectors.engines.int8`, so that every runtime rounds the same numbers.
 
 Shapes: B images, H×W pixels, C channels, T tokens, D width, h heads, d = D/h, K inputs and N outputs of a layer.
@@ -74,7 +74,8 @@ class _Encoder(OnnxWriter):
 
     def embedded(self, engine: LeanEngine, *, in_bytes: bool) -> str:
         """uint8 (B, H, W, C) → (B, T, D). All but the product with pixels is the same for every image: a constant."""
-        assert engine.front is not None and isinstance(engine.front.embedding, BytePatchEmbed)
+        assert engine.front is not None
+        assert isinstance(engine.front.embedding, BytePatchEmbed)
         embedding, config, size = engine.front.embedding, engine.model.config, engine.preprocessing.image
         grid, patch, prefix = config.fit(size).grid, embedding.patch, config.prefix.count
         blank = torch.zeros(1, *size, config.channels, dtype=torch.uint8)
@@ -200,8 +201,7 @@ class _Encoder(OnnxWriter):
     def byte_weights(self, weight: Tensor, steps: int = 127) -> str:
         """(N, K) → the name of (K, N) in 8 bits, with a scale for every output."""
         rounded, scales = byte_weights(weight, steps)
-        zeros = self.constant(np.zeros(len(scales), np.int8))
-        return self.op("DequantizeLinear", self.tensor(rounded.T), self.tensor(scales), zeros, axis=1)
+        return self.op("DequantizeLinear", self.tensor(rounded.T), self.tensor(scales), axis=1)
 
     def first(self, x: str, tokens: int) -> str:
         return self.op("Slice", x, self.sizes(0), self.sizes(tokens), self.sizes(1))

@@ -1,4 +1,4 @@
-"""Write an ONNX graph node by node: small constants in graph.onnx, weights beside it in weights.bin, which is mapped."""
+"""Write an ONNX graph node by node: small constants in graph.onnx, weights in weights.bin, which processes map."""
 
 from __future__ import annotations
 

@@ -9,48 +9,34 @@ Shapes: B images, H×W pixels, C channels, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.errors import VitrailError, require
+from vitrail.errors import VitrailError
 from vitrail.vectors.engines.engine import Features
+from vitrail.vectors.engines.names import Runtime, require_runtime
 from vitrail.vectors.engines.onnx_writer import GRAPH
 
-__all__ = ["RUNTIMES", "GraphEngine", "Runtime", "installed", "require_runtime"]
-
-Runtime = Literal["openvino", "onnxruntime"]
-RUNTIMES: dict[Runtime, str] = {"openvino": "openvino", "onnxruntime": "onnx"}
-"""Each runtime, with the extra that installs it. Writing a graph needs onnx, which both extras have."""
+__all__ = ["GraphEngine"]
 
 Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-
-
-def installed(runtime: Runtime) -> bool:
-    return find_spec(runtime) is not None and find_spec("onnx") is not None
-
-
-def require_runtime(runtime: Runtime) -> None:
-    require(
-        installed(runtime),
-        f"engine {runtime} needs {runtime} and onnx, which are not both installed; "
-        f"pip install 'vitrail[{RUNTIMES[runtime]}]'",
-    )
 
 
 class GraphEngine:
     """A graph of `vitrail.vectors.engines.graph`, compiled by a runtime for a batch size and a number of threads."""
 
-    def __init__(self, folder: Path, runtime: Runtime, *, batch: int, threads: int) -> None:
+    def __init__(self, folder: Path, runtime: Runtime, *, batch: int, threads: int, int8: bool = False) -> None:
         require_runtime(runtime)
         self.name, self.batch = runtime, batch
-        compiled = {"openvino": _openvino, "onnxruntime": _onnxruntime}[runtime]
-        self.run, self.width = compiled(folder / GRAPH, batch, threads)
+        if runtime == "openvino":
+            self.run, self.width = _openvino(folder / GRAPH, batch, threads)
+        else:
+            self.run, self.width = _onnxruntime(folder / GRAPH, batch, threads, int8=int8)
 
     def vectors(self, images: Tensor) -> Tensor:
         pixels = images.numpy()
@@ -67,14 +53,18 @@ class GraphEngine:
         return self.run(np.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)]))[: len(pixels)]
 
 
-def _onnxruntime(path: Path, batch: int, threads: int) -> tuple[Run, int]:
+def _onnxruntime(path: Path, batch: int, threads: int, *, int8: bool) -> tuple[Run, int]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_free_dimension_override_by_name("batch", batch)
     options.log_severity_level = 3  # its warnings are about its own optimisations
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    # joined with its bias, a product of bytes would be computed in float32
+    left_out = ["MatMulAddFusion"] if int8 else []
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+    )
 
     def run(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return np.asarray(session.run(None, {"image": pixels})[0])

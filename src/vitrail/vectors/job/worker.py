@@ -27,9 +27,10 @@ from vitrail.checkpoint.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value
-from vitrail.vectors.job.engine_factory import calibrate, engine_of
+from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.part_files import Tally
 from vitrail.vectors.job.plan import read_plan
+from vitrail.vectors.job.preparation import prepare_engine
 from vitrail.vectors.job.shard import process_shard
 
 __all__ = ["MAX_DEATHS", "StoppedError", "Task", "Worker", "WorkerOptions"]
@@ -44,8 +45,8 @@ TIDYING = 5.0
 HUNG = "hung"
 KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Signals that come from outside."""
-Task = int | Literal["calibration"]
-"""A shard's number, or `vitrail.vectors.job.engine_factory.calibrate`, which comes before the first shard."""
+Task = int | Literal["preparation"]
+"""A shard's number, or `vitrail.vectors.job.preparation.prepare_engine`, which comes before the first shard."""
 STARTING = threading.Lock()
 SPAWN = multiprocessing.get_context("spawn")  # a fork would copy only one of torch's threads
 
@@ -187,11 +188,12 @@ def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) ->
         answer = Tally()
         try:
             plan = read_plan(folder)
-            if task == "calibration":
-                calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads, stamp=stamp)
+            common = {"lost": lost, "decode": decode, "watch": watch, "batch": batch}
+            if task == "preparation":
+                prepare_engine(folder, plan, threads=threads, stamp=stamp, **common)
             else:
-                engine = engine or engine_of(folder, plan, threads=threads, stamp=stamp)
-                answer = process_shard(folder, plan, task, engine, batch=batch, lost=lost, decode=decode, watch=watch)
+                engine = engine or engine_of(folder, plan, batch=batch, threads=threads, stamp=stamp)
+                answer = process_shard(folder, plan, task, engine, **common)
         except VitrailError as error:
             answer = str(error)
         line.send(answer)
