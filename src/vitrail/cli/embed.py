@@ -83,6 +83,10 @@ def embed(
     force
         Keep int8's vectors even if they are far from float32's.
     """
+    from vitrail.vectors.job.forks import start_early
+
+    start_early()  # workers' imports run beside these
+
     from vitrail.cli.embed_view import View
     from vitrail.vectors.job.embed import embed_source
     from vitrail.vectors.job.options import Options

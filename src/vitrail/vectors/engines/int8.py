@@ -27,21 +27,17 @@ from vitrail.nn.patches import BytePatchEmbed
 from vitrail.vectors.engines.lean import Dense, LeanBlock, Map, Norm
 
 __all__ = [
-    "PIXEL_ZERO",
     "InputRange",
     "IntegerDense",
     "IntegerPatches",
     "byte_weights",
     "highest_step",
     "input_ranges",
-    "patch_steps",
     "quantise",
     "watched",
 ]
 
 
-PIXEL_ZERO = 128
-"""Where pixels are centred for the product with 8-bit weights."""
 SMOOTHING = 0.7
 """Share of a channel's range that moves into the weights: on trained ViT-S weights 0.65 to 0.8 are equally good,
 and 0.5 loses twice as much cosine."""
@@ -59,11 +55,6 @@ def byte_weights(weight: Tensor, steps: int = 127) -> tuple[Tensor, Tensor]:
     """(N, K) → int8 (N, K) of at most `steps`, and the scale (N,) of every output."""
     scales = (weight.abs().amax(dim=1) / steps).clamp_min(torch.finfo(torch.float32).tiny)
     return (weight / scales[:, None]).round().clamp(-steps, steps).to(torch.int8), scales
-
-
-def patch_steps() -> int:
-    """Return the steps of the patch projection's weights: 255 · 63 · 2 fits into 16 bits, 255 · 127 · 2 does not."""
-    return 127 if highest_step() == 255 else 63
 
 
 class IntegerDense:
@@ -96,12 +87,16 @@ class IntegerPatches(BytePatchEmbed):
     Pixels are centred at 128, near their mean, so that rounding a weight is not multiplied by that mean.
     """
 
+    ZERO = 128
+
     def __init__(self, embed: BytePatchEmbed) -> None:
         nn.Module.__init__(self)
         self.patch = embed.patch
         weight, bias = embed.weight.detach(), embed.bias.detach()
-        bias = (bias.double() + PIXEL_ZERO * weight.double().sum(dim=1)).float()
-        self.dense = IntegerDense(weight, bias, step=1.0, zero=PIXEL_ZERO, weight_steps=patch_steps())
+        bias = (bias.double() + self.ZERO * weight.double().sum(dim=1)).float()
+        # 255 · 63 · 2 fits into 16 bits, 255 · 127 · 2 does not
+        steps = 127 if highest_step() == 255 else 63
+        self.dense = IntegerDense(weight, bias, step=1.0, zero=self.ZERO, weight_steps=steps)
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """uint8 (B, H, W, C) → (B, N, D)."""

@@ -28,6 +28,7 @@ from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value
 from vitrail.vectors.job.engine_factory import engine_of
+from vitrail.vectors.job.forks import FORKS
 from vitrail.vectors.job.part_files import Tally
 from vitrail.vectors.job.plan import read_plan
 from vitrail.vectors.job.preparation import prepare_engine
@@ -48,7 +49,6 @@ KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 Task = int | Literal["preparation"]
 """A shard's number, or `vitrail.vectors.job.preparation.prepare_engine`, which comes before the first shard."""
 STARTING = threading.Lock()
-SPAWN = multiprocessing.get_context("spawn")  # a fork would copy only one of torch's threads
 
 
 class StoppedError(Exception):
@@ -72,7 +72,7 @@ class Worker:
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
-        self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
+        self.board = FORKS.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
         self.process: BaseProcess | None = None
         self.line: Connection
         self.working = self.stopping = False
@@ -142,9 +142,9 @@ class Worker:
         raise VitrailError(answer)
 
     def _start(self) -> BaseProcess:
-        self.line, theirs = SPAWN.Pipe()
-        arguments = (self.folder, self.options, theirs, self.board)
-        self.process = SPAWN.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
+        self.line, theirs = FORKS.Pipe()
+        arguments = (self.folder, self.options, theirs, self.board, dict(os.environ))
+        self.process = FORKS.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
         with _without_main():
             self.process.start()
         theirs.close()
@@ -169,8 +169,9 @@ def _ending(code: int) -> str:
 # ── inside the process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
+def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any, environment: dict[str, str]) -> None:
     """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
+    os.environ.update(environment)  # the process that this one was forked from has that of its own start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would outlive this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
