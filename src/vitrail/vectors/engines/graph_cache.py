@@ -74,7 +74,7 @@ def _write(folder: Path, engine: LeanEngine, ranges: Mapping[str, Tensor] | None
     """Write a graph; of several processes that do, the first is followed."""
     folder.mkdir(parents=True, exist_ok=True)
     older = sorted((each for each in folder.parent.iterdir() if each != folder), key=lambda each: each.stat().st_mtime)
-    for each in older[: len(older) + 1 - KEPT]:  # a process that has mapped it keeps its pages
+    for each in older[: max(0, len(older) + 1 - KEPT)]:  # a process that has mapped it keeps its pages
         shutil.rmtree(each, ignore_errors=True)
     with temporary_folder(folder / "writing") as temporary:
         write_graph(engine, temporary, ranges)
