@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.forkserver
 import resource
 import sys
 from pathlib import Path
@@ -116,12 +117,14 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     photos(source, 400)
     out = tmp_path / "out"
     arguments = ["embed", str(source), "--weights", str(weights), "--out", str(out), "--workers", "1"]
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]  # a new one has the limit too
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30 * 2**10, hard))  # of this process and its worker
     try:
         assert call(*arguments, "--shard-size", "390") == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("vitrail: ")
     assert "part-00000.parquet was not written (File too large)" in said
