@@ -144,6 +144,7 @@ def forward(options, photos: list[Path]) -> list[dict]:
                 path.mkdir()
                 write_graph(lean, path, ranges if kind == "int8" else None)
             reference = PlainEngine(checkpoint).vectors(seen[1::2])
+            cosines: dict[str, dict[str, float]] = {}
             for threads in options.threads:
                 torch.set_num_threads(threads)
                 for batch in (1,) if options.quick else (1, 8, 32):
@@ -151,8 +152,10 @@ def forward(options, photos: list[Path]) -> list[dict]:
                     for kind in ("float32", "int8"):
                         ours = own_engines(checkpoint, graphs[kind], ranges if kind == "int8" else None, batch, threads)
                         found = (peers.float32 if kind == "float32" else peers.int8)(batch, threads)
+                        if kind not in cosines:  # at batch 1; other batches and threads sum in another order only
+                            cosines[kind] = measured_cosines(checkpoint, ours, found, seen[1::2], reference)
                         what = {"what": f"{name} {kind}, batch {batch}, threads {threads}"}
-                        cells.append(what | cell(checkpoint, ours, found, images, seen[1::2], reference, options, kind))
+                        cells.append(what | cell(checkpoint, ours, found, images, cosines[kind], options, kind))
                         print(_line(cells[-1]), file=sys.stderr)
     return cells
 
@@ -169,13 +172,27 @@ def own_engines(
     return {"vitrail torch": torch_engine, **{f"vitrail {name}": engine for name, engine in graphs.items()}}
 
 
+def measured_cosines(
+    checkpoint: Checkpoint,
+    ours: dict[str, Engine],
+    peers: dict[str, Run],
+    judged: torch.Tensor,
+    reference: torch.Tensor,
+) -> dict[str, float]:
+    """Mean cosines to the plain model on held-out images, one at a time, as graphs of batch 1 take them."""
+    pixels = checkpoint.preprocessing.normalise(judged.permute(0, 3, 1, 2)).contiguous()
+    vectors = {who: engine.vectors(judged) for who, engine in ours.items()}
+    for who, run in peers.items():
+        vectors[who] = torch.from_numpy(np.concatenate([run(part) for part in pixels.split(1)]))
+    return {who: agreement_of(each, reference).mean for who, each in vectors.items()}
+
+
 def cell(
     checkpoint: Checkpoint,
     ours: dict[str, Engine],
     peers: dict[str, Run],
     images: torch.Tensor,
-    judged: torch.Tensor,
-    reference: torch.Tensor,
+    cosine: dict[str, float],
     options,
     kind: str,
 ) -> dict:
@@ -186,16 +203,9 @@ def cell(
         **{who: lambda engine=engine: engine.vectors(images) for who, engine in ours.items()},
         **{who: lambda run=run: run(image) for who, run in peers.items()},
     }
-    cosine = {who: agreement_of(engine.vectors(judged), reference).mean for who, engine in ours.items()}
-    pixels = normalise(judged.permute(0, 3, 1, 2)).contiguous()
-    for who, run in peers.items():
-        whole = torch.cat([pixels] * (1 + len(images) // len(pixels)))  # a graph takes whole batches
-        found = np.concatenate([run(part) for part in whole.split(len(images)) if len(part) == len(images)])
-        many = min(len(found), len(judged))
-        cosine[who] = agreement_of(torch.from_numpy(found[:many]), reference[:many]).mean
     # of ours, those that come as near as our own int8, which is the rule of `--engine int8`
     fair = [who for who in ours if cosine[who] >= cosine["vitrail torch"] - LEAST_LOSS]
-    spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) < 32)
+    spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) == 1)
     best = min(fair, key=lambda who: median(spent[who]))
     return {
         "seconds": {who: median(times) for who, times in spent.items()},
