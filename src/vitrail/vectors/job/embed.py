@@ -118,10 +118,16 @@ def _prepare(
     out: Path, plan: Plan, worker: WorkerOptions, workers: int, parameters: int, *, in_process: bool, force: bool
 ) -> Prepared:
     """Find out what the plan leaves open, unless the folder has it: which engine, and how near it comes to float32."""
-    settled = {"batch": worker.batch, "threads": worker.threads, "in_process": in_process}
-    if not is_prepared(out, plan) and not choose_without_images(
-        out, plan, parameters=parameters, workers=workers, **settled
-    ):
+    choose_without_images(
+        out,
+        plan,
+        parameters=parameters,
+        workers=workers,
+        batch=worker.batch,
+        threads=worker.threads,
+        in_process=in_process,
+    )
+    if not is_prepared(out, plan):
         one = Worker(out, worker)
         try:
             one.do("preparation")

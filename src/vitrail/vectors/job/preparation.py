@@ -196,21 +196,20 @@ def _sample(
 
 def choose_without_images(
     folder: Path, plan: Plan, *, parameters: int, workers: int, batch: int, threads: int, in_process: bool
-) -> bool:
-    """Settle an auto engine that needs no tournament; return whether it is settled."""
+) -> None:
+    """Settle an auto engine that needs no tournament."""
     if plan.options.engine != "auto" or read_choice(folder) is not None:
-        return False
+        return
     why = _why_torch(plan, in_process=in_process)
     if why is None and (kept := _kept(plan, batch, threads)) is not None:
         _write_choice(folder, kept)
-        return True
+        return
     if why is None:
         assert isinstance(plan.config, ViTConfig)
         work = plan.images * 2 * parameters * plan.config.tokens / FLOPS_PER_SECOND / workers
         why = f"about {work:.0f} s of work, too little to try others" if work < WORTH else None
     if why is not None:
         _write_choice(folder, Choice(engine="torch", why=why))
-    return why is not None
 
 
 def _why_torch(plan: Plan, *, in_process: bool) -> str | None:
