@@ -1,10 +1,12 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
     python benchmarks/embed.py [--section forward patch decode packed fewer] [--quick] [--json]
-                               [--seconds 3] [--threads 2] [--photos FOLDER] [--trained]
+                               [--seconds 0.7] [--threads 2 1] [--photos FOLDER] [--trained]
 
-forward   ViT-S/16 and B/16 at 224, batch 1 and 8: the torch and int8 engines against timm eager (fused attention),
-          onnxruntime and OpenVINO, float32 and int8 (onnxruntime's dynamic; OpenVINO's by nncf, where it is installed).
+forward   ViT-S/16, B/16 and DINOv2-S/14 at 224, batch 1, 8 and 32, on all cores and on one, float32 and int8: our
+          engines against timm eager (fused attention), transformers (sdpa), and onnxruntime and OpenVINO on timm's
+          graph (runtimes.py). The ratio is of the fastest of our engines, as `vitrail embed` takes the fastest; in
+          int8, of those that come as near to float32 as our own.
 patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit weights against to float → normalise →
           convolution.
 decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
@@ -13,17 +15,19 @@ fewer     trained weights (needs --trained), batch 8: merged tokens and adaptive
           cost in cosine.
 
 Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
-temporary folder. With --trained, int8's cosine is also measured on trained weights (vitrail weights fetch
-dinov2-S/14). A ratio above 1 means that vitrail is that much faster; cosines are to float32 on the exact pixels.
+temporary folder. DINOv2-S/14 has trained weights once they are fetched (vitrail weights fetch dinov2-S/14). About ten
+minutes on two quiet cores, eight of them for the section forward. A ratio above 1 means that vitrail is that much
+faster; cosines are to float32 on the exact pixels.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import os
+import sys
 import tempfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,8 +36,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from measure import finish, machine, ratio, take_turns
-from photos import STEPS, make_photos, models
+from photos import DINO, STEPS, make_photos, models
 from PIL import Image
+from runtimes import Peers, Run
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.pixels import prepare
@@ -48,22 +53,34 @@ from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
-from vitrail.vectors.engines.engine import LeanEngine, PlainEngine, agreement, build_engine
+from vitrail.vectors.engines.engine import (
+    Engine,
+    LeanEngine,
+    PlainEngine,
+    agreement,
+    agreement_of,
+    build_engine,
+    images_at_once,
+)
+from vitrail.vectors.engines.graph import write_graph
 from vitrail.vectors.engines.int8 import IntegerPatches
+from vitrail.vectors.engines.names import RUNTIMES
 from vitrail.vectors.engines.pack import PackedEngine
+from vitrail.vectors.engines.runtime import GraphEngine
+from vitrail.vectors.engines.tournament import LEAST_LOSS
 
 SECTIONS = ("forward", "patch", "decode", "packed", "fewer")
 
 
 def main() -> None:
     options = arguments()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads[0])
     with tempfile.TemporaryDirectory() as folder:
         photos = make_photos(Path(folder), options.photos, 8 if options.quick else 64)
         result: dict[str, Any] = {"machine": machine(), "photographs": len(photos)}
         for section in options.section:
             result[section] = RUN[section](options, photos)
-    lines = [f"{options.threads} threads, {len(photos)} photographs; ratio = peer's time / vitrail's"]
+    lines = [f"{len(photos)} photographs; ratio = peer's time / vitrail's"]
     for section in options.section:
         lines += [f"— {section}", *(_line(cell) for cell in result[section])]
     finish(result, options.json, lines)
@@ -74,10 +91,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--quick", action="store_true", help="ViT-S only, few images, one batch: to see that it runs")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time per candidate and cell")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=0.7, help="time per candidate and cell, at least")
+    parser.add_argument("--threads", type=int, nargs="+", default=[len(os.sched_getaffinity(0)), 1])
     parser.add_argument("--photos", type=Path, help="a folder of large photographs")
-    parser.add_argument("--trained", action="store_true", help="also with the fetched dinov2-S/14")
+    parser.add_argument("--trained", action="store_true", help="section fewer, with the fetched dinov2-S/14")
     return parser.parse_args()
 
 
@@ -104,10 +121,6 @@ def compared(what: str, candidates: dict[str, Callable[[], object]], ours: tuple
 # ── material ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def names(options) -> tuple[str, ...]:
-    return ("S/16",) if options.quick else ("S/16", "B/16")
-
-
 def pixels_of(photos: list[Path], count: int) -> torch.Tensor:
     few = [prepare(photos[index % len(photos)], STEPS, exact=True).pixels for index in range(count)]
     return torch.stack([torch.from_numpy(each) for each in few])
@@ -117,76 +130,89 @@ def pixels_of(photos: list[Path], count: int) -> torch.Tensor:
 
 
 def forward(options, photos: list[Path]) -> list[dict]:
+    """Every model, thread count and batch, float32 and int8, all candidates of a cell in turns."""
     cells = []
-    seen = pixels_of(photos, min(len(photos), 32))
-    for name in names(options):
+    for name in ("S/16",) if options.quick else ("S/16", "B/16", DINO):
         checkpoint, theirs = models(name)
-        plain, ours = PlainEngine(checkpoint), build_engine(checkpoint)
-        int8 = build_engine(checkpoint, "int8", calibration=seen[::2])
-        runtimes = other_runtimes(checkpoint, options.threads, seen[::2])
-        cosine = {
-            "torch": agreement(ours, plain, seen[1::2]).lowest,
-            "int8": agreement(int8, plain, seen[1::2]).lowest,
-        }
-        for batch in (1,) if options.quick else (1, 8):
-            images = pixels_of(photos, batch)
-            image = (images.permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
-            array = image.numpy()
-            with torch.inference_mode():
-                torch.testing.assert_close(ours.vectors(images), theirs(image), rtol=1e-3, atol=1e-3)
-                candidates = {
-                    "torch": lambda images=images, ours=ours: ours.vectors(images),
-                    "int8": lambda images=images, int8=int8: int8.vectors(images),
-                    "timm": lambda image=image, theirs=theirs: theirs(image),
-                    **{who: lambda run=run, array=array: run(array) for who, run in runtimes.items()},
-                }
-                what = f"{name} batch {batch}"
-                cells.append(compared(what, candidates, ("torch", "int8"), options, cosine=cosine))
-    if options.trained:
-        trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
-        seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
-        found = agreement(build_engine(trained, "int8", calibration=seen[::2]), build_engine(trained), seen[1::2])
-        cells.append({"what": "trained DINOv2-S/14", "cosine": {"int8 mean": found.mean, "int8 low": found.lowest}})
+        seen = torch.stack([torch.from_numpy(prepare(path, checkpoint.preprocessing).pixels) for path in photos[:32]])
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+            peers = Peers(checkpoint, theirs, Path(folder), seen[::2])
+            lean = LeanEngine(checkpoint)
+            ranges = lean.ranges(seen[::2])
+            graphs = {kind: Path(folder) / kind for kind in ("float32", "int8")}
+            for kind, path in graphs.items():
+                path.mkdir()
+                write_graph(lean, path, ranges if kind == "int8" else None)
+            reference = PlainEngine(checkpoint).vectors(seen[1::2])
+            cosines: dict[str, dict[str, float]] = {}
+            for threads in options.threads:
+                torch.set_num_threads(threads)
+                for batch in (1,) if options.quick else (1, 8, 32):
+                    images = torch.cat([seen] * 2)[:batch]
+                    for kind in ("float32", "int8"):
+                        ours = own_engines(checkpoint, graphs[kind], ranges if kind == "int8" else None, batch, threads)
+                        found = (peers.float32 if kind == "float32" else peers.int8)(batch, threads)
+                        if kind not in cosines:  # at batch 1; other batches and threads sum in another order only
+                            cosines[kind] = measured_cosines(checkpoint, ours, found, seen[1::2], reference)
+                        what = {"what": f"{name} {kind}, batch {batch}, threads {threads}"}
+                        cells.append(what | cell(checkpoint, ours, found, images, cosines[kind], options, kind))
+                        print(_line(cells[-1]), file=sys.stderr)
     return cells
 
 
-def other_runtimes(
-    checkpoint: Checkpoint, threads: int, calibration: torch.Tensor
-) -> dict[str, Callable[[np.ndarray], object]]:
-    """onnxruntime and OpenVINO on the graph that `vitrail export` writes; int8 learns from what ours learns from."""
-    import onnxruntime
-    import openvino
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+def own_engines(
+    checkpoint: Checkpoint, graph: Path, ranges: dict[str, torch.Tensor] | None, batch: int, threads: int
+) -> dict[str, Engine]:
+    """What `vitrail embed` chooses from."""
+    config = checkpoint.config
+    assert isinstance(config, ViTConfig)
+    torch_engine = build_engine(checkpoint) if ranges is None else build_engine(checkpoint, "int8", calibration=ranges)
+    few, int8 = min(batch, images_at_once(config, checkpoint.preprocessing.image)), ranges is not None
+    graphs = {name: GraphEngine(graph, name, batch=few, threads=threads, int8=int8) for name in RUNTIMES}
+    return {"vitrail torch": torch_engine, **{f"vitrail {name}": engine for name, engine in graphs.items()}}
 
-    from vitrail.vectors.engines.export import export
 
-    found: dict[str, Callable[[np.ndarray], object]] = {}
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        export(checkpoint, path, torch.zeros(1, 224, 224, 3, dtype=torch.uint8))
-        quantize_dynamic(path, Path(folder) / "int8.onnx", weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
-        for who, file in (("onnxruntime", "model.onnx"), ("onnxruntime int8", "int8.onnx")):
-            session = onnxruntime.InferenceSession(
-                str(Path(folder) / file), settings, providers=["CPUExecutionProvider"]
-            )
-            found[who] = lambda array, session=session: session.run(None, {"image": array})
-        properties = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
-        core = openvino.Core()
-        graphs = {"openvino": core.read_model(path)}
-        if find_spec("nncf"):
-            import nncf  # type: ignore[import-not-found]  # large, and only compared with here
+def measured_cosines(
+    checkpoint: Checkpoint,
+    ours: dict[str, Engine],
+    peers: dict[str, Run],
+    judged: torch.Tensor,
+    reference: torch.Tensor,
+) -> dict[str, float]:
+    """Mean cosines to the plain model on held-out images, one at a time, as graphs of batch 1 take them."""
+    pixels = checkpoint.preprocessing.normalise(judged.permute(0, 3, 1, 2)).contiguous()
+    vectors = {who: engine.vectors(judged) for who, engine in ours.items()}
+    for who, run in peers.items():
+        vectors[who] = torch.from_numpy(np.concatenate([run(part) for part in pixels.split(1)]))
+    return {who: agreement_of(each, reference).mean for who, each in vectors.items()}
 
-            images = nncf.Dataset(
-                [checkpoint.preprocessing.normalise(image[None].permute(0, 3, 1, 2)).numpy() for image in calibration]
-            )
-            kind = nncf.ModelType.TRANSFORMER
-            graphs["openvino int8"] = nncf.quantize(core.read_model(path), images, model_type=kind)
-        for who, graph in graphs.items():
-            compiled = core.compile_model(graph, "CPU", properties)
-            found[who] = lambda array, compiled=compiled: compiled(array)
-    return found
+
+def cell(
+    checkpoint: Checkpoint,
+    ours: dict[str, Engine],
+    peers: dict[str, Run],
+    images: torch.Tensor,
+    cosine: dict[str, float],
+    options,
+    kind: str,
+) -> dict:
+    """Times and cosines of all; the ratio is of our fastest to every peer, as `--engine` chooses the fastest."""
+    normalise = checkpoint.preprocessing.normalise
+    image = normalise(images.permute(0, 3, 1, 2)).contiguous()
+    candidates = {
+        **{who: lambda engine=engine: engine.vectors(images) for who, engine in ours.items()},
+        **{who: lambda run=run: run(image) for who, run in peers.items()},
+    }
+    # of ours, those that come as near as our own int8, which is the rule of `--engine int8`
+    fair = [who for who in ours if cosine[who] >= cosine["vitrail torch"] - LEAST_LOSS]
+    spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) == 1)
+    best = min(fair, key=lambda who: median(spent[who]))
+    return {
+        "seconds": {who: median(times) for who, times in spent.items()},
+        "chosen": best,
+        "ratio": {f"{best} : {who}": ratio(spent, best, who) for who in peers},
+        "cosine": cosine if kind == "int8" else {},
+    }
 
 
 def patch(options, photos: list[Path]) -> list[dict]:
@@ -236,7 +262,7 @@ def decode(options, photos: list[Path]) -> list[dict]:
     }
     note = f"fast differs by {levels:.2f} levels on average at worst"
     cell = compared(f"{len(files)} photographs", candidates, ("fast", "exact"), options, note=note)
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads[0])
     return [cell]
 
 

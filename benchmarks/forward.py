@@ -89,6 +89,7 @@ def main() -> None:
                 spent = take_turns(
                     {who: lambda model=model, image=image: model(image) for who, model in models.items()},
                     seconds=options.seconds,
+                    at_least=2,
                 )
             fastest = min((who for who in models if who != "vitrail"), key=lambda who: median(spent[who]))
             cells.append(

@@ -16,11 +16,12 @@ __all__ = ["arguments", "finish", "gemm_flops_per_second", "machine", "ratio", "
 
 
 def take_turns(
-    candidates: Mapping[str, Callable[[], object]], *, seconds: float = 3.0, at_least: int = 3
+    candidates: Mapping[str, Callable[[], object]], *, seconds: float = 3.0, at_least: int = 3, warm: bool = True
 ) -> dict[str, list[float]]:
     """Seconds of every candidate in every round. A round runs each once, in an order that changes."""
-    for candidate in candidates.values():  # the first call pays for threads and kernels
-        candidate()
+    if warm:  # the first call pays for threads and kernels; calls that take seconds can do without
+        for candidate in candidates.values():
+            candidate()
     spent: dict[str, list[float]] = {name: [] for name in candidates}
     order, dice = list(candidates), random.Random(0)
     until = perf_counter() + seconds * len(candidates)

@@ -75,7 +75,8 @@ def parts(folder: Path) -> int:
 
 
 def workers_of(pid: int) -> list[int]:
-    return [child for child in children(pid) if b"spawn_main" in command_of(child)]
+    """Workers are forked from a process that the driver starts."""
+    return [worker for child in children(pid) if b"forkserver" in command_of(child) for worker in children(child)]
 
 
 def runs(pid: int) -> bool:

@@ -62,9 +62,12 @@ class Checkpoint(Shown):
     """The model and commit on the Hugging Face Hub that it was read from: "owner/name@commit"; empty for a file."""
 
     def model(
-        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, shared: bool = False
     ) -> ViT | PyramidViT | MobileViT:
-        """Build the model in eval mode with these weights; every tensor must match."""
+        """Build the model in eval mode with these weights; every tensor must match.
+
+        With `shared`, tensors of that device and type are not copied: the model must not be changed.
+        """
         with torch.device("meta"):
             model = build(self.config)
         expected = model.state_dict()
@@ -81,9 +84,9 @@ class Checkpoint(Shown):
                     "adapt the checkpoint to the config"
                 )
         dtype = dtype or _dtype(self.tensors)
-        # assigned, so that no fresh weights are made; copied once, so that training does not change these
+        # assigned, so that no fresh weights are made; copied, so that training does not change these
         own = {
-            name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
+            name: tensor.to(device, dtype if tensor.is_floating_point() else None, copy=not shared)
             for name, tensor in self.tensors.items()
         }
         model.load_state_dict(own, strict=True, assign=True)

@@ -16,7 +16,7 @@ def embed(
     *,
     weights: Weights,
     out: Path,
-    engine: Literal["torch", "int8", "ray"] = "torch",
+    engine: Literal["auto", "torch", "openvino", "onnxruntime", "int8", "ray"] = "auto",
     dtype: Literal["float32", "float16"] = "float32",
     exact: Flag = False,
     native: Flag = False,
@@ -26,6 +26,8 @@ def embed(
     adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
     compile: Flag = False,  # noqa: A002 — torch's word
+    device: Literal["cpu", "cuda", "mps", "xpu"] = "cpu",
+    bf16: Flag = False,
     workers: int | None = None,
     batch: int = 4,
     shard_size: int | None = None,
@@ -44,8 +46,9 @@ def embed(
     out
         Folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS.
     engine
-        torch computes in float32; int8 is calibrated on your images and reports its cosine to float32; ray runs torch
-        on a Ray cluster.
+        auto tries torch, openvino and onnxruntime in float32 on some of your images and takes the fastest; each can be
+        named instead. int8 does the same in 8 bits, is calibrated on your images and reports its cosine to float32. ray
+        is auto on a Ray cluster.
     dtype
         Number type of the stored vectors.
     exact
@@ -65,6 +68,10 @@ def embed(
         Also store every token's features beside each part, in this format (default: not stored).
     compile
         Compile the torch engine with torch.compile, which takes minutes and a C++ compiler; for large runs.
+    device
+        Where the torch engine computes; every worker has the model there.
+    bf16
+        Multiply in bfloat16, for processors and cards that are faster in it; reports its cosine to float32.
     workers
         Processes, which decode and compute with one thread each (default: one per core).
     batch
@@ -76,6 +83,10 @@ def embed(
     force
         Keep int8's vectors even if they are far from float32's.
     """
+    from vitrail.vectors.job.forks import start_early
+
+    start_early()  # workers' imports run beside these
+
     from vitrail.cli.embed_view import View
     from vitrail.vectors.job.embed import embed_source
     from vitrail.vectors.job.options import Options
@@ -83,7 +94,7 @@ def embed(
     from vitrail.vectors.job.worker import WorkerOptions
 
     options = Options(
-        engine="int8" if engine == "int8" else "torch",
+        engine="auto" if engine == "ray" else engine,
         dtype=dtype,
         exact=exact,
         native=native,
@@ -93,6 +104,8 @@ def embed(
         adaptive=adaptive,
         tokens=tokens,
         compile=compile,
+        device=device,
+        bf16=bf16,
     )
     crew = LocalCrew
     if engine == "ray" or address is not None:

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from vitrail.charts.numbers import count_text
 from vitrail.cli.progress import LiveView
-from vitrail.vectors.engines.engine import Agreement
+from vitrail.vectors.engines.tournament import Choice
+from vitrail.vectors.job.embed import Prepared
 from vitrail.vectors.job.finish import failures
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.part_files import Tally
@@ -29,7 +30,7 @@ class View(LiveView):
         super().__init__(TextColumn("[bold]images[/]"), *columns, description="starting")
         self.folder, self.last = folder, Progress(images=0)
 
-    def begin(self, plan: Plan, notes: list[str], agreement: Agreement | None) -> None:
+    def begin(self, plan: Plan, notes: list[str], prepared: Prepared) -> None:
         held, options = plan.preprocessing, plan.options
         parts = "1 part" if plan.shards == 1 else f"{plan.shards:,} parts"
         self.say("images", f"{plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}")
@@ -39,7 +40,10 @@ class View(LiveView):
         self.say(
             "pixels", f"{held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
         )
-        self.say("engine", f"{', '.join(_engine(options))}, vectors as {options.dtype}")
+        self.say("engine", f"{', '.join(_engine(options, prepared.choice))}, vectors as {options.dtype}")
+        for line in _tournament(prepared.choice):
+            self.say("tried", line)
+        agreement = prepared.agreement
         if agreement is not None:
             self.say(
                 "cosine",
@@ -90,8 +94,14 @@ class View(LiveView):
             )
 
 
-def _engine(options: Options) -> Iterator[str]:
-    yield f"{options.engine}, compiled" if options.compile else options.engine
+def _engine(options: Options, choice: Choice | None) -> Iterator[str]:
+    kind = "int8" if options.engine == "int8" else "bf16" if options.bf16 else "float32"
+    runtime = "torch" if choice is None else f"{choice.engine} ({choice.why})"
+    yield f"{kind} by {runtime}"
+    if options.compile:
+        yield "compiled"
+    if options.device != "cpu":
+        yield f"on {options.device}"
     if options.native:
         yield "native sizes"
     if options.scales != (1.0,):
@@ -100,6 +110,19 @@ def _engine(options: Options) -> Iterator[str]:
         yield f"{options.merge} tokens merged a block"
     if options.adaptive is not None:
         yield f"larger patches below detail {options.adaptive:g}"
+
+
+def _tournament(choice: Choice | None) -> Iterator[str]:
+    """The figures of a tournament, fastest first, and who was left out."""
+    if choice is None or not choice.candidates:
+        return
+    timed = [(each.seconds_per_image, each.engine) for each in choice.candidates if each.seconds_per_image is not None]
+    times = ", ".join(f"{engine} {1e3 * seconds:.1f}" for seconds, engine in sorted(timed))
+    threads = "1 thread" if choice.threads == 1 else f"{choice.threads} threads"
+    yield f"{times} ms an image; batch {choice.batch}, {threads}; compared on {choice.images} of your images"
+    for each in choice.candidates:
+        if each.out is not None:
+            yield f"without {each.engine}: {each.out}"
 
 
 def _reasons(tally: Tally) -> str:

@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 from vitrail.checkpoint.pixels import Image, file_of
 from vitrail.errors import VitrailError, require
 from vitrail.vectors.job.embed import embed_source
-from vitrail.vectors.job.options import Options
+from vitrail.vectors.job.options import EngineOption, Options
 from vitrail.vectors.job.part_files import part_path, require_arrow
 from vitrail.vectors.job.run import LocalCrew, OwnProcess, Progress
 from vitrail.vectors.job.worker import WorkerOptions
@@ -31,7 +31,7 @@ def embed(
     weights: str | Path = "default",
     *,
     out: str | Path | None = None,
-    engine: Literal["torch", "int8"] = "torch",
+    engine: EngineOption = "auto",
     dtype: Literal["float32", "float16"] = "float32",
     exact: bool = False,
     native: bool = False,

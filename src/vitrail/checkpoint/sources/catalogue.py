@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrail.errors import require
 
-__all__ = ["CATALOGUE", "Packaged", "cache_path", "fetched", "fetched_path"]
+__all__ = ["CATALOGUE", "Packaged", "cache_folder", "cache_path", "fetched", "fetched_path"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,15 @@ CATALOGUE = {
 """Models by the name that they have wherever weights are taken."""
 
 
-def cache_path(name: str) -> Path:
-    """Return where a fetched model is kept: in VITRAIL_CACHE, or vitrail/weights of the user's cache folder."""
+def cache_folder() -> Path:
+    """Return where weights are kept: VITRAIL_CACHE, or vitrail/weights of the user's cache folder."""
     user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(os.environ.get("VITRAIL_CACHE") or Path(user, "vitrail", "weights")).expanduser()
-    return folder / f"{name.replace('/', '-')}-{CATALOGUE[name].sha256[:8]}.safetensors"
+    return Path(os.environ.get("VITRAIL_CACHE") or Path(user, "vitrail", "weights")).expanduser()
+
+
+def cache_path(name: str) -> Path:
+    """Return where a fetched model is kept."""
+    return cache_folder() / f"{name.replace('/', '-')}-{CATALOGUE[name].sha256[:8]}.safetensors"
 
 
 def fetched() -> list[str]:

@@ -22,11 +22,24 @@ from vitrail.nn.compile import compiled
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
 from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.device import Place
 from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched
 from vitrail.vectors.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
 from vitrail.vectors.engines.merge import MergingEncoder, check_mergeable
+from vitrail.vectors.engines.names import Device
 
-__all__ = ["Agreement", "Engine", "EngineName", "Features", "LeanEngine", "PlainEngine", "agreement", "build_engine"]
+__all__ = [
+    "Agreement",
+    "Engine",
+    "EngineName",
+    "Features",
+    "LeanEngine",
+    "PlainEngine",
+    "agreement",
+    "agreement_of",
+    "build_engine",
+    "images_at_once",
+]
 
 EngineName = Literal["torch", "int8"]
 ROWS = 800
@@ -66,12 +79,14 @@ def build_engine(
     calibration: Tensor | Mapping[str, Tensor] | None = None,
     compile: bool = False,  # noqa: A002 — torch's word
     merge: int = 0,
+    device: Device = "cpu",
+    bf16: bool = False,
 ) -> Engine:
-    """Build the engine of that name for these weights.
+    """Build the torch or int8 engine for these weights; `graph_engine` builds those of other runtimes.
 
     `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
     (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
-    `merge`: tokens that every block merges away.
+    `merge`: tokens that every block merges away. `device`: where it computes. `bf16`: multiply in bfloat16.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
     require(merge >= 0, f"merge {merge} is negative; give the number of tokens that every block merges, or 0")
@@ -81,9 +96,15 @@ def build_engine(
     kind = type(checkpoint.config).__name__
     require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
     require(plain or not merge, f"{kind} has no single sequence of tokens to merge; use merge 0")
-    engine = LeanEngine(checkpoint, merge=merge) if plain else PlainEngine(checkpoint)
+    if plain:
+        engine = LeanEngine(checkpoint, merge=merge, device=device, bf16=bf16)
+    else:
+        engine = PlainEngine(checkpoint, device=device, bf16=bf16)
     if name == "int8":
         assert isinstance(engine, LeanEngine)
+        require(
+            device == "cpu" and not bf16, f"int8 computes on the cpu, not on {device} or in bfloat16; leave these out"
+        )
         require(
             calibration is not None and len(calibration) > 0,
             "int8 needs images to calibrate on; give some of your own as calibration",
@@ -113,9 +134,13 @@ class _Vectors(Protocol):
 
 def agreement(engine: _Vectors, reference: _Vectors, images: Tensor) -> Agreement:
     """Compare an engine with a reference on uint8 images (B, H, W, C)."""
-    ours, theirs = (each.vectors(images).double() for each in (engine, reference))
-    cosines = F.cosine_similarity(ours, theirs, dim=1)
-    return Agreement(images=len(images), mean=cosines.mean().item(), lowest=cosines.min().item())
+    return agreement_of(engine.vectors(images), reference.vectors(images))
+
+
+def agreement_of(vectors: Tensor, reference: Tensor) -> Agreement:
+    """Compare vectors (B, D) with reference vectors of the same images."""
+    cosines = F.cosine_similarity(vectors.double(), reference.double(), dim=1)
+    return Agreement(images=len(vectors), mean=cosines.mean().item(), lowest=cosines.min().item())
 
 
 class PlainEngine:
@@ -123,15 +148,17 @@ class PlainEngine:
 
     name = "torch"
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.model = checkpoint.model(dtype=torch.float32)
+    def __init__(self, checkpoint: Checkpoint, *, device: Device = "cpu", bf16: bool = False) -> None:
+        self.place = Place(device, bf16=bf16)
+        self.model = checkpoint.model(dtype=torch.float32, device=self.place.device)
         self.preprocessing = checkpoint.preprocessing
         blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
         self.width = self.vectors(blank).shape[1]
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
-        return self._vectors(images)
+        with self.place.computing():
+            return self.place.back(self._vectors(self.place.there(images)))
 
     def _vectors(self, images: Tensor) -> Tensor:
         return one_vector(self.model.vector(self.preprocessing.normalise(images.permute(0, 3, 1, 2))))
@@ -141,15 +168,19 @@ class PlainEngine:
         model = self.model
         require(isinstance(model, ViT), f"{type(model).__name__} has no tokens on one grid; use vectors() instead")
         assert isinstance(model, ViT)
-        tokens, layout = model.features(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
-        return Features(one_vector(model.pooled(tokens, layout)), tokens, layout)
+        with self.place.computing():
+            pixels = self.preprocessing.normalise(self.place.there(images).permute(0, 3, 1, 2))
+            tokens, layout = model.features(pixels)
+            vectors = one_vector(model.pooled(tokens, layout))
+        return Features(self.place.back(vectors), self.place.back(tokens), layout)
 
 
 class LeanEngine:
     """A ViT of any config that computes only what pooling reads, a few images at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0) -> None:
-        model = checkpoint.model(dtype=torch.float32)
+    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0, device: Device = "cpu", bf16: bool = False) -> None:
+        self.place = Place(device, bf16=bf16)
+        model = checkpoint.model(dtype=torch.float32, device=self.place.device, shared=True)
         assert isinstance(model, ViT)
         self.name, self.width = "torch", model.config.vector_width
         self.model, self.preprocessing = model, checkpoint.preprocessing
@@ -166,13 +197,16 @@ class LeanEngine:
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:
-        return torch.cat([self._vectors(part) for part in self.parts(images)])
+        with self.place.computing():
+            return self.place.back(torch.cat([self._vectors(self.place.there(part)) for part in self.parts(images)]))
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Features:
-        parts = [self.encode(*self.embed(part), self.whole) for part in self.parts(images)]
-        tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
-        return Features(one_vector(self.model.pooled(tokens, layout)), tokens, layout)
+        with self.place.computing():
+            parts = [self.encode(*self.embed(self.place.there(part)), self.whole) for part in self.parts(images)]
+            tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
+            vectors = one_vector(self.model.pooled(tokens, layout))
+        return Features(self.place.back(vectors), self.place.back(tokens), layout)
 
     @torch.inference_mode()
     def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
@@ -214,9 +248,14 @@ class LeanEngine:
 
     def parts(self, images: Tensor) -> tuple[Tensor, ...]:
         """Split a batch into parts that pass through the encoder together."""
-        config = self.model.config
-        tokens = config.prefix.count + config.fit(Size(*images.shape[1:3])).grid.area
-        return images.split(max(1, ROWS // tokens))
+        if self.place.device != "cpu":  # what fits into a processor's cache is no limit there
+            return (images,)
+        return images.split(images_at_once(self.model.config, Size(*images.shape[1:3])))
+
+
+def images_at_once(config: ViTConfig, size: Size) -> int:
+    """Return how many images of that size pass through the encoder together on a processor."""
+    return max(1, ROWS // (config.prefix.count + config.fit(size).grid.area))
 
 
 def one_vector(vector: Tensor) -> Tensor:

@@ -26,7 +26,16 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed
 from vitrail.vectors.engines.lean import Dense, LeanBlock, Map, Norm
 
-__all__ = ["IntegerDense", "IntegerPatches", "highest_step", "quantise", "watched"]
+__all__ = [
+    "InputRange",
+    "IntegerDense",
+    "IntegerPatches",
+    "byte_weights",
+    "highest_step",
+    "input_ranges",
+    "quantise",
+    "watched",
+]
 
 
 SMOOTHING = 0.7
@@ -42,6 +51,12 @@ def highest_step() -> int:
     return 255 if bool((exact == 255 * 127 * 64).all()) else 127
 
 
+def byte_weights(weight: Tensor, steps: int = 127) -> tuple[Tensor, Tensor]:
+    """(N, K) → int8 (N, K) of at most `steps`, and the scale (N,) of every output."""
+    scales = (weight.abs().amax(dim=1) / steps).clamp_min(torch.finfo(torch.float32).tiny)
+    return (weight / scales[:, None]).round().clamp(-steps, steps).to(torch.int8), scales
+
+
 class IntegerDense:
     """x Wᵀ + b on quantised tokens: x in units of `step`, shifted by `zero` and by half a step."""
 
@@ -50,8 +65,7 @@ class IntegerDense:
     ) -> None:
         self.step, self.zero, self.top, self.bias = step, zero, top, bias
         self.outputs = weight.shape[0]
-        self.scales = (weight.abs().amax(dim=1) / weight_steps).clamp_min(torch.finfo(torch.float32).tiny)
-        steps = (weight / self.scales[:, None]).round().clamp(-weight_steps, weight_steps).to(torch.int8)
+        steps, self.scales = byte_weights(weight, weight_steps)
         self.packed = torch.ops.onednn.qlinear_prepack(steps, None)
         self.zeros = torch.zeros(self.outputs, dtype=torch.int32)
 
@@ -120,9 +134,23 @@ def watched(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> dict[str,
 
 def quantise(blocks: Sequence[LeanBlock], ranges: Mapping[str, Tensor]) -> None:
     """Replace the blocks' layers by integer ones for the `watched` ranges."""
+    for block, each in zip(blocks, input_ranges(blocks, ranges), strict=True):
+        _quantise(block, _layers(block), each)
+
+
+def input_ranges(blocks: Sequence[LeanBlock], ranges: Mapping[str, Tensor]) -> list[dict[str, InputRange]]:
+    """Return how the inputs of every block's "qkv", "out", "fc1" and "fc2" are quantised, by the `watched` ranges."""
+    found = []
     for index, block in enumerate(blocks):
         layers = _layers(block)
-        _quantise(block, layers, {name: ranges[f"{index}.{name}"] for name in layers})
+        groups = {"qkv": [name for name in layers if name.startswith("qkv")], "out": ["out"], "fc1": ["fc1"]}
+        found.append(
+            {
+                group: InputRange([layers[name] for name in names], [ranges[f"{index}.{name}"] for name in names])
+                for group, names in (groups | {"fc2": ["fc2"]}).items()
+            }
+        )
+    return found
 
 
 def _layers(block: LeanBlock) -> dict[str, Dense]:
@@ -137,7 +165,7 @@ def _put(block: LeanBlock, layers: dict) -> None:
     block.out, block.fc1, block.fc2 = layers["out"], layers["fc1"], layers["fc2"]
 
 
-class _Range:
+class InputRange:
     """How a layer's input is quantised: x / smooth / step + zero."""
 
     def __init__(self, layers: list[Dense], seen: list[Tensor]) -> None:
@@ -156,31 +184,41 @@ class _Range:
     def dense(self, weight: Tensor, bias: Tensor | None) -> IntegerDense:
         return IntegerDense(weight * self.smooth, bias, step=self.step, zero=self.zero, top=self.top)
 
+    def smoothed_norm(self, norm: Norm) -> Norm:
+        """Divide a norm's output by `smooth`."""
+        return Norm(norm.weight / self.smooth, norm.bias / self.smooth, norm.eps)
 
-def _quantise(block: LeanBlock, layers: dict[str, Dense], seen: dict[str, Tensor]) -> None:
-    asking = [name for name in layers if name.startswith("qkv")]
-    groups = (asking, ["out"], ["fc1"], ["fc2"])
-    into, out, fc1, fc2 = (_Range([layers[name] for name in each], [seen[name] for name in each]) for each in groups)
+    def smoothed_values(self, values: Dense) -> Dense:
+        """Divide the last outputs of a layer, the values that attention averages, by `smooth`."""
+        return _scaled_values(values, 1 / self.smooth, 0.0)
+
+
+def _scaled_values(layer: Dense, factor: Tensor, shift: float) -> Dense:
+    """The values are the last outputs of a layer; attention's weights sum to one, so that it keeps factor and shift."""
+    weight, values = layer.weight.clone(), slice(-len(factor), None)
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.clone()
+    weight[values] *= factor[:, None]
+    bias[values] = bias[values] * factor + shift
+    return Dense(weight, bias)
+
+
+def _quantise(block: LeanBlock, layers: dict[str, Dense], ranges: Mapping[str, InputRange]) -> None:
+    into, out, fc1, fc2 = (ranges[name] for name in ("qkv", "out", "fc1", "fc2"))
     block.norm1, block.norm2 = _folded(block.norm1, into), _folded(block.norm2, fc1)
-    # the values are the last third of the outputs, so that attention passes quantised inputs to `out`
-    *queries, last = (layers[name] for name in asking)
-    weight, bias = last.weight.clone(), last.bias
-    bias = weight.new_zeros(len(weight)) if bias is None else bias.clone()
-    values = slice(-len(out.factor), None)
-    weight[values] *= out.factor[:, None]
-    bias[values] = bias[values] * out.factor + out.shift
-    block.qkv = [*(into.dense(each.weight, each.bias) for each in queries), into.dense(weight, bias)]
+    *queries, last = (layer for name, layer in layers.items() if name.startswith("qkv"))
+    last = _scaled_values(last, out.factor, out.shift)  # so that attention passes quantised inputs to `out`
+    block.qkv = [into.dense(each.weight, each.bias) for each in (*queries, last)]
     block.out = out.dense(layers["out"].weight, layers["out"].bias)
     block.fc1 = fc1.dense(layers["fc1"].weight, layers["fc1"].bias)
     block.fc2 = fc2.dense(layers["fc2"].weight, layers["fc2"].bias)
     block.between = _stepped(block.between, fc2)
 
 
-def _folded(norm: Norm, to: _Range) -> Norm:
+def _folded(norm: Norm, to: InputRange) -> Norm:
     return Norm(norm.weight * to.factor, norm.bias * to.factor + to.shift, norm.eps)
 
 
-def _stepped(between: Map, to: _Range) -> Map:
+def _stepped(between: Map, to: InputRange) -> Map:
     shift = torch.tensor(to.shift)
 
     def apply(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from vitrail.nn.pool import ClsAndDistillationPooling, ClsPooling
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 
-__all__ = ["Dense", "LeanBlock", "Map", "Norm", "Stage", "kept_tokens", "lean_blocks"]
+__all__ = ["Dense", "LeanBlock", "Map", "Norm", "Stage", "dense_of", "kept_tokens", "lean_blocks", "norm_of"]
 
 Map = Callable[[Tensor], Tensor]
 Stage = Callable[[Tensor, Layout, Rotation | Tensor | None], Tensor]
@@ -57,7 +57,7 @@ class LeanBlock:
         attention = block.attention
         self.attention, self.keep = attention, keep
         self.head_width = attention.out.weight.shape[1] // attention.num_heads
-        self.norm1, self.norm2 = _norm(block.norm1), _norm(block.norm2)
+        self.norm1, self.norm2 = norm_of(block.norm1), norm_of(block.norm2)
         weight, bias = attention.qkv.weight.detach(), attention.qkv_bias()
         bias = None if bias is None else bias.detach()
         if keep is None:
@@ -67,11 +67,11 @@ class LeanBlock:
             parts = weight.split([width, 2 * width])
             biases = [None, None] if bias is None else bias.split([width, 2 * width])
             self.qkv: list[Map] = [Dense(part, each) for part, each in zip(parts, biases, strict=True)]
-        self.out: Map = _scaled(attention.out, block.scale1)
+        self.out: Map = dense_of(attention.out, block.scale1)
         mlp = block.mlp
         assert isinstance(mlp, FeedForward | GatedFeedForward)
-        self.fc1: Map = _scaled(mlp.fc1, None)
-        self.fc2: Map = _scaled(mlp.fc2, block.scale2)
+        self.fc1: Map = dense_of(mlp.fc1)
+        self.fc2: Map = dense_of(mlp.fc2, block.scale2)
         self.between = _between(mlp)
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
@@ -127,11 +127,12 @@ def kept_tokens(model: ViT) -> int | None:
     return None
 
 
-def _norm(norm: nn.LayerNorm) -> Norm:
+def norm_of(norm: nn.LayerNorm) -> Norm:
     return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
-def _scaled(linear: nn.Linear, scale: Tensor | None) -> Dense:
+def dense_of(linear: nn.Linear, scale: Tensor | None = None) -> Dense:
+    """Return the layer, with the layer scale after it folded in."""
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
     if scale is None:
         return Dense(weight, bias)

@@ -7,21 +7,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import weights_path
+from vitrail.codec import to_plain
 from vitrail.errors import VitrailError, require
 from vitrail.rules import positive
 from vitrail.vectors.engines.engine import Agreement
-from vitrail.vectors.job.engine_factory import read_agreement
+from vitrail.vectors.engines.tournament import Choice
+from vitrail.vectors.job.engine_factory import read_choice, runtime_of
 from vitrail.vectors.job.finish import finish
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.part_files import Tally, require_arrow
-from vitrail.vectors.job.plan import Plan, freeze, growth, weights_stamp
-from vitrail.vectors.job.run import Crew, LocalCrew, Progress, run_shards
+from vitrail.vectors.job.plan import Plan, freeze, growth, read_plan, weights_stamp
+from vitrail.vectors.job.preparation import choose_without_images, is_prepared, read_agreement
+from vitrail.vectors.job.run import Crew, LocalCrew, OwnProcess, Progress, run_shards
 from vitrail.vectors.job.worker import Worker, WorkerOptions
 
-__all__ = ["LEAST_COSINE", "Embedded", "embed_source"]
+__all__ = ["LEAST_COSINE", "Embedded", "Prepared", "embed_source"]
 
 LEAST_COSINE = 0.99
 """Refuse int8 if its mean cosine to float32, on a sample of the images, is below this."""
@@ -38,6 +42,21 @@ class Embedded:
     """The signal that stopped the run, if one did."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What was found out before the first shard."""
+
+    choice: Choice | None = None
+    """None for --engine torch."""
+    agreement: Agreement | None = None
+    """None for engines whose vectors are float32's."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest tells."""
+        told: dict[str, Any] = {} if self.choice is None else {"engine": to_plain(self.choice)}
+        return told if self.agreement is None else told | {"cosine_to_float32": asdict(self.agreement)}
+
+
 def embed_source(
     source: Path,
     weights: str | Path,
@@ -49,28 +68,37 @@ def embed_source(
     worker: WorkerOptions | None = None,
     crew: Callable[[Path, WorkerOptions, int], Crew] = LocalCrew,
     force: bool = False,
-    begin: Callable[[Plan, list[str], Agreement | None], None] = lambda plan, notes, agreement: None,
+    begin: Callable[[Plan, list[str], Prepared], None] = lambda plan, notes, prepared: None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Embedded:
     """Embed every image of `source` into the folder `out`, or resume the run that `out` has.
 
     Each worker decodes and computes with one thread (default: one worker per core). `begin` is called with the plan,
-    notes for the user and, for approximate engines, the agreement with float32; `watch` with the run's progress.
+    notes for the user and what was found out about its engine; `watch` with the run's progress.
     """
     require_arrow()
     options, worker = options or Options(), worker or WorkerOptions()
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     positive("workers", count)
     path, fresh = weights_path(weights), not (out / "plan.json").exists()
-    worker = replace(worker, stamp=weights_stamp(path))
-    plan = freeze(out, source, path, load(path), options, shard_size=shard_size, workers=count)
-    found = _agreement(out, plan, replace(worker, threads=count), force=force) if options.approximate else None
-    begin(plan, _notes(plan, fresh=fresh), found)
+    worker, checkpoint = replace(worker, stamp=weights_stamp(path)), load(path)
+    if not fresh:
+        options = _followed(options, read_plan(out))
+    plan = freeze(out, source, path, checkpoint, options, shard_size=shard_size, workers=count)
+    parameters = sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    prepared = _prepare(out, plan, worker, count, parameters, in_process=crew is OwnProcess, force=force)
+    begin(plan, _notes(plan, fresh=fresh), prepared)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)
     if stopped is not None:
         return Embedded(plan=plan, tally=None, stopped=stopped)
-    facts = {} if found is None else {"cosine_to_float32": asdict(found)}
-    return Embedded(plan=plan, tally=finish(out, plan, facts))
+    return Embedded(plan=plan, tally=finish(out, plan, prepared.facts()))
+
+
+def _followed(asked: Options, held: Plan) -> Options:
+    """With --engine auto, a run that was begun goes on with its own float32 engine."""
+    if asked.engine == "auto" and held.options.engine != "int8":
+        return replace(asked, engine=held.options.engine)
+    return asked
 
 
 def _notes(plan: Plan, *, fresh: bool) -> list[str]:
@@ -86,20 +114,31 @@ def _notes(plan: Plan, *, fresh: bool) -> list[str]:
     return notes
 
 
-def _agreement(out: Path, plan: Plan, options: WorkerOptions, *, force: bool) -> Agreement:
-    found = read_agreement(out, plan)
-    if found is None:
-        worker = Worker(out, options)
-        try:
-            worker.do("calibration")
-        finally:
-            worker.stop()
-            worker.join()
-        found = read_agreement(out, plan)
-    assert found is not None
-    require(
-        found.mean >= LEAST_COSINE or force or plan.options.engine == "torch",
-        f"int8 comes within a cosine of {found.mean:.4f} of float32 on {found.images} of your images, less than "
-        f"{LEAST_COSINE}; use --engine torch and another --out, or --force it",
+def _prepare(
+    out: Path, plan: Plan, worker: WorkerOptions, workers: int, parameters: int, *, in_process: bool, force: bool
+) -> Prepared:
+    """Find out what the plan leaves open, unless the folder has it: which engine, and how near it comes to float32."""
+    choose_without_images(
+        out,
+        plan,
+        parameters=parameters,
+        workers=workers,
+        batch=worker.batch,
+        threads=worker.threads,
+        in_process=in_process,
     )
-    return found
+    if not is_prepared(out, plan):
+        one = Worker(out, worker)
+        try:
+            one.do("preparation")
+        finally:
+            one.stop()
+            one.join()
+    runtime_of(out, plan)  # refused here, before workers are started
+    found = read_agreement(out, plan) if plan.options.approximate else None
+    require(
+        found is None or found.mean >= LEAST_COSINE or force or plan.options.engine != "int8",
+        f"int8 comes within a cosine of {found.mean if found else 0:.4f} of float32 on {found.images if found else 0} "
+        f"of your images, less than {LEAST_COSINE}; use --engine torch and another --out, or --force it",
+    )
+    return Prepared(choice=read_choice(out), agreement=found)

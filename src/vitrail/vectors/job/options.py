@@ -10,14 +10,30 @@ from vitrail.errors import require
 from vitrail.parts import Adaptive
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
+from vitrail.vectors.engines.names import RUNTIMES, Device, require_runtime
 
-__all__ = ["Options"]
+__all__ = ["EngineOption", "Options"]
 
+EngineOption = Literal["auto", "torch", "openvino", "onnxruntime", "int8"]
+TORCH_ONLY = (
+    "--native",
+    "--adaptive",
+    "--scales",
+    "--merge",
+    "--tokens",
+    "--compile",
+    "--device",
+    "--bf16",
+)
+"""Options that only the torch engine has."""
 APART = (
     *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
     *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
     ("--merge", "--tokens"),
     *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
+    *((f"--engine {runtime}", other) for runtime in RUNTIMES for other in TORCH_ONLY),
+    *((other, "--engine int8") for other in ("--device", "--bf16")),
+    *((other, packed) for other in ("--device", "--bf16") for packed in ("--native", "--adaptive", "--compile")),
 )
 """Pairs of options that exclude each other."""
 
@@ -26,7 +42,8 @@ APART = (
 class Options(Value):
     """Part of the plan: all workers use the same options, and a run with different ones is refused."""
 
-    engine: Literal["torch", "int8"] = "torch"
+    engine: EngineOption = "torch"
+    """auto is the fastest of torch, OpenVINO and onnxruntime by a tournament; int8 likewise, in 8 bits."""
     dtype: Literal["float32", "float16"] = "float32"
     """Number type of the stored vectors."""
     exact: bool = False
@@ -44,11 +61,20 @@ class Options(Value):
     """Also store every token's features, in this format."""
     compile: bool = False
     """Use torch.compile, whose kernels round differently."""
+    device: Device = "cpu"
+    """Where torch computes."""
+    bf16: bool = False
+    """Multiply in bfloat16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.native or self.token_budget is None, "--token-budget is for --native images; give both")
-        asked = {
+        asked = self._asked()
+        for one, other in APART:
+            require(not (asked[one] and asked[other]), f"{one} and {other} cannot be combined; use one of them")
+
+    def _asked(self) -> dict[str, bool]:
+        return {
             "--native": self.native,
             "--adaptive": self.adaptive is not None,
             "--scales": self.scales != (1.0,),
@@ -56,20 +82,30 @@ class Options(Value):
             "--tokens": self.tokens is not None,
             "--compile": self.compile,
             "--engine int8": self.engine == "int8",
+            "--engine openvino": self.engine == "openvino",
+            "--engine onnxruntime": self.engine == "onnxruntime",
+            "--device": self.device != "cpu",
+            "--bf16": self.bf16,
         }
-        for one, other in APART:
-            require(not (asked[one] and asked[other]), f"{one} and {other} cannot be combined; use one of them")
+
+    @property
+    def torch_only(self) -> list[str]:
+        """The options given that only the torch engine has."""
+        asked = self._asked()
+        return [name for name in TORCH_ONLY if asked[name]]
 
     @property
     def approximate(self) -> bool:
         """Whether the vectors differ from float32's, so that the agreement must be measured."""
-        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None
+        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None or self.bf16
 
     def check(self, config: Config) -> None:
         """Raise VitrailError if this model cannot run with these options."""
         # imported late: reading a plan, for a search, needs no torch
         from vitrail.checkpoint.surgery.adaptive import adaptive_config
         from vitrail.nn.compile import require_compiler
+        from vitrail.vectors.engines.device import require_device
+        from vitrail.vectors.engines.graph import why_no_graph
         from vitrail.vectors.engines.scales import scaled_sizes
 
         plain = isinstance(config, ViTConfig)
@@ -82,6 +118,11 @@ class Options(Value):
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
         if self.compile:
             require_compiler()
+        require_device(self.device)
+        if self.engine in RUNTIMES:
+            require_runtime(self.engine)
+            reason = why_no_graph(config)
+            require(reason is None, f"{self.engine} cannot run this model: {reason}; use --engine torch")
         if self.adaptive is not None:
             adaptive_config(config, self.adaptive)
         if isinstance(config, ViTConfig):

@@ -132,7 +132,7 @@ class OwnProcess:
 
     def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
         self.folder, self.batch, self.plan = folder, options.batch, read_plan(folder)
-        self.engine = engine_of(folder, self.plan, stamp=options.stamp)
+        self.engine = engine_of(folder, self.plan, batch=options.batch, stamp=options.stamp)
         self.given: list[int] = []
 
     def give(self, member: int, shard: int) -> None:

@@ -27,9 +27,11 @@ from vitrail.checkpoint.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.rules import PositiveFloat, PositiveInt
 from vitrail.value import Value
-from vitrail.vectors.job.engine_factory import calibrate, engine_of
+from vitrail.vectors.job.engine_factory import engine_of
+from vitrail.vectors.job.forks import FORKS
 from vitrail.vectors.job.part_files import Tally
 from vitrail.vectors.job.plan import read_plan
+from vitrail.vectors.job.preparation import prepare_engine
 from vitrail.vectors.job.shard import process_shard
 
 __all__ = ["MAX_DEATHS", "StoppedError", "Task", "Worker", "WorkerOptions"]
@@ -44,10 +46,9 @@ TIDYING = 5.0
 HUNG = "hung"
 KILLED = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Signals that come from outside."""
-Task = int | Literal["calibration"]
-"""A shard's number, or `vitrail.vectors.job.engine_factory.calibrate`, which comes before the first shard."""
+Task = int | Literal["preparation"]
+"""A shard's number, or `vitrail.vectors.job.preparation.prepare_engine`, which comes before the first shard."""
 STARTING = threading.Lock()
-SPAWN = multiprocessing.get_context("spawn")  # a fork would copy only one of torch's threads
 
 
 class StoppedError(Exception):
@@ -71,7 +72,7 @@ class Worker:
 
     def __init__(self, folder: Path, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
-        self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
+        self.board = FORKS.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
         self.process: BaseProcess | None = None
         self.line: Connection
         self.working = self.stopping = False
@@ -141,9 +142,9 @@ class Worker:
         raise VitrailError(answer)
 
     def _start(self) -> BaseProcess:
-        self.line, theirs = SPAWN.Pipe()
-        arguments = (self.folder, self.options, theirs, self.board)
-        self.process = SPAWN.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
+        self.line, theirs = FORKS.Pipe()
+        arguments = (self.folder, self.options, theirs, self.board, dict(os.environ))
+        self.process = FORKS.Process(target=_work, args=arguments, daemon=True, name="vitrail-embed")
         with _without_main():
             self.process.start()
         theirs.close()
@@ -168,8 +169,9 @@ def _ending(code: int) -> str:
 # ── inside the process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
+def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any, environment: dict[str, str]) -> None:
     """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
+    os.environ.update(environment)  # the process that this one was forked from has that of its own start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would outlive this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -187,11 +189,12 @@ def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) ->
         answer = Tally()
         try:
             plan = read_plan(folder)
-            if task == "calibration":
-                calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads, stamp=stamp)
+            common = {"lost": lost, "decode": decode, "watch": watch, "batch": batch}
+            if task == "preparation":
+                prepare_engine(folder, plan, threads=threads, stamp=stamp, **common)
             else:
-                engine = engine or engine_of(folder, plan, threads=threads, stamp=stamp)
-                answer = process_shard(folder, plan, task, engine, batch=batch, lost=lost, decode=decode, watch=watch)
+                engine = engine or engine_of(folder, plan, batch=batch, threads=threads, stamp=stamp)
+                answer = process_shard(folder, plan, task, engine, **common)
         except VitrailError as error:
             answer = str(error)
         line.send(answer)

@@ -1,0 +1,294 @@
+"""What a run finds out once, before its first shard: int8's ranges, which runtime is fastest, and how near it comes.
+
+It works on a sample of the run's own images, in a worker, and leaves in the folder
+
+    calibration.safetensors    int8's ranges
+    engine.json                the runtime, and the figures by which it was chosen
+    agreement.json             the cosine of approximate vectors to float32's
+
+so that every worker, and a run that is resumed, computes the same kind of numbers. What holds for the weights on this
+machine is kept in vitrail's cache folder too, and a later run begins with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrail.atomic import write_file, write_json_file
+from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
+from vitrail.checkpoint.pixels import Prepared
+from vitrail.codec import from_plain, to_plain
+from vitrail.config import ViTConfig
+from vitrail.errors import VitrailError, require
+from vitrail.images.decode import ImageError
+from vitrail.vectors.engines.engine import Agreement, Engine, LeanEngine, PlainEngine, agreement_of, build_engine
+from vitrail.vectors.engines.graph import why_no_graph
+from vitrail.vectors.engines.graph_cache import graph_key, kept_folder
+from vitrail.vectors.engines.names import RUNTIMES, RuntimeName, installed
+from vitrail.vectors.engines.tournament import Choice, hold_tournament
+from vitrail.vectors.job.engine_factory import (
+    CALIBRATION,
+    CHOICE,
+    Watch,
+    graph_engine_of,
+    open_weights,
+    packed,
+    preparer_of,
+    read_choice,
+    torch_engine_of,
+)
+from vitrail.vectors.job.inputs import Opener
+from vitrail.vectors.job.options import Options
+from vitrail.vectors.job.plan import Plan, input_at
+
+__all__ = ["choose_without_images", "is_prepared", "prepare_engine", "read_agreement"]
+
+AGREEMENT = "agreement.json"
+CALIBRATED, JUDGED = 32, 16
+"""Images that int8 is calibrated on, and others that approximate engines are compared on."""
+COMPARED = 8
+"""Images that float32 engines are compared on."""
+WORTH = 20.0
+"""Seconds of work, by estimate, from which on a tournament is held."""
+FLOPS_PER_SECOND = 8e10
+"""What a core is taken to reach in float32, for that estimate."""
+SPARE_COSINE = 0.002
+"""Ranges of an earlier run are used if the cosine is at most this much lower than it was there."""
+
+
+def prepare_engine(
+    folder: Path,
+    plan: Plan,
+    *,
+    batch: int,
+    threads: int,
+    lost: Mapping[int, str],
+    decode: Callable[..., Prepared],
+    watch: Watch,
+    stamp: str | None = None,
+) -> None:
+    """Find out on a sample of the images what the plan leaves open, and write it into the folder."""
+    options = plan.options
+    images = _sample(folder, plan, CALIBRATED + JUDGED if options.approximate else COMPARED, lost, decode, watch)
+    checkpoint = open_weights(folder, plan, None, stamp)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the run's other workers have not begun
+    if not options.approximate:
+        reference = PlainEngine(checkpoint).vectors(images)
+        choice = _hold(plan, checkpoint, images, reference, batch=batch, threads=threads)
+        _write_choice(folder, choice)
+        _keep(plan, choice, batch, threads)
+        return
+    judged = images[2::3] if len(images) > 2 else images
+    calibration = torch.stack([image for index, image in enumerate(images) if index % 3 < 2])
+    reference = build_engine(checkpoint).vectors(judged)
+    if options.engine == "int8":
+        found = _prepare_int8(folder, plan, checkpoint, calibration, judged, reference, batch=batch, threads=threads)
+    else:
+        engine = torch_engine_of(checkpoint, options, threads=None)
+        engine = engine if options.adaptive is None else packed(engine, options)
+        found = agreement_of(engine.vectors(judged), reference)
+    write_json_file(folder / AGREEMENT, asdict(found))
+
+
+def _prepare_int8(
+    folder: Path,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    calibration: Tensor,
+    judged: Tensor,
+    reference: Tensor,
+    *,
+    batch: int,
+    threads: int,
+) -> Agreement:
+    """Use the ranges and the runtime of an earlier run if they do as well here; otherwise find out anew."""
+    kept = _kept(plan, batch, threads)
+    if kept is not None and kept.winner is not None and kept.winner.cosine is not None:
+        ranges = read_safetensors(_kept_folder(plan) / CALIBRATION)[0]
+        engine = _candidates(plan, checkpoint, ranges, batch, threads)[kept.engine]()
+        found = agreement_of(engine.vectors(judged), reference)
+        if found.mean >= kept.winner.cosine - SPARE_COSINE:
+            _write_ranges(folder, ranges)
+            _write_choice(folder, kept)
+            return found
+    ranges = LeanEngine(checkpoint).ranges(calibration)
+    _write_ranges(folder, ranges)
+    choice = _hold(plan, checkpoint, judged, reference, ranges, batch=batch, threads=threads)
+    _write_choice(folder, choice)
+    with suppress(VitrailError, OSError):
+        _write_ranges(_kept_folder(plan), ranges)
+        _keep(plan, choice, batch, threads)
+    best = choice.winner
+    assert best is not None
+    assert best.cosine is not None
+    assert best.lowest_cosine is not None
+    return Agreement(images=len(judged), mean=best.cosine, lowest=best.lowest_cosine)
+
+
+def _hold(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    images: Tensor,
+    reference: Tensor,
+    ranges: Mapping[str, Tensor] | None = None,
+    *,
+    batch: int,
+    threads: int,
+) -> Choice:
+    candidates = _candidates(plan, checkpoint, ranges, batch, threads)
+    torch.set_num_threads(threads)
+    exact = ranges is None
+    choice = hold_tournament(candidates, images, reference, batch=batch, threads=threads, exact=exact)
+    asked = plan.options.engine
+    return choice.but(why="asked for") if asked in RUNTIMES else choice
+
+
+def _candidates(
+    plan: Plan, checkpoint: Checkpoint, ranges: Mapping[str, Tensor] | None, batch: int, threads: int
+) -> dict[RuntimeName, Callable[[], Engine]]:
+    """Return what may run the plan: all that is installed, or the one runtime that was asked for."""
+    asked, found = plan.options.engine, dict[RuntimeName, Callable[[], Engine]]()
+    if asked not in RUNTIMES:
+        found["torch"] = partial(torch_engine_of, checkpoint, plan.options, threads=threads, ranges=ranges)
+    for runtime in RUNTIMES:
+        if asked == runtime or (asked not in RUNTIMES and installed(runtime) and why_no_graph(plan.config) is None):
+            found[runtime] = partial(
+                graph_engine_of, plan, checkpoint, runtime, ranges=ranges, batch=batch, threads=threads
+            )
+    if plan.options.torch_only:
+        return {"torch": found["torch"]}
+    return found
+
+
+def _sample(
+    folder: Path, plan: Plan, most: int, lost: Mapping[int, str], decode: Callable[..., Prepared], watch: Watch
+) -> Tensor:
+    """Decode images from all over the run: uint8 (B, H, W, C), at the model's own size."""
+    many = min(most, plan.images)
+    numbers = [index * plan.images // many for index in range(many)]
+    alone = replace(plan, options=Options(exact=plan.options.exact))  # the model's own image, one size
+    open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Tensor]()
+    for number in numbers:
+        watch(number, 0)
+        with suppress(ImageError):  # its row will have the error
+            if number not in lost:
+                images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
+    watch(None, 0)
+    require(len(images) > 0, f"none of {many} sampled images can be read; use --engine torch and all tokens")
+    return torch.stack(images)
+
+
+# ── without images ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def choose_without_images(
+    folder: Path, plan: Plan, *, parameters: int, workers: int, batch: int, threads: int, in_process: bool
+) -> None:
+    """Settle an auto engine that needs no tournament."""
+    if plan.options.engine != "auto" or read_choice(folder) is not None:
+        return
+    why = _why_torch(plan, in_process=in_process)
+    if why is None and (kept := _kept(plan, batch, threads)) is not None:
+        _write_choice(folder, kept)
+        return
+    if why is None:
+        assert isinstance(plan.config, ViTConfig)
+        work = plan.images * 2 * parameters * plan.config.tokens / FLOPS_PER_SECOND / workers
+        why = f"about {work:.0f} s of work, too little to try others" if work < WORTH else None
+    if why is not None:
+        _write_choice(folder, Choice(engine="torch", why=why))
+
+
+def _why_torch(plan: Plan, *, in_process: bool) -> str | None:
+    """Return why only torch can run the plan, if so."""
+    if plan.options.torch_only:
+        return f"only torch has {' and '.join(plan.options.torch_only)}"
+    if reason := why_no_graph(plan.config):
+        return f"only torch runs this model: {reason}"
+    if not any(installed(runtime) for runtime in RUNTIMES):
+        return "neither openvino nor onnxruntime is installed"
+    return "a run in this process begins at once" if in_process else None
+
+
+def is_prepared(folder: Path, plan: Plan) -> bool:
+    """Return whether the folder has all that workers read beside the plan."""
+    options = plan.options
+    chosen = options.engine == "torch" or read_choice(folder) is not None
+    return chosen and (not options.approximate or read_agreement(folder, plan) is not None)
+
+
+def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
+    """Return the measured agreement; None if it or int8's calibration, which is made with it, is missing."""
+    if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
+        return None
+    try:
+        return Agreement(**json.loads((folder / AGREEMENT).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+# ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_choice(folder: Path, choice: Choice) -> None:
+    """Write the choice, unless another run of this folder has; that one is then followed."""
+    text = json.dumps(to_plain(choice), indent=2).encode() + b"\n"
+    write_file(folder / CHOICE, lambda file: file.write(text), replace=False)
+
+
+def _write_ranges(folder: Path, ranges: Mapping[str, Tensor]) -> None:
+    write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
+
+
+def _kept_folder(plan: Plan) -> Path:
+    return kept_folder(graph_key(plan.weights_sha256, plan.config, plan.preprocessing, None))
+
+
+def _kept_name(plan: Plan, batch: int, threads: int) -> str:
+    return f"{'int8' if plan.options.engine == 'int8' else 'float32'}-{batch}-{threads}.json"
+
+
+def _keep(plan: Plan, choice: Choice, batch: int, threads: int) -> None:
+    if plan.options.engine in RUNTIMES:
+        return  # it was asked for, and nothing was compared
+    with suppress(VitrailError, OSError):  # a machine without a cache folder holds a tournament every time
+        path = _kept_folder(plan) / _kept_name(plan, batch, threads)
+        write_json_file(path, {"machine": _machine(), "choice": to_plain(choice)})
+
+
+def _kept(plan: Plan, batch: int, threads: int) -> Choice | None:
+    """Return the choice of an earlier run with these weights, if this is the same machine with the same packages."""
+    try:
+        held = json.loads((_kept_folder(plan) / _kept_name(plan, batch, threads)).read_bytes())
+        if held["machine"] == _machine():
+            return from_plain(held["choice"], Choice, "choice").but(why="the fastest here in an earlier run")
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _machine() -> dict[str, str]:
+    """Return what a choice depends on."""
+    names = ("torch", *RUNTIMES)
+    packages = {name: version(name) if find_spec(name) else "" for name in names}
+    return {"processor": _processor(), "cores": str(len(os.sched_getaffinity(0))), **packages}
+
+
+def _processor() -> str:
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
+        facts = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "flags"))]
+        return " ".join(facts[:2])
+    return platform.processor() or platform.machine()
