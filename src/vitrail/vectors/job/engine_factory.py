@@ -26,11 +26,12 @@ from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.images.decode import ImageError
+from vitrail.remote import Location, local_copy
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
 from vitrail.vectors.engines.engine import Agreement, Engine, LeanEngine, agreement, build_engine
 from vitrail.vectors.engines.pack import PackedEngine, prepare_native
 from vitrail.vectors.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
-from vitrail.vectors.job.inputs import Opener
+from vitrail.vectors.job.opener import Opener
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.plan import Plan, input_at, weights_sha256, weights_stamp
 
@@ -44,11 +45,19 @@ Watch = Callable[[int | None, int], None]
 
 
 def engine_of(
-    folder: Path, plan: Plan, *, threads: int | None = None, weights: str | Path | None = None, stamp: str | None = None
+    folder: Location,
+    plan: Plan,
+    *,
+    threads: int | None = None,
+    weights: str | Path | None = None,
+    stamp: str | None = None,
 ) -> Engine | PackedEngine:
     """Build the plan's engine, after checking that the weights are the plan's."""
     options = plan.options
-    ranges = None if options.engine == "torch" else read_safetensors(folder / CALIBRATION)[0]
+    ranges = None
+    if options.engine != "torch":
+        with local_copy(folder / CALIBRATION) as path:
+            ranges = read_safetensors(path)[0]
     engine = _engine(_open_weights(folder, plan, weights, stamp), options, threads=threads, ranges=ranges)
     if options.native or options.adaptive is not None:
         return _packed(engine, options)
@@ -58,7 +67,7 @@ def engine_of(
     return engine
 
 
-def _open_weights(folder: Path, plan: Plan, weights: str | Path | None, stamp: str | None) -> Checkpoint:
+def _open_weights(folder: Location, plan: Plan, weights: str | Path | None, stamp: str | None) -> Checkpoint:
     """Load the weights; refuse them if neither their stamp nor their hash is the plan's."""
     path = weights_path(weights or plan.weights)
     require(
@@ -112,7 +121,7 @@ def vectors_of(engine: Engine | PackedEngine, images: Sequence[Prepared]) -> Ten
 
 
 def calibrate(
-    folder: Path,
+    folder: Location,
     plan: Plan,
     *,
     lost: Mapping[int, str],
@@ -150,7 +159,7 @@ def calibrate(
     write_json_file(folder / AGREEMENT, asdict(found))
 
 
-def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
+def read_agreement(folder: Location, plan: Plan) -> Agreement | None:
     """Return the measured agreement; None if it or int8's calibration, which is made with it, is missing."""
     if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
         return None

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from vitrail.checkpoint.pixels import prepare
 from vitrail.errors import VitrailError
-from vitrail.rules import PositiveFloat, PositiveInt
+from vitrail.remote import Location
+from vitrail.rules import NonNegativeInt, PositiveFloat, PositiveInt
 from vitrail.value import Value
 from vitrail.vectors.job.engine_factory import calibrate, engine_of
 from vitrail.vectors.job.part_files import Tally
@@ -62,6 +62,8 @@ class WorkerOptions(Value):
     """Seconds that decoding one image may take."""
     decode: Callable[..., Any] | None = None
     """A decoder to use instead of vitrail's."""
+    generation: NonNegativeInt | None = None
+    """Generation of the plan that the run follows (default: the newest)."""
     stamp: str | None = None
     """`weights_stamp` when the run hashed the weights: a worker that finds the same skips hashing."""
 
@@ -69,7 +71,7 @@ class WorkerOptions(Value):
 class Worker:
     """Does one shard at a time, restarting its process if it dies."""
 
-    def __init__(self, folder: Path, options: WorkerOptions) -> None:
+    def __init__(self, folder: Location, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
         self.board = SPAWN.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
         self.process: BaseProcess | None = None
@@ -168,7 +170,7 @@ def _ending(code: int) -> str:
 # ── inside the process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) -> None:
+def _work(folder: Location, options: WorkerOptions, line: Connection, board: Any) -> None:
     """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would outlive this process
@@ -186,7 +188,7 @@ def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any) ->
             return
         answer = Tally()
         try:
-            plan = read_plan(folder)
+            plan = read_plan(folder, options.generation)
             if task == "calibration":
                 calibrate(folder, plan, lost=lost, decode=decode, watch=watch, threads=threads, stamp=stamp)
             else:
