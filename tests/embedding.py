@@ -22,6 +22,7 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches
+from vitrail.remote import Location
 from vitrail.vectors.job.freeze import freeze
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.plan import Plan, read_plan
@@ -71,7 +72,7 @@ def photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def frozen(folder: Path, source: Path, weights: Path, shard_size: int | None = None, **options: Any) -> Plan:
+def frozen(folder: Location, source: Location, weights: Path, shard_size: int | None = None, **options: Any) -> Plan:
     return freeze(folder, source, weights, load(weights), Options(**options), shard_size=shard_size).plan
 
 

@@ -40,6 +40,11 @@ SLOWEST = 2**17
 """Bytes per second: a read that is slower is given up and repeated."""
 UNKNOWN = 2**25
 """Bytes that a read of unknown length is given time for."""
+LOST = {
+    *("ConnectionError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError"),
+    *("TransportError", "IncompleteRead", "ResponseParserError"),
+}
+"""Names of the libraries' exceptions for a connection that ended early."""
 BLOCK = 2**20
 """Bytes that a sequential reader asks for at a time."""
 
@@ -150,12 +155,15 @@ class Remote:
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def write(self, data: bytes, *, replace: bool = True) -> bool:
-        """Write the file whole, or with `replace=False` keep one that exists; return whether it was written."""
+    def check_writable(self) -> None:
         require(
             self.scheme in WRITABLE,
             f"{self} cannot be written: outputs go to a folder, s3:// or gs://, whose commits are atomic; choose one",
         )
+
+    def write(self, data: bytes, *, replace: bool = True) -> bool:
+        """Write the file whole, or with `replace=False` keep one that exists; return whether it was written."""
+        self.check_writable()
         tries = 0
 
         def put(call: Callable[..., Any], path: str) -> bool:
@@ -388,11 +396,10 @@ def _status(error: BaseException) -> int | None:
 
 def _passing(error: BaseException) -> str | None:
     """Return the reason of an error that another attempt may not meet; None if it would."""
-    status = _status(error)
-    if status is not None:
-        return f"HTTP {status}" if status >= 500 or status in (408, 409, 429) else None
     names = _class_names(error)
     if names & {"TimeoutError", "ReadTimeoutError", "ConnectTimeoutError"}:
         return "no answer in time"
-    dropped = {"ConnectionError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError", "TransportError"}
-    return "connection lost" if names & (dropped | {"IncompleteRead", "ResponseParserError"}) else None
+    if names & LOST:
+        return "connection lost"
+    status = _status(error)
+    return f"HTTP {status}" if status is not None and (status >= 500 or status in (408, 409, 429)) else None

@@ -70,6 +70,8 @@ def freeze(
     """Return the folder's plan, brought up to date with the input; refuse a plan for something else."""
     require(shard_size is None or shard_size > 0, f"shard size {shard_size} is not positive; give 1 or more")
     options.check(checkpoint.config)
+    if isinstance(folder, Remote):
+        folder.check_writable()
     asked = {"input": str(source.absolute()), **_asked(weights, checkpoint, options)}
     if find_generation(folder) is None:
         _check_empty(folder)

@@ -133,7 +133,7 @@ def write_part(folder: Location, plan: Plan, shard: int, rows: Rows) -> Tally:
     count, width = rows.vectors.shape
     order = range(count)
     sizes = [rows.sizes.get(row) for row in order]
-    failed = np.array([row in rows.errors for row in order])
+    failed = np.array([row in rows.errors for row in order], bool)
     stored = rows.vectors.astype(plan.options.dtype)
     vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(stored.reshape(-1)), width, mask=arrow.array(failed))
     table = arrow.table(

@@ -56,11 +56,24 @@ class Comparison:
     """The differences between a plan and a new listing of its input; a context, in which the new listing is kept."""
 
     def __init__(self, folder: Location, plan: Plan, inputs: Iterable[Input]) -> None:
-        self.folder, self.plan = folder, plan
+        self.folder, self.plan, self.inputs = folder, plan, inputs
         self.scratch = tempfile.TemporaryDirectory(prefix="vitrail-")
-        keys: list[NDArray[np.bytes_]] = []
-        facts: list[NDArray[np.int64]] = []
-        contents: list[NDArray[np.bytes_]] = []
+
+    def __enter__(self) -> Comparison:
+        try:
+            self._list()
+            self.changes = self._compare()
+        except BaseException:
+            self.scratch.cleanup()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.scratch.cleanup()
+
+    def _list(self) -> None:
+        """Write the new listing, and keep in memory what it is compared by."""
+        keys, facts, contents = [digests(())], [np.empty(0, np.int64)], [digests(())]
 
         def noted(batch: list[Input]) -> list[Input]:
             keys.append(_keys(batch))
@@ -68,20 +81,11 @@ class Comparison:
             contents.append(_contents(batch))
             return batch
 
-        write_listing(Path(self.scratch.name), "new", map(noted, cut(inputs, GROUP)))
-        joined = np.concatenate(keys) if keys else digests(())
+        write_listing(Path(self.scratch.name), "new", map(noted, cut(self.inputs, GROUP)))
+        joined = np.concatenate(keys)
         self.order = np.argsort(joined, kind="stable")
-        self.keys = joined[self.order]
-        self.facts = np.concatenate(facts) if facts else np.empty(0, np.int64)
-        self.contents = np.concatenate(contents) if contents else digests(())
+        self.keys, self.facts, self.contents = joined[self.order], np.concatenate(facts), np.concatenate(contents)
         self.seen = np.zeros(len(joined), bool)
-        self.changes = self._compare()
-
-    def __enter__(self) -> Comparison:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.scratch.cleanup()
 
     def _compare(self) -> Changes:
         changes = Changes()
