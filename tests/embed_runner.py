@@ -1,4 +1,4 @@
-"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray.
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray|ADDRESS.
 
 It waits at the gate (see `embedding.gated_decoder`), and says beside it, by a file STOPPING, that a signal has come.
 """
@@ -26,8 +26,11 @@ def main() -> int:
     source, weights, place, workers = sys.argv[1:]
     out = location_of(place)
     options = WorkerOptions(decode=gated_decoder, batch=2, patience=3600)
-    crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
-    count = 1 if workers == "ray" else int(workers)
+    cluster = None
+    if not workers.isdigit():
+        cluster = RayCluster(cpus=1) if workers == "ray" else RayCluster(workers)
+    crew = cluster.crew if cluster else LocalCrew
+    count = cluster.cpus if cluster else int(workers)
     done = embed_source(
         Path(source),
         Path(weights),

@@ -150,7 +150,9 @@ def test_lost_connections_503s_cut_and_slow_answers_cost_repetitions_which_are_s
 
     def fault(number: int, method: str, path: str) -> Fault | None:
         kind = next((kinds[each] for each in kinds if number % each == 0), None)
-        return "drop" if kind == "cut" and method != "GET" else kind
+        if kind == "cut" and method != "GET":
+            return "drop"
+        return kind
 
     store.reset(fault)
     out = "s3://bucket/out/faulty"
