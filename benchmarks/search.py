@@ -157,7 +157,6 @@ def make_run(root: Path, count: int, width: int) -> Path:
         rows = plan.rows(shard)
         near = centres[dice.choice(len(centres), rows, p=popular)]
         vectors = near + 0.8 * dice.standard_normal((rows, width), dtype=np.float32)
-        ids = names[shard * SHARD : shard * SHARD + rows]
         sizes = dict.fromkeys(range(rows), image)
         write_part(root / "vectors", plan, shard, Rows(inputs=read_shard(root / "vectors", plan, shard), vectors=vectors, sizes=sizes))
     return root / "vectors"

@@ -20,7 +20,11 @@ from vitrail.vectors.job.finish import SUCCESS
 COUNT = 60
 RUNNER = Path(__file__).parent.parent / "embed_runner.py"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-QUICK = {"health_check_initial_delay_ms": 2000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+QUICK = {
+    **{"health_check_initial_delay_ms": 2000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5},
+    "gcs_rpc_server_reconnect_timeout_s": 5,
+}
+"""How soon Ray believes that a machine, or its head, is gone."""
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def test_machines_may_leave_and_join_and_the_same_command_survives_the_loss_of_t
     with subprocess.Popen([*command, str(second), cluster.address], stderr=subprocess.DEVNULL) as driver:
         try:
             until(lambda: len(parts(second)) >= 2 or driver.poll() is not None)
-            cluster.shutdown()
+            cluster.remove_node(cluster.head_node, allow_graceful=False)
             driver.wait(timeout=PATIENCE)
         finally:
             driver.kill()

@@ -149,7 +149,7 @@ def test_lost_connections_503s_cut_and_slow_answers_cost_repetitions_which_are_s
     kinds: dict[int, Fault] = {5: "drop", 9: "503", 13: "cut", 17: "slow"}
 
     def fault(number: int, method: str, path: str) -> Fault | None:
-        kind = next((kinds[each] for each in kinds if number % each == 0), None)
+        kind: Fault | None = next((kinds[each] for each in kinds if number % each == 0), None)
         if kind == "cut" and method != "GET":
             return "drop"
         return kind

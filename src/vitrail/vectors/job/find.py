@@ -67,11 +67,12 @@ def _source(path: Location, name: str) -> Source:
 
 
 def _local(path: str, name: str) -> Source:
+    file = path.encode(errors="surrogateescape")
     try:
         status = os.stat(path)
     except OSError:
-        return Source(name, os.fsencode(path), -1, -1)
-    return Source(name, os.fsencode(path), status.st_size, status.st_mtime_ns)
+        return Source(name, file, -1, -1)
+    return Source(name, file, status.st_size, status.st_mtime_ns)
 
 
 def _input(source: Source) -> Input:
@@ -192,4 +193,4 @@ def _listed(parent: str | Remote, name: str) -> Source:
             return Source(name, location.url.encode(errors="surrogateescape"), -1, -1)
     if isinstance(parent, Remote):
         return Source(name, (parent / name).url.encode(errors="surrogateescape"), -1, -1)
-    return _local(os.path.join(parent, name), name)
+    return _local(name if name.startswith("/") else f"{parent}/{name}", name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -44,12 +44,12 @@ def write_listing(folder: Location, name: str, shards: Iterable[list[Input]]) ->
     def write(file: Any, some: Iterator[list[Input]]) -> None:
         with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             for shard in some:
-                stamped = [each if each.stamp else each._replace(stamp=stamp_of(each)) for each in shard]
-                columns = zip(*stamped, strict=True) if stamped else ([] for _ in schema)
+                columns: list[Any] = list(zip(*shard, strict=True)) or [() for _ in schema]
+                columns[-1] = [each.stamp or stamp_of(each) for each in shard]
                 arrays = [arrow.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-                writer.write_table(arrow.Table.from_arrays(arrays, schema=schema), row_group_size=max(1, len(stamped)))
-                written.rows.append(len(stamped))
-                written.stamps.append(shard_stamp(stamped))
+                writer.write_table(arrow.Table.from_arrays(arrays, schema=schema), row_group_size=max(1, len(shard)))
+                written.rows.append(len(shard))
+                written.stamps.append(shard_stamp(columns[0], columns[-1]))
 
     while (first := next(waiting, None)) is not None:
         some = chain([first], islice(waiting, SHARDS_PER_FILE - 1))
@@ -90,11 +90,9 @@ def facts_of(item: Input) -> int:
     return _number(struct.pack("<qqqq", item.start, item.length, item.size, item.modified))
 
 
-def shard_stamp(inputs: Iterable[Input]) -> str:
-    digest = hashlib.blake2b(digest_size=STAMP_DIGITS // 2)
-    for each in inputs:
-        digest.update(each.id.encode() + struct.pack("<xq", each.stamp))
-    return digest.hexdigest()
+def shard_stamp(ids: Sequence[str], stamps: Sequence[int]) -> str:
+    data = "\0".join(ids).encode() + struct.pack(f"<{len(stamps)}q", *stamps)
+    return hashlib.blake2b(data, digest_size=STAMP_DIGITS // 2).hexdigest()
 
 
 def _number(data: bytes) -> int:

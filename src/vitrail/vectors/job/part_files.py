@@ -132,13 +132,14 @@ def write_part(folder: Location, plan: Plan, shard: int, rows: Rows) -> Tally:
         _write_tokens(path.with_suffix(f".tokens.{plan.options.tokens}"), plan, rows)
     count, width = rows.vectors.shape
     order = range(count)
+    ids, stamps = [each.id for each in rows.inputs], [each.stamp for each in rows.inputs]
     sizes = [rows.sizes.get(row) for row in order]
     failed = np.array([row in rows.errors for row in order], bool)
     stored = rows.vectors.astype(plan.options.dtype)
     vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(stored.reshape(-1)), width, mask=arrow.array(failed))
     table = arrow.table(
         {
-            "id": arrow.array([each.id for each in rows.inputs], arrow.string()),
+            "id": arrow.array(ids, arrow.string()),
             "status": arrow.array(["failed" if each else "ok" for each in failed], arrow.string()),
             "error": arrow.array([rows.errors.get(row) for row in order], arrow.string()),
             "height": arrow.array([size and size.height for size in sizes], arrow.int32()),
@@ -149,8 +150,8 @@ def write_part(folder: Location, plan: Plan, shard: int, rows: Rows) -> Tally:
         {
             KIND_KEY: plan.kind,
             SHARD_KEY: str(shard),
-            STAMP_KEY: shard_stamp(rows.inputs),
-            ROWS_KEY: base64.b64encode(_stamps(rows.inputs).tobytes()),
+            STAMP_KEY: shard_stamp(ids, stamps),
+            ROWS_KEY: base64.b64encode(np.array(stamps, "<i8").tobytes()),
         }
     )
     buffer = arrow.BufferOutputStream()
@@ -162,10 +163,6 @@ def write_part(folder: Location, plan: Plan, shard: int, rows: Rows) -> Tally:
     )
     write_file(path, lambda file: file.write(data))
     return replace(_tally(rows.errors.values(), count), kept=len(rows.kept), retries=take_retries())
-
-
-def _stamps(inputs: Sequence[Input]) -> NDArray[np.int64]:
-    return np.array([each.stamp for each in inputs], "<i8")
 
 
 def _write_tokens(path: Location, plan: Plan, rows: Rows) -> None:
