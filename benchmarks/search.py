@@ -149,7 +149,9 @@ def make_run(root: Path, count: int, width: int) -> Path:
     save(checkpoint, root / "w.safetensors")
     names = [f"{number:08d}.png" for number in range(count)]
     (root / "list.txt").write_text("\n".join(names))
-    plan = freeze(root / "vectors", root / "list.txt", root / "w.safetensors", checkpoint, Options(), shard_size=SHARD).plan
+    plan = freeze(
+        root / "vectors", root / "list.txt", root / "w.safetensors", checkpoint, Options(), shard_size=SHARD
+    ).plan
     dice = np.random.default_rng(0)
     centres = dice.normal(size=(2000, width)).astype(np.float32)
     popular = dice.dirichlet(np.full(len(centres), 0.5))
@@ -158,7 +160,12 @@ def make_run(root: Path, count: int, width: int) -> Path:
         near = centres[dice.choice(len(centres), rows, p=popular)]
         vectors = near + 0.8 * dice.standard_normal((rows, width), dtype=np.float32)
         sizes = dict.fromkeys(range(rows), image)
-        write_part(root / "vectors", plan, shard, Rows(inputs=read_shard(root / "vectors", plan, shard), vectors=vectors, sizes=sizes))
+        write_part(
+            root / "vectors",
+            plan,
+            shard,
+            Rows(inputs=read_shard(root / "vectors", plan, shard), vectors=vectors, sizes=sizes),
+        )
     return root / "vectors"
 
 
