@@ -61,7 +61,7 @@ def alone(seed: int, weights: Path) -> list[float]:
     return embed([png(seed)], weights, workers=0).column("vector")[0].as_py()
 
 
-def test_only_what_is_new_or_changed_is_decoded_and_all_else_keeps_its_vector(tmp_path, weights, decoded):
+def test_only_what_is_new_or_changed_is_decoded_and_all_else_keeps_its_vector(tmp_path: Path, weights, decoded):
     source, out = photos(tmp_path / "photos", 40), tmp_path / "out"
     before = by_id(embed(source, weights, out=out, workers=0))
     parts = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}

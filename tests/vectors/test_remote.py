@@ -126,7 +126,7 @@ def test_an_output_in_a_store_is_read_back_and_searched_by_its_url(store, weight
 def test_int8_keeps_its_ranges_in_the_store(store, weights, source):
     for _ in range(2):
         found = embed(source, weights, out="s3://bucket/out/int8", engine="int8", workers=0, force=True)
-    assert found.column("status").to_pylist() == ["ok"] * COUNT
+        assert found.column("status").to_pylist() == ["ok"] * COUNT
     assert Remote("s3://bucket/out/int8/calibration.safetensors").exists()
 
 
@@ -135,7 +135,9 @@ def test_a_member_and_a_row_are_read_by_their_ranges(store):
     Remote("s3://bucket/wide.parquet").write(table(paths, padding=100_000))
     rows = list(find_inputs(Remote("s3://bucket/wide.parquet")))
     store.reset()
-    assert len(Opener()(rows[17])) > 100_000
+    data = Opener()(rows[17])
+    assert isinstance(data, bytes)
+    assert len(data) > 100_000
     assert store.bytes < 0.3 * Remote("s3://bucket/wide.parquet").entry().size
     members = list(find_inputs(Remote("s3://bucket/tars/b.tar")))
     store.reset()
