@@ -31,9 +31,10 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches
+from vitrail.vectors.job.freeze import freeze
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.part_files import Rows, write_part
-from vitrail.vectors.job.plan import freeze
+from vitrail.vectors.job.plan import read_shard
 
 SHARD = 1024
 COLD = """
@@ -148,7 +149,9 @@ def make_run(root: Path, count: int, width: int) -> Path:
     save(checkpoint, root / "w.safetensors")
     names = [f"{number:08d}.png" for number in range(count)]
     (root / "list.txt").write_text("\n".join(names))
-    plan = freeze(root / "vectors", root / "list.txt", root / "w.safetensors", checkpoint, Options(), shard_size=SHARD)
+    plan = freeze(
+        root / "vectors", root / "list.txt", root / "w.safetensors", checkpoint, Options(), shard_size=SHARD
+    ).plan
     dice = np.random.default_rng(0)
     centres = dice.normal(size=(2000, width)).astype(np.float32)
     popular = dice.dirichlet(np.full(len(centres), 0.5))
@@ -156,9 +159,13 @@ def make_run(root: Path, count: int, width: int) -> Path:
         rows = plan.rows(shard)
         near = centres[dice.choice(len(centres), rows, p=popular)]
         vectors = near + 0.8 * dice.standard_normal((rows, width), dtype=np.float32)
-        ids = names[shard * SHARD : shard * SHARD + rows]
         sizes = dict.fromkeys(range(rows), image)
-        write_part(root / "vectors", plan, shard, Rows(ids=ids, vectors=vectors, sizes=sizes))
+        write_part(
+            root / "vectors",
+            plan,
+            shard,
+            Rows(inputs=read_shard(root / "vectors", plan, shard), vectors=vectors, sizes=sizes),
+        )
     return root / "vectors"
 
 

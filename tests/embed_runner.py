@@ -1,4 +1,4 @@
-"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray.
+"""An embedding as a process of its own, to be killed: python embed_runner.py SOURCE WEIGHTS OUT WORKERS|ray|ADDRESS.
 
 It waits at the gate (see `embedding.gated_decoder`), and says beside it, by a file STOPPING, that a signal has come.
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from embedding import gated_decoder
+from vitrail.remote import location_of
 from vitrail.vectors.job.cluster import RayCluster
 from vitrail.vectors.job.embed import embed_source
 from vitrail.vectors.job.run import LocalCrew, Progress
@@ -22,12 +23,23 @@ def watch(progress: Progress) -> None:
 
 
 def main() -> int:
-    source, weights, out, workers = sys.argv[1:]
+    source, weights, place, workers = sys.argv[1:]
+    out = location_of(place)
     options = WorkerOptions(decode=gated_decoder, batch=2, patience=3600)
-    crew = RayCluster(cpus=1).crew if workers == "ray" else LocalCrew
-    count = 1 if workers == "ray" else int(workers)
+    cluster = None
+    if not workers.isdigit():
+        cluster = RayCluster(cpus=1) if workers == "ray" else RayCluster(workers)
+    crew = cluster.crew if cluster else LocalCrew
+    count = cluster.cpus if cluster else int(workers)
     done = embed_source(
-        Path(source), Path(weights), Path(out), workers=count, shard_size=5, worker=options, crew=crew, watch=watch
+        Path(source),
+        Path(weights),
+        location_of(out),
+        workers=count,
+        shard_size=5,
+        worker=options,
+        crew=crew,
+        watch=watch,
     )
     if done.tally is None:
         return 128 + (done.stopped or 0)

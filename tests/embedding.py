@@ -22,8 +22,10 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp, Patches
+from vitrail.remote import Location
+from vitrail.vectors.job.freeze import freeze
 from vitrail.vectors.job.options import Options
-from vitrail.vectors.job.plan import Plan, freeze, read_plan
+from vitrail.vectors.job.plan import Plan, read_plan
 
 __all__ = [
     "CONFIG",
@@ -70,8 +72,8 @@ def photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def frozen(folder: Path, source: Path, weights: Path, shard_size: int | None = None, **options: Any) -> Plan:
-    return freeze(folder, source, weights, load(weights), Options(**options), shard_size=shard_size)
+def frozen(folder: Location, source: Location, weights: Path, shard_size: int | None = None, **options: Any) -> Plan:
+    return freeze(folder, source, weights, load(weights), Options(**options), shard_size=shard_size).plan
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

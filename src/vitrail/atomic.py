@@ -2,11 +2,13 @@
 
 Data is written to a temporary name in the same folder, flushed to disk and then renamed. If anything interrupts the
 write, the previous file is unchanged. A writer keeps its temporary file locked while it runs, so an unlocked one was
-left by a killed process, and the next write of the same name removes it.
+left by a killed process, and the next write of the same name removes it. A URL's file is written by one PUT, which has
+the same effect and leaves nothing behind.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,15 +21,20 @@ from typing import Any, BinaryIO
 
 from vitrail.errors import VitrailError, require
 from vitrail.lock import lock
+from vitrail.remote import Location, Remote
 
 __all__ = ["flush", "sweep", "temporary_folder", "write_file", "write_json_file"]
 
 
-def write_file(path: Path, write: Callable[[BinaryIO], Any], *, replace: bool = True) -> bool:
+def write_file(path: Location, write: Callable[[BinaryIO], Any], *, replace: bool = True) -> bool:
     """Write a file atomically: a reader sees the old or the new content, never a part. Return whether it was written.
 
     With `replace=False` an existing file is kept, even one that appears during the write.
     """
+    if isinstance(path, Remote):
+        buffer = io.BytesIO()
+        write(buffer)
+        return path.write(buffer.getvalue(), replace=replace)
     try:
         with _temporary(path, lambda temporary: temporary.touch(exist_ok=False)) as temporary:
             with temporary.open("r+b") as file:
@@ -47,7 +54,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], Any], *, replace: bool = 
     return True
 
 
-def write_json_file(path: Path, value: Mapping[str, Any]) -> None:
+def write_json_file(path: Location, value: Mapping[str, Any]) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
     write_file(path, lambda file: file.write(text))
 
@@ -68,8 +75,10 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path, name: str | None = None) -> None:
+def sweep(folder: Location, name: str | None = None) -> None:
     """Remove the temporary files that killed processes left for a name, or for every name in the folder."""
+    if isinstance(folder, Remote):
+        return
     pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{8}}\.part", re.DOTALL)
     with os.scandir(folder) as entries:
         temporaries = [Path(entry.path) for entry in entries if pattern.fullmatch(entry.name)]

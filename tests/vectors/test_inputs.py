@@ -10,7 +10,8 @@ import pytest
 from embedding import png
 from vitrail.errors import VitrailError
 from vitrail.images.decode import ImageError
-from vitrail.vectors.job.inputs import Opener, find_inputs
+from vitrail.vectors.job.find import find_inputs
+from vitrail.vectors.job.opener import Opener
 
 
 def ids(path: Path) -> list[str]:

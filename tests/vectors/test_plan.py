@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from embedding import CONFIG, frozen, photos, png, save_weights
+from embedding import CONFIG, frozen, photos, save_weights
 from vitrail.errors import VitrailError
-from vitrail.vectors.job.inputs import find_inputs
-from vitrail.vectors.job.plan import growth, input_at, read_plan, read_shard, weights_sha256
+from vitrail.vectors.job.find import find_inputs
+from vitrail.vectors.job.listing import facts_of
+from vitrail.vectors.job.plan import input_at, read_plan, read_shard, weights_sha256
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +35,12 @@ def test_a_plan_is_read_back_as_it_was_frozen(tmp_path: Path, source: Path, weig
 def test_the_shards_hold_every_input_once_in_order(tmp_path: Path, source: Path, weights: Path):
     plan = frozen(tmp_path, source, weights, 4)
     held = [each for shard in range(plan.shards) for each in read_shard(tmp_path, plan, shard)]
-    assert held == list(find_inputs(source))
+    assert held == [each._replace(stamp=facts_of(each)) for each in find_inputs(source)]
     assert [input_at(tmp_path, plan, number) for number in (0, 5, 10)] == [held[0], held[5], held[10]]
 
 
 def test_every_worker_gets_several_shards_and_none_is_tiny(tmp_path: Path, weights: Path):
-    from vitrail.vectors.job.plan import LARGEST_SHARD, SMALLEST_SHARD, _shard_size
+    from vitrail.vectors.job.freeze import LARGEST_SHARD, SMALLEST_SHARD, _shard_size
 
     class Many:
         def __init__(self, count: int) -> None:
@@ -52,15 +53,6 @@ def test_every_worker_gets_several_shards_and_none_is_tiny(tmp_path: Path, weigh
         chosen, items = _shard_size(Many(count), None, workers)  # type: ignore[arg-type]
         assert chosen == size
         assert sum(1 for _ in items) == count
-
-
-def test_the_same_command_follows_the_plan_even_when_the_input_has_grown(tmp_path: Path, weights: Path):
-    source = photos(tmp_path / "photos", 5)
-    plan = frozen(tmp_path / "out", source, weights)
-    assert growth(plan) is None
-    (source / "new.png").write_bytes(png(9))
-    assert frozen(tmp_path / "out", source, weights) == plan
-    assert "holds 6 images now" in (growth(plan) or "")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +120,7 @@ def test_runs_that_freeze_at_the_same_time_follow_one_plan(tmp_path: Path, sourc
         thread.join()
     assert len(plans) == 6
     assert len({plan.fingerprint for plan in plans}) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([plans[0].inputs, "plan.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{plans[0].inputs}-00000.parquet", "plan.json"]
 
 
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, source: Path, weights: Path):
@@ -141,7 +133,7 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, source: Pa
 
 def test_a_damaged_plan_is_one_line(tmp_path: Path, source: Path, weights: Path):
     plan = frozen(tmp_path, source, weights)
-    os.truncate(tmp_path / plan.inputs, 100)
+    os.truncate(tmp_path / f"{plan.inputs}-00000.parquet", 100)
     with pytest.raises(VitrailError, match="the plan needs it"):
         read_shard(tmp_path, plan, 0)
     plain = json.loads((tmp_path / "plan.json").read_text())

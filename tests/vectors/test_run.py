@@ -214,9 +214,10 @@ def test_what_a_killed_process_left_is_swept_when_all_is_done(tmp_path: Path, so
     for shard in range(plan.shards):
         process_shard(tmp_path, plan, shard, engine)
     left, live = tmp_path / ".part-00000.parquet.aaaaaaaa.part", tmp_path / ".part-00001.parquet.bbbbbbbb.part"
-    before_its_plan = tmp_path / "inputs-cccccccc.parquet"
-    for path in (left, live, before_its_plan):
+    before_its_plan, being_made = (tmp_path / f"inputs-{letter * 8}-00000.parquet" for letter in "cd")
+    for path in (left, live, before_its_plan, being_made):
         path.touch()
+    os.utime(before_its_plan, (0, 0))
     held = lock(live)
     assert held is not None
     finish(tmp_path, plan)
@@ -224,4 +225,5 @@ def test_what_a_killed_process_left_is_swept_when_all_is_done(tmp_path: Path, so
     assert not left.exists()
     assert not before_its_plan.exists()
     assert live.exists()
-    assert (tmp_path / plan.inputs).exists()
+    assert being_made.exists()
+    assert (tmp_path / f"{plan.inputs}-00000.parquet").exists()

@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_what_is_found_is_what_sorting_every_cosine_in_float64_finds(run: Collection):
     assert run.folder is not None
-    rows = [row for row in read_rows(run.folder) if row["status"] == "ok"]
+    rows = [row for row in read_rows(Path(str(run.folder))) if row["status"] == "ok"]
     vectors = np.array([row["vector"] for row in rows], np.float64)
     query = np.random.default_rng(0).normal(size=24)
     cosines = vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from vitrail.cli.options import Flag, Weights, several
+from vitrail.cli.options import Flag, LocationOption, Weights, several
 
 __all__ = ["embed"]
 
 
 def embed(
-    images: Path,
+    images: LocationOption,
     /,
     *,
     weights: Weights,
-    out: Path,
+    out: LocationOption,
     engine: Literal["auto", "torch", "openvino", "onnxruntime", "int8", "ray"] = "auto",
     dtype: Literal["float32", "float16"] = "float32",
     exact: Flag = False,
@@ -32,9 +31,12 @@ def embed(
     batch: int = 4,
     shard_size: int | None = None,
     address: str | None = None,
+    changed_by: Literal["time", "content"] = "time",
+    drop_vanished: Flag = False,
+    new_version: Flag = False,
     force: Flag = False,
 ) -> int | None:
-    """Turn a folder of images into vectors in Parquet; after an interruption, the same command resumes.
+    """Turn a folder of images into vectors in Parquet; the same command resumes, and later embeds what is new.
 
     Every input gets a row: id, status (ok or failed), error, height, width, vector. The exit code is 1 if any failed.
     Ctrl-C finishes the shards that are running; a second Ctrl-C stops at once, and those shards are run again.
@@ -42,9 +44,10 @@ def embed(
     Parameters
     ----------
     images
-        Folder of images, list of paths (.txt), Parquet table with image bytes, .tar, or folder of such files.
+        Folder of images, list of paths or URLs (.txt), Parquet table with image bytes, .tar, or folder of such files;
+        as a path or by URL: s3://, gs://, hf://, hdfs:// or https://.
     out
-        Folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS.
+        Folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS; a path, s3:// or gs://.
     engine
         auto tries torch, openvino and onnxruntime in float32 on some of your images and takes the fastest; each can be
         named instead. int8 does the same in 8 bits, is calibrated on your images and reports its cosine to float32. ray
@@ -80,6 +83,13 @@ def embed(
         Images per part (default: chosen from the number of images and workers).
     address
         Address of a Ray cluster, for any engine, e.g. auto (default: none; --engine ray then starts one here).
+    changed_by
+        How a changed image is found: by its file's size and time (in a store, its ETag), or by a hash of its content,
+        for which every image is read.
+    drop_vanished
+        Remove the rows of images that are no longer in the input (default: they stay).
+    new_version
+        If the folder holds vectors of other weights or options, write beside it, to OUT-v2 (default: refuse).
     force
         Keep int8's vectors even if they are far from float32's.
     """
@@ -113,7 +123,7 @@ def embed(
 
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers
-    with View(out) as view:
+    with View() as view:
         view.wait("reading the weights and the list of images")
         done = embed_source(
             images,
@@ -124,6 +134,9 @@ def embed(
             shard_size=shard_size,
             worker=WorkerOptions(batch=batch),
             crew=crew,
+            by=changed_by,
+            drop_vanished=drop_vanished,
+            new_version=new_version,
             force=force,
             begin=view.begin,
             watch=view.watch,
@@ -131,5 +144,5 @@ def embed(
     if done.tally is None:
         view.stopped(done.plan)
         return 128 + (done.stopped or 0)
-    view.end(done.plan, done.tally)
+    view.end(done)
     return 1 if done.tally.failed else None

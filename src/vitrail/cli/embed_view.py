@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from vitrail.charts.numbers import count_text
 from vitrail.cli.progress import LiveView
+from vitrail.remote import take_retries
 from vitrail.vectors.engines.tournament import Choice
-from vitrail.vectors.job.embed import Prepared
+from vitrail.vectors.job.embed import Embedded, Prepared
 from vitrail.vectors.job.finish import failures
 from vitrail.vectors.job.options import Options
-from vitrail.vectors.job.part_files import Tally
 from vitrail.vectors.job.plan import Plan
 from vitrail.vectors.job.run import Progress
 
@@ -24,11 +24,11 @@ LISTED = 20
 
 
 class View(LiveView):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         words = TextColumn("{task.description}", markup=False)
         columns = MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), words
         super().__init__(TextColumn("[bold]images[/]"), *columns, description="starting")
-        self.folder, self.last = folder, Progress(images=0)
+        self.last = Progress(images=0)
 
     def begin(self, plan: Plan, notes: list[str], prepared: Prepared) -> None:
         held, options = plan.preprocessing, plan.options
@@ -63,7 +63,9 @@ class View(LiveView):
         elif progress.done == progress.images:
             words = "done" if progress.own else "all done before"
         if progress.tally.failed:
-            words += f", failed: {_reasons(progress.tally)}"
+            words += f", failed: {_counts(progress.tally.reasons)}"
+        if progress.tally.retries:
+            words += f", requests repeated: {_counts(progress.tally.retries)}"
         if progress.stopping:
             words += " · finishing the parts under way; Ctrl-C again to stop now"
         self.bar.update(self.task, total=progress.images, completed=progress.done, description=words)
@@ -72,24 +74,29 @@ class View(LiveView):
         held = self.last.tally.ok + self.last.tally.failed
         self.note(f"stopped with {held:,} of {plan.images:,} images done; run the same command to go on")
 
-    def end(self, plan: Plan, tally: Tally) -> None:
-        progress = self.last
+    def end(self, done: Embedded) -> None:
+        progress, plan, tally, folder = self.last, done.plan, done.tally, done.folder
+        assert tally is not None
         speed = f", {count_text(progress.per_second)} images/s" if progress.per_second else ""
-        if progress.before >= plan.images:
+        kept = progress.before + progress.tally.kept
+        if kept >= plan.images:
             before = "; nothing was left to do"
-        elif progress.before:
-            before = f"; {progress.before:,} images were done before, {plan.images - progress.before:,} now"
+        elif kept:
+            before = f"; {kept:,} images were done before, {plan.images - kept:,} now"
         else:
             before = ""
-        self.say("vectors", f"{tally.ok:,} of {plan.images:,} images, in {self.folder}{before}{speed}")
+        self.say("vectors", f"{tally.ok:,} of {plan.images:,} images, in {folder}{before}{speed}")
+        retries = Counter(progress.tally.retries) + Counter(take_retries())
+        if retries:
+            self.say("network", f"{retries.total():,} requests were repeated: {_counts(retries)}")
         if not tally.failed:
             return
-        self.say("failed", f"{tally.failed:,}: {_reasons(tally)}")
-        for failure in islice(failures(self.folder, plan), LISTED):
+        self.say("failed", f"{tally.failed:,}: {_counts(tally.reasons)}")
+        for failure in islice(failures(folder, plan), LISTED):
             self.out.print(f"  {_visible(failure.id)}: {failure.error}")
         if tally.failed > LISTED:
             self.out.print(
-                f"  … and {tally.failed - LISTED:,} more: pyarrow.parquet.read_table({str(self.folder)!r}, "
+                f"  … and {tally.failed - LISTED:,} more: pyarrow.parquet.read_table({str(folder)!r}, "
                 "columns=['id', 'error'], filters=[('status', '==', 'failed')])"
             )
 
@@ -125,8 +132,8 @@ def _tournament(choice: Choice | None) -> Iterator[str]:
             yield f"without {each.engine}: {each.out}"
 
 
-def _reasons(tally: Tally) -> str:
-    most = sorted(tally.reasons.items(), key=lambda item: -item[1])
+def _counts(reasons: Mapping[str, int]) -> str:
+    most = sorted(reasons.items(), key=lambda item: -item[1])
     rest = sum(count for _, count in most[4:])
     return ", ".join([f"{count:,} {reason}" for reason, count in most[:4]] + ([f"{rest:,} other"] if rest else []))
 

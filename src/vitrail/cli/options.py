@@ -16,6 +16,7 @@ from vitrail.geometry import Size
 from vitrail.parts import Prefix
 from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard
+from vitrail.remote import Location, location_of
 
 __all__ = [
     "Architecture",
@@ -23,6 +24,7 @@ __all__ = [
     "Flag",
     "FromImage",
     "Json",
+    "LocationOption",
     "NumHeads",
     "Paths",
     "PrefixOption",
@@ -56,6 +58,8 @@ def several(read: Callable[[str], Any], example: str) -> Parameter:
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 """--compile, off unless given and without a --no-compile."""
+LocationOption = Annotated[Location, one(location_of)]
+"""A path, or a URL of a store."""
 Words = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Paths = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
 SizeOption = Annotated[Size, one(Size.of)]

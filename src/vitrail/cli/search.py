@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag, Json
+from vitrail.cli.options import Flag, Json, LocationOption
 from vitrail.cli.tables import show, table, write_json, written
 from vitrail.errors import require
 
@@ -18,7 +18,7 @@ __all__ = ["search"]
 
 
 def search(
-    vectors: Path,
+    vectors: LocationOption,
     photo: Path | None = None,
     /,
     *,
@@ -42,7 +42,7 @@ def search(
     Parameters
     ----------
     vectors
-        Folder that vitrail embed wrote, finished or not.
+        Folder that vitrail embed wrote, finished or not; a path, s3:// or gs://.
     photo
         Image to search for, which is embedded as the others were (default: none; give --id).
     id_

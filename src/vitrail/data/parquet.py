@@ -18,6 +18,7 @@ import numpy as np
 from vitrail.data.source import check_labels, decode_named
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import Pixels
+from vitrail.remote import Location, Remote
 
 __all__ = ["IMAGES", "ParquetTables", "open_table"]
 
@@ -81,13 +82,16 @@ class ParquetTables:
             return column
 
 
-def open_table(path: Path) -> Any:
+def open_table(path: Location) -> Any:
+    """Open a table; that of a URL is read by ranges."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
         raise VitrailError(f"{path} is Parquet, which needs pyarrow; run pip install 'vitrail[parquet]'") from None
     try:
+        if isinstance(path, Remote):
+            return parquet.ParquetFile(path.open(), pre_buffer=True)
         return parquet.ParquetFile(path, memory_map=True)
     except (arrow.ArrowException, OSError) as error:
         raise VitrailError(f"{path} is not a readable Parquet file ({str(error)[:80]}); fetch it again") from None

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from vitrail.atomic import write_file
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
+from vitrail.remote import Location, Remote
 from vitrail.vectors.cosine import Floats, unit
-from vitrail.vectors.job.inputs import Opener
-from vitrail.vectors.job.part_files import is_done, part_path
+from vitrail.vectors.job.opener import Opener
+from vitrail.vectors.job.part_files import is_readable, part_path, read_part
 from vitrail.vectors.job.plan import Plan, read_plan, read_shard
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Collection:
     """One chunk per block."""
     missing: int = 0
     """Number of parts that are not written yet."""
-    folder: Path | None = None
+    folder: Location | None = None
     plan: Plan | None = None
     stamp: str = ""
 
@@ -132,8 +133,8 @@ def of_table(table: pyarrow.Table) -> Collection:
     return Collection(table=arrow.Table.from_batches(_in_blocks(iter([rows]))))
 
 
-def of_folder(folder: Path, watch: Watch = lambda words, done, total: None) -> Collection:
-    """Return the vectors of a folder that `vitrail embed` wrote, finished or not."""
+def of_folder(folder: Location, watch: Watch = lambda words, done, total: None) -> Collection:
+    """Return the vectors of a folder that `vitrail embed` wrote, finished or not; those of a URL are read each time."""
     import pyarrow as arrow
 
     plan = read_plan(folder)
@@ -143,18 +144,20 @@ def of_folder(folder: Path, watch: Watch = lambda words, done, total: None) -> C
         table = arrow.ipc.open_file(source).read_all()
         return Collection(table=table, missing=missing, folder=folder, plan=plan, stamp=stamp)
 
+    local = isinstance(folder, Path)
     with suppress(OSError, arrow.ArrowException):  # not written yet, or damaged
-        mapped = arrow.memory_map(str(folder / FILE))
-        if (arrow.ipc.open_file(mapped).schema.metadata or {}).get(STAMP) == stamp.encode():
-            return opened(mapped, 0)
-    done = [shard for shard in range(plan.shards) if is_done(folder, plan, shard)]
+        if local:
+            mapped = arrow.memory_map(str(folder / FILE))
+            if (arrow.ipc.open_file(mapped).schema.metadata or {}).get(STAMP) == stamp.encode():
+                return opened(mapped, 0)
+    done = [shard for shard in range(plan.shards) if is_readable(folder, plan, shard)]
     require(len(done) > 0, f"{folder} has no vectors yet; let vitrail embed finish")
     missing = plan.shards - len(done)
     if plan.images <= SMALL:
         sink = arrow.BufferOutputStream()
         _write(sink, folder, done, stamp, watch)
         return opened(arrow.py_buffer(sink.getvalue()), missing)
-    if not missing:
+    if not missing and local:
         with suppress(VitrailError):  # a folder that cannot be written
             write_file(folder / FILE, lambda file: _write(file, folder, done, stamp, watch))
             return opened(arrow.memory_map(str(folder / FILE)), 0)
@@ -164,13 +167,13 @@ def of_folder(folder: Path, watch: Watch = lambda words, done, total: None) -> C
         return opened(arrow.memory_map(file.name), missing)
 
 
-def _write(sink: Any, folder: Path, shards: list[int], stamp: str, watch: Watch) -> None:
+def _write(sink: Any, folder: Location, shards: list[int], stamp: str, watch: Watch) -> None:
     import pyarrow as arrow
 
     def parts() -> Iterator[Any]:
         for done, shard in enumerate(shards):
             watch("reading the vectors", done, len(shards))
-            yield _rows_of(shard, _read(folder, shard, ["id", "height", "width", "vector"]))
+            yield _rows_of(shard, read_part(folder, shard, ["id", "height", "width", "vector"]))
 
     blocks = _in_blocks(parts())
     first = next(blocks)
@@ -221,9 +224,12 @@ def _batch(tables: list[Any]) -> Any:
     return batch if batch is not None else arrow.RecordBatch.from_pylist([], schema=tables[0].schema)
 
 
-def _stamp(folder: Path, plan: Plan) -> str:
+def _stamp(folder: Location, plan: Plan) -> str:
     """Hash the plan, and the size and time of every part."""
     digest = hashlib.sha256(plan.fingerprint.encode())
+    if isinstance(folder, Remote):
+        digest.update(repr([each for each in folder.entries() if each.name.startswith("part-")]).encode())
+        return digest.hexdigest()
     for shard in range(plan.shards):
         try:
             found = part_path(folder, shard).stat()
@@ -233,16 +239,10 @@ def _stamp(folder: Path, plan: Plan) -> str:
     return digest.hexdigest()
 
 
-def _read(folder: Path, shard: int, columns: list[str]) -> Any:
-    from pyarrow import parquet
-
-    return parquet.read_table(part_path(folder, shard), columns=columns, memory_map=True)
-
-
-def _why_missing(folder: Path, plan: Plan, name: str) -> str:
+def _why_missing(folder: Location, plan: Plan, name: str) -> str:
     for shard in range(plan.shards):
-        if is_done(folder, plan, shard):
-            part = _read(folder, shard, ["id", "error"])
+        if is_readable(folder, plan, shard):
+            part = read_part(folder, shard, ["id", "error"])
             row = part.column("id").index(name).as_py()
             if row >= 0:
                 return f"{name} has no vector: {part.column('error')[row].as_py()}"

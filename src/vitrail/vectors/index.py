@@ -86,7 +86,7 @@ def open_index(collection: Collection, watch: Watch = lambda words, done, total:
     """Return the collection's index, building it if its folder has none for these vectors."""
     import faiss
 
-    if collection.folder is None or collection.missing:
+    if not isinstance(collection.folder, Path) or collection.missing:
         lists = _build(collection, watch)
         return Index(collection, lists, _measure(collection, lists, watch))
     path = collection.folder / f"search-{collection.stamp[:12]}.faiss"

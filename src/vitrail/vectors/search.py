@@ -14,6 +14,7 @@ from vitrail.charts.notebook import Shown, html_table
 from vitrail.checkpoint.pixels import Image
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
+from vitrail.remote import Location, Remote, location_of
 from vitrail.vectors.collection import Collection, Item, Watch, of_folder, of_table
 from vitrail.vectors.cosine import Floats, Nearest, nearest_in, unit
 from vitrail.vectors.index import LARGEST_EXACT, Recall, has_faiss, open_index
@@ -62,7 +63,7 @@ class Found(Shown):
 
 
 def search(
-    vectors: str | Path | pyarrow.Table,
+    vectors: str | Path | Remote | pyarrow.Table,
     image: Image | None = None,
     *,
     id: str | None = None,  # noqa: A002 — the column's name
@@ -73,7 +74,7 @@ def search(
 ) -> Found:
     """Find the images nearest to one, by cosine, best first.
 
-    `vectors` is what `vitrail.embed` returned, or the folder that it or `vitrail embed` wrote, finished or not. The
+    `vectors` is what `vitrail.embed` returned, or the folder or URL that `vitrail embed` wrote, finished or not. The
     query is a new image or the `id` of one in `vectors`, which is left out of the matches unless `with_itself` is
     set. An image is embedded as the folder's images were; for a table, give their `weights`.
 
@@ -96,9 +97,12 @@ def search(
     return nearest(collection, query, top, leave_out=None if with_itself else itself, exact=exact)
 
 
-def collection_of(vectors: str | Path | pyarrow.Table, watch: Watch = lambda words, done, total: None) -> Collection:
+def collection_of(
+    vectors: str | Path | Remote | pyarrow.Table, watch: Watch = lambda words, done, total: None
+) -> Collection:
     """Open what `vitrail.embed` returned, or the folder that it wrote."""
-    collection = of_folder(Path(vectors), watch) if isinstance(vectors, str | Path) else of_table(vectors)
+    in_folder = isinstance(vectors, str | Path | Remote)
+    collection = of_folder(location_of(vectors), watch) if in_folder else of_table(vectors)
     require(len(collection) > 0, "there are no vectors to search: every image failed; see the column error")
     return collection
 
@@ -199,7 +203,7 @@ def _embedded_alone(image: Image, weights: str | Path) -> Floats:
     return np.asarray(row["vector"], np.float32)
 
 
-def _embedded_as_planned(folder: Path, plan: Plan, image: Image, weights: str | Path | None) -> Floats:
+def _embedded_as_planned(folder: Location, plan: Plan, image: Image, weights: str | Path | None) -> Floats:
     # imported late: a search for an image that is embedded already needs no torch
     from vitrail.vectors.job.engine_factory import engine_of, preparer_of, vectors_of
 

@@ -1,22 +1,30 @@
 """Run the shards on a Ray cluster whose machines all see the input, the weights and the output.
 
-An actor runs one `vitrail.vectors.job.worker.Worker`. An actor that dies is replaced, and its shard is retried.
+An actor runs one `vitrail.vectors.job.worker.Worker`. Machines may come and go: an actor that dies with its machine is
+replaced where there is room, its shard goes to whichever actor is free, and a machine that joins gets actors of its
+own. Nothing is given to an actor before it runs, so that no shard waits for a machine.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError, require
+from vitrail.remote import Location
 from vitrail.vectors.job.part_files import Tally
 from vitrail.vectors.job.run import Finished
 from vitrail.vectors.job.worker import MAX_DEATHS, Worker, WorkerOptions
 
 __all__ = ["RayCluster", "RayCrew"]
+
+LOOK = 5.0
+"""Seconds between two looks at the cluster's size."""
+ALONE = 300.0
+"""Seconds without any actor after which a run gives up."""
 
 
 class RayCluster:
@@ -34,53 +42,93 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:100]
             raise VitrailError(f"no Ray cluster answers at {address or 'this machine'} ({reason}); start one") from None
+        self.most = cpus
         self.cpus = int(ray.cluster_resources().get("CPU", 1))
 
-    def crew(self, folder: Path, options: WorkerOptions, size: int) -> RayCrew:
-        return RayCrew(folder.absolute(), options, size)
+    def crew(self, folder: Location, options: WorkerOptions, size: int) -> RayCrew:
+        return RayCrew(folder.absolute(), options, size, most=self.most)
 
 
 class RayCrew:
-    """A crew with one Ray actor per member."""
+    """A crew with an actor per core of the cluster, at most `most`."""
 
     underway: int = 0  # actors report only whole shards
 
-    def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
+    def __init__(self, folder: Location, options: WorkerOptions, size: int, *, most: int | None = None) -> None:
         import ray
 
-        self.ray, self.size = ray, size
+        self.ray, self.most = ray, most
         self.folder, self.options = folder, options
-        self.actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
-        self.hands: list[Any] = [None] * size
-        self.doing: dict[Any, tuple[int, int]] = {}
+        self.actor: Any = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
+        self.starting: dict[Any, Any] = {}
+        self.idle: list[Any] = []
+        self.doing: dict[Any, tuple[Any, int]] = {}
         self.deaths: Counter[int] = Counter()
+        self.looked = self.last_seen = time.monotonic()
+        self._start(size)
 
-    def give(self, member: int, shard: int) -> None:
-        if self.hands[member] is None:
-            self.hands[member] = self.actor.remote(self.folder, self.options)
-        self.doing[self.hands[member].do.remote(shard)] = member, shard
+    @property
+    def free(self) -> int:
+        return len(self.idle)
+
+    def give(self, shard: int) -> None:
+        actor = self.idle.pop()
+        self.doing[actor.do.remote(shard)] = actor, shard
 
     def wait(self, seconds: float) -> list[Finished]:
-        ready, _ = self.ray.wait(list(self.doing), timeout=seconds)
+        self._look()
+        promises = [*self.starting, *self.doing]
+        ready, _ = self.ray.wait(promises, timeout=seconds) if promises else ([], [])
         return [finished for each in ready if (finished := self._take(each)) is not None]
 
     def _take(self, promise: Any) -> Finished | None:
-        member, shard = self.doing.pop(promise)
+        if promise in self.starting:
+            actor = self.starting.pop(promise)
+            try:
+                self.ray.get(promise)
+                self.idle.append(actor)
+            except self.ray.exceptions.RayError:
+                self._start(1)
+            return None
+        actor, shard = self.doing.pop(promise)
         try:
             answer = self.ray.get(promise)
-        except self.ray.exceptions.RayActorError as error:
+        except self.ray.exceptions.RayError as error:
             self.deaths[shard] += 1
             reason = " ".join(str(error).split())[:100]
             require(
                 self.deaths[shard] < MAX_DEATHS,
                 f"an actor died {MAX_DEATHS} times in shard {shard} ({reason}); run the same command again",
             )
-            self.hands[member] = None
-            self.give(member, shard)
-            return None
+            self._start(1)
+            self.starting |= {each.ready.remote(): each for each in self.idle}  # they may have died with the machine
+            self.idle.clear()
+            return Finished(shard, None)
+        self.idle.append(actor)
         if isinstance(answer, Tally):
-            return Finished(member, answer)
+            return Finished(shard, answer)
         raise VitrailError(answer)
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            actor = self.actor.remote(self.folder, self.options)
+            self.starting[actor.ready.remote()] = actor
+
+    def _look(self) -> None:
+        """Start actors on machines that have joined; give up if there has been no machine for long."""
+        now = time.monotonic()
+        if self.idle or self.doing:
+            self.last_seen = now
+        require(
+            now - self.last_seen < ALONE,
+            f"the cluster has had no free core for {ALONE:g} s; add a machine and run the same command again",
+        )
+        if now - self.looked < LOOK:
+            return
+        self.looked = now
+        cpus = int(self.ray.cluster_resources().get("CPU", 0))
+        wanted = cpus if self.most is None else min(cpus, self.most)
+        self._start(max(0, wanted - len(self.starting) - len(self.idle) - len(self.doing)))
 
     def stop(self) -> None:
         self.ray.shutdown()
@@ -89,8 +137,11 @@ class RayCrew:
 class RayWorker:
     """The actor: a worker whose errors are returned as text, because Ray wraps exceptions."""
 
-    def __init__(self, folder: Path, options: WorkerOptions) -> None:
+    def __init__(self, folder: Location, options: WorkerOptions) -> None:
         self.worker = Worker(folder, options)
+
+    def ready(self) -> None:
+        """Answer once the actor runs."""
 
     def do(self, shard: int) -> Tally | str:
         try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,19 @@ from typing import Any
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import weights_path
 from vitrail.codec import to_plain
-from vitrail.errors import VitrailError, require
+from vitrail.errors import require
+from vitrail.remote import Location
 from vitrail.rules import positive
 from vitrail.vectors.engines.engine import Agreement
 from vitrail.vectors.engines.tournament import Choice
 from vitrail.vectors.job.engine_factory import read_choice, runtime_of
 from vitrail.vectors.job.finish import finish
+from vitrail.vectors.job.freeze import Frozen, freeze, version_of
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.part_files import Tally, require_arrow
-from vitrail.vectors.job.plan import Plan, freeze, growth, read_plan, weights_stamp
+from vitrail.vectors.job.plan import Plan, find_generation, read_plan, weights_stamp
 from vitrail.vectors.job.preparation import choose_without_images, is_prepared, read_agreement
+from vitrail.vectors.job.refresh import By
 from vitrail.vectors.job.run import Crew, LocalCrew, OwnProcess, Progress, run_shards
 from vitrail.vectors.job.worker import Worker, WorkerOptions
 
@@ -35,6 +37,8 @@ LEAST_COSINE = 0.99
 class Embedded:
     """The result of a run."""
 
+    folder: Location
+    """Where the vectors are: --out, or a version beside it."""
     plan: Plan
     tally: Tally | None
     """None if the run was stopped before the end."""
@@ -58,20 +62,27 @@ class Prepared:
 
 
 def embed_source(
-    source: Path,
+    source: Location,
     weights: str | Path,
-    out: Path,
+    out: Location,
     options: Options | None = None,
     *,
     workers: int | None = None,
     shard_size: int | None = None,
     worker: WorkerOptions | None = None,
-    crew: Callable[[Path, WorkerOptions, int], Crew] = LocalCrew,
+    crew: Callable[[Location, WorkerOptions, int], Crew] = LocalCrew,
+    by: By = "time",
+    drop_vanished: bool = False,
+    new_version: bool = False,
     force: bool = False,
     begin: Callable[[Plan, list[str], Prepared], None] = lambda plan, notes, prepared: None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Embedded:
-    """Embed every image of `source` into the folder `out`, or resume the run that `out` has.
+    """Embed every image of `source` into the folder `out`, or resume the run that `out` has and bring it up to date.
+
+    Inputs that were added or changed are embedded, and the vectors of all others stay. `by` says how a change is found;
+    with `drop_vanished`, rows whose inputs have vanished are removed. If `out` holds vectors of another model or other
+    options, it is refused, or with `new_version` left alone: these go to `out`-v2.
 
     Each worker decodes and computes with one thread (default: one worker per core). `begin` is called with the plan,
     notes for the user and what was found out about its engine; `watch` with the run's progress.
@@ -80,42 +91,56 @@ def embed_source(
     options, worker = options or Options(), worker or WorkerOptions()
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     positive("workers", count)
-    path, fresh = weights_path(weights), not (out / "plan.json").exists()
-    worker, checkpoint = replace(worker, stamp=weights_stamp(path)), load(path)
-    if not fresh:
-        options = _followed(options, read_plan(out))
-    plan = freeze(out, source, path, checkpoint, options, shard_size=shard_size, workers=count)
+    path = weights_path(weights)
+    checkpoint = load(path)
+    options = _followed(options, out)
+    if new_version:
+        out = version_of(out, path, checkpoint, options)
+        options = _followed(options, out)
+    frozen = freeze(
+        out, source, path, checkpoint, options, shard_size=shard_size, workers=count, by=by, drop_vanished=drop_vanished
+    )
+    plan = frozen.plan
+    worker = replace(worker, stamp=weights_stamp(path), generation=plan.generation)
     parameters = sum(tensor.numel() for tensor in checkpoint.tensors.values())
     prepared = _prepare(out, plan, worker, count, parameters, in_process=crew is OwnProcess, force=force)
-    begin(plan, _notes(plan, fresh=fresh), prepared)
+    begin(plan, list(_notes(frozen, by, drop_vanished=drop_vanished)), prepared)
     stopped = run_shards(out, plan, crew(out, worker, count), watch)
     if stopped is not None:
-        return Embedded(plan=plan, tally=None, stopped=stopped)
-    return Embedded(plan=plan, tally=finish(out, plan, prepared.facts()))
+        return Embedded(folder=out, plan=plan, tally=None, stopped=stopped)
+    return Embedded(folder=out, plan=plan, tally=finish(out, plan, prepared.facts()))
 
 
-def _followed(asked: Options, held: Plan) -> Options:
+def _followed(asked: Options, out: Location) -> Options:
     """With --engine auto, a run that was begun goes on with its own float32 engine."""
-    if asked.engine == "auto" and held.options.engine != "int8":
-        return replace(asked, engine=held.options.engine)
-    return asked
+    if asked.engine != "auto" or find_generation(out) is None:
+        return asked
+    held = read_plan(out).options.engine
+    return asked if held == "int8" else replace(asked, engine=held)
 
 
-def _notes(plan: Plan, *, fresh: bool) -> list[str]:
-    notes = []
+def _notes(frozen: Frozen, by: By, *, drop_vanished: bool) -> Iterator[str]:
+    plan, changes = frozen.plan, frozen.changes
     if plan.repeated:
-        notes.append(f"{plan.repeated:,} repeated lines of {plan.input} count once")
+        yield f"{plan.repeated:,} repeated lines of {plan.input} count once"
     if plan.unread:
-        notes.append(f"{plan.unread:,} tables and tars in {plan.input} are not read; give each by itself")
-    if not fresh:
-        with suppress(VitrailError):  # if the input is gone, every remaining row will say so
-            more = growth(plan)
-            notes += [more] if more else []
-    return notes
+        yield f"{plan.unread:,} tables and tars in {plan.input} are not read; give each by itself"
+    if plan.unasked:
+        yield f"{plan.unasked:,} URLs of {plan.input} are not asked about before they are read; a change is not noticed"
+    if frozen.fault is not None:
+        yield f"the plan is followed, since its input cannot be compared with it: {frozen.fault}"
+    if changes is None or not (changes.added or changes.changed or changes.vanished):
+        return
+    how = "size and time" if by == "time" else "content"
+    vanished = "dropped" if drop_vanished else "kept; --drop-vanished removes them"
+    words = [f"{changes.added:,} added"] if changes.added else []
+    words += [f"{changes.changed:,} changed (by {how})"] if changes.changed else []
+    words += [f"{changes.vanished:,} vanished ({vanished})"] if changes.vanished else []
+    yield f"since the last run: {', '.join(words)}"
 
 
 def _prepare(
-    out: Path, plan: Plan, worker: WorkerOptions, workers: int, parameters: int, *, in_process: bool, force: bool
+    out: Location, plan: Plan, worker: WorkerOptions, workers: int, parameters: int, *, in_process: bool, force: bool
 ) -> Prepared:
     """Find out what the plan leaves open, unless the folder has it: which engine, and how near it comes to float32."""
     choose_without_images(

@@ -22,6 +22,7 @@ from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.codec import from_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import require
+from vitrail.remote import Location, local_copy
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
 from vitrail.vectors.engines.engine import Engine, LeanEngine, build_engine, images_at_once
 from vitrail.vectors.engines.graph_cache import graph_engine, graph_key
@@ -54,7 +55,7 @@ Watch = Callable[[int | None, int], None]
 
 
 def engine_of(
-    folder: Path,
+    folder: Location,
     plan: Plan,
     *,
     batch: int = 1,
@@ -63,8 +64,10 @@ def engine_of(
     stamp: str | None = None,
 ) -> Engine | PackedEngine:
     """Build the plan's engine for batches of that size, after checking that the weights are the plan's."""
-    options, runtime = plan.options, runtime_of(folder, plan)
-    ranges = read_safetensors(folder / CALIBRATION)[0] if options.engine == "int8" else None
+    options, runtime, ranges = plan.options, runtime_of(folder, plan), None
+    if options.engine == "int8":
+        with local_copy(folder / CALIBRATION) as path:
+            ranges = read_safetensors(path)[0]
     checkpoint = open_weights(folder, plan, weights, stamp)
     if runtime != "torch":
         return graph_engine_of(plan, checkpoint, runtime, ranges=ranges, batch=batch, threads=threads)
@@ -77,7 +80,7 @@ def engine_of(
     return engine
 
 
-def runtime_of(folder: Path, plan: Plan) -> RuntimeName:
+def runtime_of(folder: Location, plan: Plan) -> RuntimeName:
     """Return what runs the plan's model: torch, or what was asked for or chosen; refuse it if it is not installed."""
     if plan.options.engine == "torch":
         return "torch"
@@ -90,7 +93,7 @@ def runtime_of(folder: Path, plan: Plan) -> RuntimeName:
     return choice.engine
 
 
-def read_choice(folder: Path) -> Choice | None:
+def read_choice(folder: Location) -> Choice | None:
     """Return the engine that a run has been given; None if it has not been chosen."""
     try:
         return from_plain(json.loads((folder / CHOICE).read_bytes()), Choice, CHOICE)
@@ -115,7 +118,7 @@ def graph_engine_of(
     return graph_engine(runtime, lean, key=key, ranges=ranges, batch=few, threads=threads or torch.get_num_threads())
 
 
-def open_weights(folder: Path, plan: Plan, weights: str | Path | None, stamp: str | None) -> Checkpoint:
+def open_weights(folder: Location, plan: Plan, weights: str | Path | None, stamp: str | None) -> Checkpoint:
     """Load the weights; refuse them if neither their stamp nor their hash is the plan's."""
     path = weights_path(weights or plan.weights)
     require(

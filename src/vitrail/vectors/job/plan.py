@@ -1,42 +1,58 @@
-"""The plan of a run, written once: its inputs, shards, model and kind of vector.
+"""The plan of a run: its inputs, shards, model and kind of vector.
 
-plan.json            the plan
-inputs-….parquet     every input; row group i holds the inputs of shard i
+plan.json                   the plan
+inputs-…-00000.parquet      every input, to be read shard by shard (`vitrail.vectors.job.listing`)
 
-The first process writes it; others, at the same time or later, follow it or are refused.
+When inputs were added or changed, the same command writes the next generation, plan-00001.json, and so on; the newest
+holds. A generation is created by one process only, and never changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import os
+import re
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vitrail.atomic import write_file
+import numpy as np
+from numpy.typing import NDArray
+
 from vitrail.checkpoint.formats.directory import files_of
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.sources.hub import name_of
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
+from vitrail.remote import Location, Remote
 from vitrail.rules import NonNegativeInt, PositiveInt
 from vitrail.value import Value
-from vitrail.vectors.job.inputs import Input, Inputs, find_inputs
+from vitrail.vectors.job.inputs import Input
+from vitrail.vectors.job.listing import STAMP_DIGITS, Listing, read_inputs
 from vitrail.vectors.job.options import Options
 
-if TYPE_CHECKING:
-    from vitrail.checkpoint.checkpoint import Checkpoint
+__all__ = [
+    "MANIFEST",
+    "SUCCESS",
+    "Plan",
+    "find_generation",
+    "generation_of",
+    "input_at",
+    "is_superseded",
+    "names_in",
+    "plan_path",
+    "read_plan",
+    "read_shard",
+    "weights_sha256",
+    "weights_stamp",
+]
 
-__all__ = ["Plan", "freeze", "growth", "input_at", "read_plan", "read_shard", "weights_sha256", "weights_stamp"]
-
-FILE = "plan.json"
-LARGEST_SHARD, SMALLEST_SHARD, SHARDS_PER_WORKER = 1024, 16, 4
+MANIFEST, SUCCESS = "manifest.json", "_SUCCESS"
+NAME = re.compile(r"plan(?:-(\d+))?\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +61,52 @@ class Plan(Value):
     images: NonNegativeInt
     repeated: NonNegativeInt
     unread: NonNegativeInt
+    unasked: NonNegativeInt
     shard_size: PositiveInt
     inputs: str
-    """Name of the file beside plan.json that lists the inputs."""
-    ids_sha256: str
+    """Beginning of the names of the files that list the inputs."""
+    shard_rows: str
+    """Number of inputs of every shard, equal neighbours as 1024*976,512."""
+    shard_stamps: str
+    """A stamp of 16 hexadecimal digits for every shard."""
+    generation: NonNegativeInt
     weights: str
     weights_sha256: str
     config: Config
     preprocessing: Preprocessing
     options: Options
 
+    @staticmethod
+    def shards_of(listing: Listing) -> dict[str, Any]:
+        """Return the fields that describe the shards."""
+        runs = ((rows, len(list(run))) for rows, run in groupby(listing.rows))
+        return {
+            "images": sum(listing.rows),
+            "shard_rows": ",".join(str(rows) if times == 1 else f"{rows}*{times}" for rows, times in runs),
+            "shard_stamps": "".join(listing.stamps),
+        }
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """The number of inputs up to the end of each shard."""
+        runs = [each.partition("*") for each in self.shard_rows.split(",") if each]
+        return np.cumsum(np.repeat([int(rows) for rows, _, _ in runs], [int(times or 1) for _, _, times in runs]))
+
     @property
     def shards(self) -> int:
-        return -(-self.images // self.shard_size)
+        return len(self.shard_stamps) // STAMP_DIGITS
 
     def rows(self, shard: int) -> int:
-        return min(self.shard_size, self.images - shard * self.shard_size)
+        return int(self._ends[shard] - (self._ends[shard - 1] if shard else 0))
+
+    def stamp(self, shard: int) -> str:
+        """Return what tells whether a part was made of the shard's inputs."""
+        return self.shard_stamps[shard * STAMP_DIGITS : (shard + 1) * STAMP_DIGITS]
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Return the shard of an input and its row there."""
+        shard = int(np.searchsorted(self._ends, number, side="right"))
+        return shard, number - int(self._ends[shard]) + self.rows(shard)
 
     @property
     def weights_name(self) -> str:
@@ -68,9 +114,20 @@ class Plan(Value):
         return name_of(Path(self.weights)) or Path(self.weights).name
 
     @cached_property
+    def kind(self) -> str:
+        """Hash of what a vector depends on besides its image; every part stores it."""
+        return _sha256({name: to_plain(getattr(self, name)) for name in ("config", "preprocessing", "options")} | {
+            "weights": self.weights_sha256
+        })  # fmt: skip
+
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that the output depends on; every part stores it."""
-        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+        """Hash of everything that the output depends on."""
+        return _sha256(to_plain(self))
+
+
+def _sha256(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def weights_sha256(path: Path) -> str:
@@ -89,184 +146,69 @@ def weights_stamp(path: Path) -> str:
     return ";".join(f"{each.st_ino},{each.st_size},{each.st_mtime_ns},{each.st_ctime_ns}" for each in stats)
 
 
-# ── freezing ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── generations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def freeze(
-    folder: Path,
-    source: Path,
-    weights: Path,
-    checkpoint: Checkpoint,
-    options: Options,
-    *,
-    shard_size: int | None = None,
-    workers: int = 1,
-) -> Plan:
-    """Return the folder's plan, making it if there is none; refuse a plan for something else."""
-    require(shard_size is None or shard_size > 0, f"shard size {shard_size} is not positive; give 1 or more")
-    options.check(checkpoint.config)
-    asked = {
-        "input": str(source.absolute()),
-        "weights_sha256": weights_sha256(weights),
-        "config": checkpoint.config,
-        "preprocessing": checkpoint.preprocessing,
-        "options": options,
-    }
-    if not (folder / FILE).exists():
-        _check_empty(folder)
-        inputs = find_inputs(source)
-        size, each = _shard_size(inputs, shard_size, workers)
-        name = f"inputs-{secrets.token_hex(4)}.parquet"
-        images, digest = _write_inputs(folder / name, each, size)
-        require(images > 0, f"{source} holds no images; give one that does")
-        plan = Plan(
-            images=images,
-            repeated=inputs.repeated,
-            unread=inputs.unread,
-            shard_size=size,
-            inputs=name,
-            ids_sha256=digest,
-            weights=str(weights.absolute()),
-            **asked,
-        )
-        text = json.dumps(to_plain(plan), indent=2).encode() + b"\n"
-        if write_file(folder / FILE, lambda file: file.write(text), replace=False):
-            return plan
-        (folder / name).unlink(missing_ok=True)  # a finished run may have removed it
-    held = read_plan(folder)
-    changed = list(_differences(held, asked))
-    require(
-        not changed,
-        f"{folder} holds another run: {'; '.join(changed[:3])}; use the same options, or choose another --out",
-    )
-    return held
+def plan_path(folder: Location, generation: int) -> Location:
+    return folder / (f"plan-{generation:05d}.json" if generation else "plan.json")
 
 
-def _check_empty(folder: Path) -> None:
+def names_in(folder: Location, prefix: str = "") -> list[str]:
+    """List the names in an output folder that begin with a prefix; none if there is no such folder."""
+    if isinstance(folder, Remote):
+        return folder.names(prefix)
     try:
-        # another process may write its plan at this moment, which is followed
-        other = [path.name for path in folder.iterdir() if not path.name.startswith((".", "inputs-", FILE))]
+        return [name for name in os.listdir(folder) if name.startswith(prefix)]
     except FileNotFoundError:
-        return
-    except OSError as error:
-        raise VitrailError(f"--out {folder} is not a folder to write to ({error.strerror}); choose another") from None
-    require(not other, f"{folder} holds {', '.join(sorted(other)[:3])} and no plan; choose a new or empty --out")
+        return []
 
 
-def _shard_size(inputs: Inputs, asked: int | None, workers: int) -> tuple[int, Iterator[Input]]:
-    """Choose a size that keeps files few but gives every worker several shards."""
-    if asked is not None:
-        return asked, iter(inputs)
-    most = LARGEST_SHARD * SHARDS_PER_WORKER * workers
-    first = list(islice(inputs, most))
-    size = -(-len(first) // (SHARDS_PER_WORKER * workers))
-    return max(SMALLEST_SHARD, min(LARGEST_SHARD, size)), chain(first, inputs)
+def find_generation(folder: Location) -> int | None:
+    """Return the newest generation of a folder's plan; None if it has no plan."""
+    try:
+        found = [generation_of(name) for name in names_in(folder, "plan")]
+    except OSError:  # what is no folder has no plan
+        return None
+    return max((each for each in found if each is not None), default=None)
 
 
-def _write_inputs(path: Path, inputs: Iterator[Input], size: int) -> tuple[int, str]:
-    import pyarrow as arrow
-    from pyarrow import parquet
-
-    schema = arrow.schema(
-        [
-            ("id", arrow.string()),
-            ("place", arrow.string()),
-            ("file", arrow.binary()),
-            *((name, arrow.int64()) for name in ("start", "length", "size", "modified")),
-        ]
-    )
-    count, digest = 0, hashlib.sha256()
-
-    def write(file: Any) -> None:
-        nonlocal count
-        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            while batch := list(islice(inputs, size)):
-                count += len(batch)
-                digest.update(_ids(batch))
-                columns = [
-                    arrow.array(column, kind)
-                    for column, kind in zip(zip(*batch, strict=True), schema.types, strict=True)
-                ]
-                writer.write_table(arrow.Table.from_arrays(columns, schema=schema), row_group_size=size)
-
-    write_file(path, write)
-    return count, digest.hexdigest()
+def generation_of(name: str) -> int | None:
+    """Return the generation of a plan's file by its name; None if it is another file."""
+    match = NAME.fullmatch(name)
+    return None if match is None else int(match[1] or 0)
 
 
-def _ids(batch: list[Input]) -> bytes:
-    return b"".join(each.id.encode() + b"\0" for each in batch)
+def is_superseded(folder: Location, plan: Plan) -> bool:
+    """Whether another run has written the next generation."""
+    return plan_path(folder, plan.generation + 1).exists()
 
 
-# ── following ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def read_plan(folder: Path) -> Plan:
-    path = folder / FILE
+def read_plan(folder: Location, generation: int | None = None) -> Plan:
+    """Read a generation of a folder's plan, by default the newest."""
+    generation = find_generation(folder) if generation is None else generation
+    if generation is None:
+        raise VitrailError(f"{folder} holds no plan.json; give a folder that vitrail embed wrote")
+    path = plan_path(folder, generation)
     try:
         plain = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise VitrailError(f"{folder} holds no plan.json; give a folder that vitrail embed wrote") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, VitrailError):
+            raise
         raise VitrailError(f"{path} cannot be read ({error}); choose another --out") from None
     return from_plain(plain, Plan, "plan")
 
 
-def read_shard(folder: Path, plan: Plan, shard: int) -> list[Input]:
+def read_shard(folder: Location, plan: Plan, shard: int) -> list[Input]:
     """Return the inputs of one shard."""
-    table = _opened(folder, plan).read_row_group(shard)
-    columns = [table.column(name).to_pylist() for name in Input._fields]
-    return [Input(*row) for row in zip(*columns, strict=True)]
-
-
-def input_at(folder: Path, plan: Plan, number: int) -> Input:
-    """Return one input by its number in the plan."""
-    row = _opened(folder, plan).read_row_group(number // plan.shard_size).slice(number % plan.shard_size, 1)
-    return Input(**row.to_pylist()[0])
-
-
-def _opened(folder: Path, plan: Plan) -> Any:
-    import pyarrow as arrow
-    from pyarrow import parquet
-
-    try:
-        file = parquet.ParquetFile(folder / plan.inputs)
-    except (OSError, arrow.ArrowException) as error:
-        raise VitrailError(
-            f"{folder / plan.inputs} cannot be read ({str(error)[:80]}), and the plan needs it; choose another --out"
-        ) from None
+    inputs = read_inputs(folder, plan.inputs, shard)
     require(
-        file.num_row_groups == plan.shards and file.metadata.num_rows == plan.images,
-        f"{folder / plan.inputs} is not the file that the plan was made with; choose another --out",
+        len(inputs) == plan.rows(shard),
+        f"{folder / plan.inputs} is not the list that the plan was made with; choose another --out",
     )
-    return file
+    return inputs
 
 
-def growth(plan: Plan) -> str | None:
-    """Say how the input has changed since the plan was made; None if it has not."""
-    inputs = find_inputs(Path(plan.input))
-    count, digest = 0, hashlib.sha256()
-    while batch := list(islice(inputs, LARGEST_SHARD)):
-        count += len(batch)
-        digest.update(_ids(batch))
-    if digest.hexdigest() == plan.ids_sha256:
-        return None
-    return (
-        f"{plan.input} holds {count:,} images now and held others, {plan.images:,}, when the plan was made: the "
-        "plan is followed; embed what is new into another --out"
-    )
-
-
-def _differences(held: Plan, asked: dict[str, Any]) -> Iterator[str]:
-    for name, now in asked.items():
-        before = getattr(held, name)
-        if before == now:
-            continue
-        if name in ("preprocessing", "options"):
-            for field in fields(now):
-                was, wants = getattr(before, field.name), getattr(now, field.name)
-                if was != wants:
-                    yield f"{field.name.replace('_', ' ')} was {was}, now {wants}"
-        elif name == "config":
-            yield "the model's config differs"
-        else:
-            yield f"{name.replace('_', ' ')} was {str(before)[-64:]}, now {str(now)[-64:]}"
+def input_at(folder: Location, plan: Plan, number: int) -> Input:
+    """Return one input by its number in the plan."""
+    shard, row = plan.find(number)
+    return read_shard(folder, plan, shard)[row]

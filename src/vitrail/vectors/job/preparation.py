@@ -34,6 +34,7 @@ from vitrail.codec import from_plain, to_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
+from vitrail.remote import Location
 from vitrail.vectors.engines.engine import Agreement, Engine, LeanEngine, PlainEngine, agreement_of, build_engine
 from vitrail.vectors.engines.graph import why_no_graph
 from vitrail.vectors.engines.graph_cache import graph_key, kept_folder
@@ -50,7 +51,7 @@ from vitrail.vectors.job.engine_factory import (
     read_choice,
     torch_engine_of,
 )
-from vitrail.vectors.job.inputs import Opener
+from vitrail.vectors.job.opener import Opener
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.plan import Plan, input_at
 
@@ -70,7 +71,7 @@ SPARE_COSINE = 0.002
 
 
 def prepare_engine(
-    folder: Path,
+    folder: Location,
     plan: Plan,
     *,
     batch: int,
@@ -104,7 +105,7 @@ def prepare_engine(
 
 
 def _prepare_int8(
-    folder: Path,
+    folder: Location,
     plan: Plan,
     checkpoint: Checkpoint,
     calibration: Tensor,
@@ -174,7 +175,7 @@ def _candidates(
 
 
 def _sample(
-    folder: Path, plan: Plan, most: int, lost: Mapping[int, str], decode: Callable[..., Prepared], watch: Watch
+    folder: Location, plan: Plan, most: int, lost: Mapping[int, str], decode: Callable[..., Prepared], watch: Watch
 ) -> Tensor:
     """Decode images from all over the run: uint8 (B, H, W, C), at the model's own size."""
     many = min(most, plan.images)
@@ -195,7 +196,7 @@ def _sample(
 
 
 def choose_without_images(
-    folder: Path, plan: Plan, *, parameters: int, workers: int, batch: int, threads: int, in_process: bool
+    folder: Location, plan: Plan, *, parameters: int, workers: int, batch: int, threads: int, in_process: bool
 ) -> None:
     """Settle an auto engine that needs no tournament."""
     if plan.options.engine != "auto" or read_choice(folder) is not None:
@@ -223,14 +224,14 @@ def _why_torch(plan: Plan, *, in_process: bool) -> str | None:
     return "a run in this process begins at once" if in_process else None
 
 
-def is_prepared(folder: Path, plan: Plan) -> bool:
+def is_prepared(folder: Location, plan: Plan) -> bool:
     """Return whether the folder has all that workers read beside the plan."""
     options = plan.options
     chosen = options.engine == "torch" or read_choice(folder) is not None
     return chosen and (not options.approximate or read_agreement(folder, plan) is not None)
 
 
-def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
+def read_agreement(folder: Location, plan: Plan) -> Agreement | None:
     """Return the measured agreement; None if it or int8's calibration, which is made with it, is missing."""
     if plan.options.engine == "int8" and not (folder / CALIBRATION).exists():
         return None
@@ -243,13 +244,13 @@ def read_agreement(folder: Path, plan: Plan) -> Agreement | None:
 # ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write_choice(folder: Path, choice: Choice) -> None:
+def _write_choice(folder: Location, choice: Choice) -> None:
     """Write the choice, unless another run of this folder has; that one is then followed."""
     text = json.dumps(to_plain(choice), indent=2).encode() + b"\n"
     write_file(folder / CHOICE, lambda file: file.write(text), replace=False)
 
 
-def _write_ranges(folder: Path, ranges: Mapping[str, Tensor]) -> None:
+def _write_ranges(folder: Location, ranges: Mapping[str, Tensor]) -> None:
     write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
 
 

@@ -1,7 +1,8 @@
 """Give shards to workers until none is left: to processes of this machine, or to another crew.
 
 Runs that share a folder need no locks. Each starts at a random shard and skips those that are done; if two do the same
-shard, both write the same file under a temporary name of their own, and the later rename changes nothing.
+shard, both write the same file under a temporary name of their own, and the later rename changes nothing. A shard that
+a crew lost with its machine is given to another member.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from vitrail.remote import Location
 from vitrail.stop import Stop
 from vitrail.vectors.job.engine_factory import engine_of
-from vitrail.vectors.job.part_files import Tally, is_done, read_tally
+from vitrail.vectors.job.part_files import Tally, read_tallies, read_tally
 from vitrail.vectors.job.plan import Plan, read_plan
 from vitrail.vectors.job.shard import process_shard
 from vitrail.vectors.job.worker import Worker, WorkerOptions
@@ -25,21 +26,26 @@ __all__ = ["Crew", "Finished", "LocalCrew", "OwnProcess", "Progress", "run_shard
 
 
 class Finished(NamedTuple):
-    """A member of the crew has finished its shard."""
+    """A shard that a crew has finished, or has lost together with a member: its tally is then None."""
 
-    member: int
-    tally: Tally
+    shard: int
+    tally: Tally | None
 
 
 class Crew(Protocol):
     """Workers, each of which does one shard at a time."""
 
-    size: int
+    @property
+    def free(self) -> int:
+        """Members that wait for a shard."""
+        ...
 
-    def give(self, member: int, shard: int) -> None: ...
+    def give(self, shard: int) -> None:
+        """Give a shard to a free member."""
+        ...
 
     def wait(self, seconds: float) -> list[Finished]:
-        """Wait up to `seconds`; return finished members; re-raise a member's error."""
+        """Wait up to `seconds`; return finished and lost shards; re-raise a member's error."""
         ...
 
     @property
@@ -79,15 +85,16 @@ class Progress:
         return (self.own + self.underway - self.head_start) / self.seconds if self.seconds else 0.0
 
 
-def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress], None] = lambda _: None) -> int | None:
+def run_shards(
+    folder: Location, plan: Plan, crew: Crew, watch: Callable[[Progress], None] = lambda _: None
+) -> int | None:
     """Run all shards that are not done; return the signal that stopped the run, if one did.
 
     After the first Ctrl-C or SIGTERM no more shards are started; the second raises KeyboardInterrupt.
     """
     progress = Progress(images=plan.images)
     waiting: list[int] = []
-    for shard in range(plan.shards):
-        tally = read_tally(folder, plan, shard)
+    for shard, tally in enumerate(read_tallies(folder, plan)):
         if tally is None:
             waiting.append(shard)
         else:
@@ -96,23 +103,25 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
     watch(progress)
     first = random.randrange(len(waiting)) if waiting else 0
     waiting = (waiting[first:] + waiting[:first])[::-1]
-    idle, busy = list(range(min(crew.size, len(waiting)))), set[int]()
-    began = None
+    busy, began = 0, None
     try:
         with Stop() as stop:
             while busy or (waiting and not stop.asked):
-                while idle and waiting and not stop.asked:
+                while crew.free and waiting and not stop.asked:
                     shard = waiting.pop()
-                    if is_done(folder, plan, shard):  # another run did it meanwhile
-                        progress.tally += read_tally(folder, plan, shard) or Tally()
+                    done = read_tally(folder, plan, shard)
+                    if done is not None:  # another run did it meanwhile
+                        progress.tally += done
                         continue
-                    busy.add(idle[-1])
-                    crew.give(idle.pop(), shard)
-                for member, tally in crew.wait(0.2) if busy else ():
+                    crew.give(shard)
+                    busy += 1
+                for shard, tally in crew.wait(0.2):
+                    busy -= 1
+                    if tally is None:
+                        waiting.append(shard)
+                        continue
                     progress.tally += tally
-                    progress.own += tally.ok + tally.failed
-                    busy.discard(member)
-                    idle.append(member)
+                    progress.own += tally.ok + tally.failed - tally.kept
                 progress.underway = crew.underway
                 if began is not None:
                     progress.seconds = time.monotonic() - began
@@ -128,18 +137,25 @@ def run_shards(folder: Path, plan: Plan, crew: Crew, watch: Callable[[Progress],
 class OwnProcess:
     """A crew of one, this process: it starts at once, and ends if a decoder crashes or hangs."""
 
-    size, underway = 1, 0
+    underway = 0
 
-    def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
-        self.folder, self.batch, self.plan = folder, options.batch, read_plan(folder)
+    def __init__(self, folder: Location, options: WorkerOptions, size: int) -> None:
+        self.folder, self.batch, self.plan = folder, options.batch, read_plan(folder, options.generation)
         self.engine = engine_of(folder, self.plan, batch=options.batch, stamp=options.stamp)
         self.given: list[int] = []
 
-    def give(self, member: int, shard: int) -> None:
+    @property
+    def free(self) -> int:
+        return 1 - len(self.given)
+
+    def give(self, shard: int) -> None:
         self.given.append(shard)
 
     def wait(self, seconds: float) -> list[Finished]:
-        return [Finished(0, process_shard(self.folder, self.plan, self.given.pop(), self.engine, batch=self.batch))]
+        given, self.given = self.given, []
+        return [
+            Finished(each, process_shard(self.folder, self.plan, each, self.engine, batch=self.batch)) for each in given
+        ]
 
     def stop(self) -> None:
         """Nothing runs between calls."""
@@ -148,18 +164,28 @@ class OwnProcess:
 class LocalCrew:
     """A crew of processes on this machine, each watched by a thread."""
 
-    def __init__(self, folder: Path, options: WorkerOptions, size: int) -> None:
-        self.size = size
+    def __init__(self, folder: Location, options: WorkerOptions, size: int) -> None:
         self.workers = [Worker(folder, options) for _ in range(size)]
+        self.idle = list(self.workers)
         self.watchers = ThreadPoolExecutor(size)
-        self.doing: dict[Future[Tally], int] = {}
+        self.doing: dict[Future[Tally], tuple[Worker, int]] = {}
 
-    def give(self, member: int, shard: int) -> None:
-        self.doing[self.watchers.submit(self.workers[member].do, shard)] = member
+    @property
+    def free(self) -> int:
+        return len(self.idle)
+
+    def give(self, shard: int) -> None:
+        worker = self.idle.pop()
+        self.doing[self.watchers.submit(worker.do, shard)] = worker, shard
 
     def wait(self, seconds: float) -> list[Finished]:
         done, _ = wait(self.doing, timeout=seconds, return_when=FIRST_COMPLETED)
-        return [Finished(self.doing.pop(future), future.result()) for future in done]
+        return [self._take(future) for future in done]
+
+    def _take(self, future: Future[Tally]) -> Finished:
+        worker, shard = self.doing.pop(future)
+        self.idle.append(worker)
+        return Finished(shard, future.result())
 
     @property
     def underway(self) -> int:

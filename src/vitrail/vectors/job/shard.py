@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.images.decode import ImageError
+from vitrail.remote import Location
 from vitrail.vectors.engines.engine import Engine
 from vitrail.vectors.engines.pack import PackedEngine
 from vitrail.vectors.job.engine_factory import Watch, preparer_of, vectors_of
-from vitrail.vectors.job.inputs import Input, Opener
-from vitrail.vectors.job.part_files import Rows, Tally, write_part
+from vitrail.vectors.job.inputs import Input, is_remote
+from vitrail.vectors.job.opener import Opener
+from vitrail.vectors.job.part_files import Rows, Tally, keep_rows, write_part
 from vitrail.vectors.job.plan import Plan, read_shard
 
 __all__ = ["process_shard"]
 
 
 def process_shard(
-    folder: Path,
+    folder: Location,
     plan: Plan,
     shard: int,
     engine: Engine | PackedEngine,
@@ -40,9 +41,11 @@ def process_shard(
     `lost`: rows to skip, each with its error.
     """
     inputs = read_shard(folder, plan, shard)
-    rows = Rows(ids=[each.id for each in inputs], vectors=np.zeros((len(inputs), engine.width), np.float32))
-    rows.errors.update(lost or {})
-    open_input, prepare_one, waiting = Opener(), preparer_of(plan, decode), dict[int, Prepared]()
+    rows = Rows(inputs=inputs, vectors=np.zeros((len(inputs), engine.width), np.float32))
+    keep_rows(folder, plan, shard, rows)
+    rows.errors.update({row: error for row, error in (lost or {}).items() if row not in rows.kept})
+    todo = {row: item for row, item in enumerate(inputs) if row not in rows.kept and row not in rows.errors}
+    open_input, prepare_one, waiting = Opener(todo.values()), preparer_of(plan, decode), dict[int, Prepared]()
 
     def compute() -> None:
         images = list(waiting.values())
@@ -55,12 +58,13 @@ def process_shard(
             rows.tokens.update(zip(waiting, found.tokens.numpy(), strict=True))
         waiting.clear()
 
-    for row, item in enumerate(inputs):
-        if row in rows.errors:
-            continue
-        watch(row, row - len(waiting))
+    for row, item in todo.items():
+        # a store has time limits of its own, and a decoder that hangs is another matter
+        watch(None if is_remote(item) else row, row - len(waiting))
         try:
-            image = prepare_one(open_input(item))
+            source = open_input(item)
+            watch(row, row - len(waiting))
+            image = prepare_one(source)
         except ImageError as error:
             rows.errors[row] = _without_name(str(error), item)
             continue

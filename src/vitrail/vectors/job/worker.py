@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from vitrail.checkpoint.pixels import prepare
 from vitrail.errors import VitrailError
-from vitrail.rules import PositiveFloat, PositiveInt
+from vitrail.remote import Location
+from vitrail.rules import NonNegativeInt, PositiveFloat, PositiveInt
 from vitrail.value import Value
 from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.forks import FORKS
@@ -63,6 +63,8 @@ class WorkerOptions(Value):
     """Seconds that decoding one image may take."""
     decode: Callable[..., Any] | None = None
     """A decoder to use instead of vitrail's."""
+    generation: NonNegativeInt | None = None
+    """Generation of the plan that the run follows (default: the newest)."""
     stamp: str | None = None
     """`weights_stamp` when the run hashed the weights: a worker that finds the same skips hashing."""
 
@@ -70,7 +72,7 @@ class WorkerOptions(Value):
 class Worker:
     """Does one shard at a time, restarting its process if it dies."""
 
-    def __init__(self, folder: Path, options: WorkerOptions) -> None:
+    def __init__(self, folder: Location, options: WorkerOptions) -> None:
         self.folder, self.options = folder, options
         self.board = FORKS.RawArray("q", [NO_ROW, 0, 0])  # row being decoded, since when, finished rows
         self.process: BaseProcess | None = None
@@ -169,7 +171,7 @@ def _ending(code: int) -> str:
 # ── inside the process ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any, environment: dict[str, str]) -> None:
+def _work(folder: Location, options: WorkerOptions, line: Connection, board: Any, environment: dict[str, str]) -> None:
     """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
     os.environ.update(environment)  # the process that this one was forked from has that of its own start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
@@ -188,7 +190,7 @@ def _work(folder: Path, options: WorkerOptions, line: Connection, board: Any, en
             return
         answer = Tally()
         try:
-            plan = read_plan(folder)
+            plan = read_plan(folder, options.generation)
             common = {"lost": lost, "decode": decode, "watch": watch, "batch": batch}
             if task == "preparation":
                 prepare_engine(folder, plan, threads=threads, stamp=stamp, **common)
