@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
@@ -19,6 +18,8 @@ from vitrail.server.rooms.attention.attention_facts import LayerHeads, MapFacts,
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
     from vitrail.server.rooms.attention.attention_frames import Heads, Rows
@@ -173,6 +174,7 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
 
     def compute() -> np.ndarray:
+        import numpy as np
         from PIL import Image
 
         photo = subject.photo
@@ -200,6 +202,8 @@ def _rolled_arrays(heads: Heads, token: int | None = None) -> dict[str, np.ndarr
 
 def _bits(exact: np.ndarray) -> np.ndarray:
     """Return the little-endian bytes (…, n, 4) of float32 (…, n), since a frame sends uint8 arrays unchanged."""
+    import numpy as np
+
     return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
 
 
