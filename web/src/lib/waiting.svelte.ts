@@ -1,5 +1,6 @@
 /** Slow requests: how many there are, and how long the model is expected to take. */
 import type { Answer } from './api';
+import { backend } from './backend';
 import { studio } from './state.svelte';
 
 class Waiting {
@@ -19,7 +20,7 @@ class Waiting {
     const query = new URLSearchParams(studio.query(studio.room));
     if (!studio.catalogue.rooms[studio.room].includes('weights')) return;
     for (const name of [...query.keys()]) if (!['image', 'weights', 'seen'].includes(name)) query.delete(name);
-    const response = await fetch(`./api/estimate?${query}`).catch(() => null);
+    const response = await backend.fetch(`./api/estimate?${query}`).catch(() => null);
     if (!response?.ok || this.#slow === 0) return;
     const { seconds, basis } = (await response.json()) as Answer<'estimate'>;
     this.words = seconds === null ? basis : `about ${time(seconds)}: ${basis}`;

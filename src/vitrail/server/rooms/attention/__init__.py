@@ -19,6 +19,7 @@ from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
     from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
@@ -189,7 +190,7 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
 
 
 def _arrays(layers: list[Rows]) -> dict[str, np.ndarray]:
-    arrays = {f"heads{index}": rows.bytes for index, rows in enumerate(layers)}
+    arrays = {f"heads{index}": rows.bytes.numpy() for index, rows in enumerate(layers)}
     return arrays | {f"exact{index}": _bits(rows.exact) for index, rows in enumerate(layers)}
 
 
@@ -197,14 +198,14 @@ def _rolled_arrays(heads: Heads, token: int | None = None) -> dict[str, np.ndarr
     if heads.why_not_rolled:
         return {}
     rolled = heads.rolled(token)
-    return {"rolled": rolled.bytes, "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
+    return {"rolled": rolled.bytes.numpy(), "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
 
 
-def _bits(exact: np.ndarray) -> np.ndarray:
+def _bits(exact: Tensor) -> np.ndarray:
     """Return the little-endian bytes (…, n, 4) of float32 (…, n), since a frame sends uint8 arrays unchanged."""
     import numpy as np
 
-    return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
+    return np.ascontiguousarray(exact.numpy(), "<f4").view(np.uint8).reshape(*exact.shape, 4)
 
 
 def _tokens(recording: Recording, layer: int) -> tuple[TokenFacts, dict[str, np.ndarray]]:
