@@ -108,6 +108,11 @@ class Session:
         """The names of all weights: the user's first, which rooms open with."""
         return list(self._paths)
 
+    @property
+    def given(self) -> list[str]:
+        """The names of the weights that the user gave."""
+        return list(self._given)
+
     def source(self, name: str) -> str:
         """Return what `--weights` takes for loaded weights: a name or a path."""
         return self._paths.get(name, name)

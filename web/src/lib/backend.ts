@@ -2,21 +2,21 @@
 export interface Backend {
   /** Answer a request as `fetch` does; the address begins with "./api/". */
   fetch(address: string, options?: RequestInit): Promise<Response>;
-  /** The address of an image for an element, with a longer side of at most `side` pixels where that can be asked for. */
+  /** The address of an image for an element; its longer side has at most `side` pixels, if the backend can shrink it. */
   picture(image: string, side: number): string;
-  /** Why a room is not here; empty if it is. */
-  without(room: string): string;
-  /** The room's last line, which says where its numbers come from. */
-  readonly promise: string;
-  /** What a page waits for before its first answer. */
+  /** Whether this is an exported page, in which Python and the models run. */
+  readonly exported: boolean;
+  /** The rooms that the page does not have. */
+  readonly without: readonly string[];
+  /** What the first answer waits for; empty once it came. */
   readonly starting: string;
 }
 
 const server: Backend = {
   fetch: (address, options) => fetch(address, options),
   picture: (image, side) => `./api/images/${encodeURIComponent(image)}/pixels?side=${side}`,
-  without: () => '',
-  promise: 'nothing leaves this machine',
+  exported: false,
+  without: [],
   starting: '',
 };
 

@@ -9,7 +9,9 @@ class Waiting {
   #slow = 0;
 
   begin(): void {
-    if (this.#slow++ === 0) void this.#estimate();
+    if (this.#slow++ > 0) return;
+    this.words = backend.starting;
+    if (!backend.exported) void this.#estimate();
   }
 
   end(): void {
