@@ -8,6 +8,8 @@ export interface Backend {
   readonly exported: boolean;
   /** The rooms that the page does not have. */
   readonly without: readonly string[];
+  /** What the backend says of a view that it does not have, with the command that has it. */
+  readonly elsewhere: string;
   /** What the first answer waits for; empty once it came. */
   readonly starting: string;
 }
@@ -17,6 +19,7 @@ const server: Backend = {
   picture: (image, side) => `./api/images/${encodeURIComponent(image)}/pixels?side=${side}`,
   exported: false,
   without: [],
+  elsewhere: '',
   starting: '',
 };
 
