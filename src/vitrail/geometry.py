@@ -32,7 +32,6 @@ the remainder at the right and bottom, as a strided convolution does ("floor"); 
 _LIMIT = 10**9  # so that every size can be read back from its text
 
 
-
 def _whole(value: Any) -> int:
     """Return a Python integer for NumPy's, and for the sizes of a model that torch traces; 0 for anything else."""
     try:
