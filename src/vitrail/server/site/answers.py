@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from vitrail.config import ViTConfig
 from vitrail.look.views.words import cells_on
+from vitrail.parts import Adaptive
 from vitrail.server.arrays import Frame
 from vitrail.server.controls import Seen
 from vitrail.server.guess import Guess
@@ -33,12 +35,12 @@ DIGITS = 5
 
 def why_without(weights: str, session: Session) -> str:
     """Return why an exported page cannot run a model; empty if it can."""
-    subject, recording = session.recording(DEFAULT, weights, _side(weights, session))
-    layouts = [each.layout for each in recording.attention]
-    if any(layout.rectangles is not None for layout in layouts):
-        return "its patches depend on the image"
-    if len({layout.grid for layout in layouts}) > 1 or recording.attention[0].places is not None:
+    config = session.config(weights)
+    if not isinstance(config, ViTConfig):
         return "its layers have different grids"
+    if isinstance(config.embedding, Adaptive):
+        return "its patches depend on the image"
+    subject, _ = session.recording(DEFAULT, weights, _side(weights, session))
     if subject.pixels.shape[:2] != subject.image.shape[2:]:
         return "patches do not divide its images"
     return ""

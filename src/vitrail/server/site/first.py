@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
@@ -34,7 +35,8 @@ FIRST = (
 
 def record_answers(site: dict[str, Any]) -> dict[str, Any]:
     """Return JSON answers by address."""
-    return asyncio.run(_answers(site))
+    with ThreadPoolExecutor(1) as elsewhere:  # a notebook's thread has an event loop already
+        return elsewhere.submit(lambda: asyncio.run(_answers(site))).result()
 
 
 async def _answers(site: dict[str, Any]) -> dict[str, Any]:

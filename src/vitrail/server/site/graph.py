@@ -27,6 +27,7 @@ from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.record import Recording, record
 from vitrail.look.subject import Subject
+from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
 from vitrail.server.rooms.attention.attention_frames import Heads, all_rows, heads_of
 from vitrail.server.rooms.tokens.sequence import run_sequence
@@ -65,9 +66,11 @@ class Views(nn.Module):
 
     def named(self, *pixels: Tensor) -> Outputs:
         first, *others = (self.steps.normalise(each.permute(2, 0, 1)[None]) for each in pixels)
-        recording = record(self.seen.model, first)
+        model = self.seen.model
+        assert isinstance(model, ViT)
+        recording = record(model, first)
         found = {
-            "vector": one_vector(self.seen.model.pooled(*recording.features))[0],
+            "vector": one_vector(model.pooled(*recording.features))[0],
             **_attention(recording, heads_of(self.seen, recording.attention)),
             **_sequence(replace(self.seen, image=first)),
             **_guess("seen", recording.output[0], self.seen),
