@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -26,12 +27,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the bundled model, written once for all processes of the run; its packages are fetched once."""
     shared = tmp_path_factory.getbasetemp().parent / "exported-site"
     shared.mkdir(exist_ok=True)
-    while lock(shared) is None:
+    while (locked := lock(shared)) is None:
         time.sleep(0.2)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("VITRAIL_CACHE")  # what npm and pip brought is the same for every test
         if not (shared / "site").exists():
             export_site(shared / "site")
+    os.close(locked)
     return shared / "site"
 
 
@@ -40,7 +42,7 @@ def hosted(exported: Path) -> Iterator[str]:
     """The address of the site on a web server that knows nothing but files."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(exported)))
