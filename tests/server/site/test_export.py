@@ -20,11 +20,13 @@ from command import call
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.images.synthesize import synthesize_image
+from vitrail.look.pca import eigendecomposition
 from vitrail.parts import Adaptive, Rotary
 from vitrail.presets import preset
 from vitrail.server.session import Session
 from vitrail.server.site import packages, write
 from vitrail.server.site.answers import why_without
+from vitrail.server.site.colours import leading_by_iteration
 from vitrail.server.site.graph import trace
 from vitrail.server.site.resize import resize_graph
 from vitrail.server.site.write import MARK, export_site
@@ -70,6 +72,22 @@ def test_a_graph_gives_every_number_of_another_image(tmp_path: Path):
     for found, (name, expected) in zip(run, graph.outputs.items(), strict=True):
         tolerance = {"atol": 1.0, "rtol": 0.0} if expected.dtype == torch.uint8 else {"atol": 1e-4, "rtol": 1e-3}
         torch.testing.assert_close(torch.tensor(np.asarray(found)), expected, **tolerance, msg=name)
+
+
+def test_leading_components_by_iteration_are_those_of_an_eigendecomposition():
+    """Tokens of three layers at once; spectra that fall as trained features' do, one of them of rank two."""
+    random = torch.Generator().manual_seed(2)
+    tokens = torch.randn(3, 35, 24, generator=random, dtype=torch.float64) * 0.8 ** torch.arange(24)
+    tokens[2] = tokens[2, :, :2] @ torch.randn(2, 24, generator=random, dtype=torch.float64)
+    matrices = tokens.mT @ tokens
+    values, vectors = leading_by_iteration(matrices)
+    for matrix, found, chosen in zip(matrices, values, vectors, strict=True):
+        expected, columns = eigendecomposition(matrix)
+        torch.testing.assert_close(found, expected, atol=1e-9 * float(expected[0]), rtol=1e-6)
+        real = expected > 1e-9 * expected[0]
+        torch.testing.assert_close(
+            (chosen * columns).sum(dim=0).abs()[real], torch.ones(3).double()[real], rtol=1e-5, atol=0
+        )
 
 
 def test_a_constant_from_the_traced_image_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -25,7 +25,7 @@ interface Frame {
   facts: unknown;
   photo?: { box: [number, number, number, number]; side: number };
   pixels?: string;
-  arrays: { name: string; from: string }[];
+  arrays: { name: string; from: string; range?: string }[];
 }
 
 const PYODIDE = ['pyodide.mjs', 'pyodide.asm.mjs', 'pyodide.asm.wasm', 'python_stdlib.zip', 'pyodide-lock.json'];
@@ -77,6 +77,8 @@ export class LocalBackend implements Backend {
   async #answer(address: string, { method, body }: RequestInit): Promise<Response> {
     const [path, query = ''] = address.replace('./api/', '').split('?');
     if (path === 'controls') return json(this.site.controls);
+    const stored = /^images\/(.+)\/stored$/.exec(path);
+    if (stored) return json(this.#pictures.has(decodeURIComponent(stored[1])));
     try {
       if (method === 'POST') return path === 'images' ? await this.#add(body as Blob) : failure(NO_WEIGHTS);
       const asked = new URLSearchParams(query);
@@ -113,17 +115,22 @@ export class LocalBackend implements Backend {
       const { default: middle, ...one } = template as { default: number };
       return json(fill(one, pass.outputs, token < 0 ? middle : token));
     }
-    const { facts, arrays, photo, pixels } = template as Frame;
+    const layer = Number(asked.get('layer') ?? -1);
+    const { facts, arrays, photo, pixels } = (Array.isArray(template) ? template.at(layer) : template) as Frame;
     if (path === 'attention/row' || path === 'attention/rolled') {
       const row = token < 0 ? (facts as { default_token: number }).default_token : token;
       const kept = arrays.filter(({ name }) => /rolled|contrast/.test(name) === (path === 'attention/rolled'));
       const rows = kept.map(({ name, from }) => ({ name, values: rowOf(pass.outputs[from], row) }));
       return new Response(frame({ subject: `${image} ${weights}`, token: row }, rows));
     }
-    const planes: Plane[] = arrays.map(({ name, from }) => ({ name, values: pass.outputs[from] }));
+    const planes: Plane[] = arrays.map(({ name, from, range }) => ({
+      name,
+      values: pass.outputs[from],
+      range: range === undefined ? undefined : (Array.from(pass.outputs[range].data as Float32Array) as Pair),
+    }));
     if (photo) planes.unshift({ name: 'photo', values: this.#photo(image as string, model, pass, photo) });
     if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
-    return new Response(frame(facts, planes));
+    return new Response(frame(fill(facts, pass.outputs), planes));
   }
 
   /** The part of the image that the model's grid covers, for the eye. */

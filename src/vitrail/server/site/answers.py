@@ -69,11 +69,14 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
                 "side": attention.SHOWN_SIDE,
             },
             "arrays": [
-                _plane(name, graph)
+                {"name": name, "from": name}
                 for name in graph.outputs
                 if name.startswith(("heads", "exact", "rolled", "contrast"))
             ],
         },
+        "attention/tokens": [
+            _tokens(asked.weights, session, str(layer)) for layer in [*range(len(recording.blocks)), -1]
+        ],
         "tokens/sequence": {
             "facts": _facts(tokens.sequence(tokens.Question(weights=weights), session)),
             "pixels": "seen",
@@ -81,6 +84,18 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
         },
         "tokens/one": _one(sequence),
         "site/vector": {"vector": _hole("vector")},
+    }
+
+
+def _tokens(weights: str, session: Session, layer: str) -> dict[str, Any]:
+    """The tokens after a layer as colours; −1 is the last, after the final norm."""
+    facts = _facts(attention.tokens(attention.Layered(weights=weights, layer=int(layer)), session))
+    return {
+        "facts": facts | {"shares": _hole(f"shares{layer}"), "outliers": _hole(f"outliers{layer}")},
+        "arrays": [
+            {"name": "colours", "from": f"colours{layer}"},
+            {"name": "norms", "from": f"norms{layer}", "range": f"range{layer}"},
+        ],
     }
 
 
@@ -107,13 +122,6 @@ def _facts(frame: Frame) -> dict[str, Any]:
     """Return the facts in a frame's header."""
     length = int.from_bytes(frame.body[:4], "little")
     return json.loads(bytes(frame.body[4 : 4 + length]))["facts"]
-
-
-def _plane(name: str, graph: Graph) -> dict[str, Any]:
-    """Describe an array of a frame: bytes as they are, and float32 as four bytes each."""
-    output = graph.outputs[name]
-    shape = [*output.shape] if output.element_size() == 1 else [*output.shape, 4]
-    return {"name": name, "shape": shape, "low": 0, "high": 255, "from": name}
 
 
 def _one(sequence: Sequence) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
 from vitrail.server.rooms.attention.attention_frames import Heads, all_rows, heads_of
 from vitrail.server.rooms.tokens.sequence import run_sequence
+from vitrail.server.site.colours import token_colours
 from vitrail.vectors.engines.engine import one_vector
 
 __all__ = ["Graph", "Outputs", "trace"]
@@ -73,6 +74,7 @@ class Views(nn.Module):
             "vector": one_vector(model.pooled(*recording.features))[0],
             **_attention(recording, heads_of(self.seen, recording.attention)),
             **_sequence(replace(self.seen, image=first)),
+            **token_colours(recording),
             **_guess("seen", recording.output[0], self.seen),
         }
         for image in others:
@@ -186,6 +188,8 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest value; equal probabilities may swap their classes."""
     if expected.dtype == torch.int32:
         return 0.0
+    if expected.shape[-1:] == (3,) and expected.dtype == torch.uint8:  # colours: of equal components, any are right
+        return (found.double() - expected.double()).abs().mean().item() / 255
     scale = 255.0 if expected.dtype == torch.uint8 else expected.double().abs().max().clamp_min(1e-6).item()
     return (found.double() - expected.double()).abs().max().item() / scale
 
@@ -228,7 +232,14 @@ def _operators() -> Iterator[None]:
     def exp2(graph: Any, x: Any) -> Any:
         return graph.op("Pow", graph.op("Constant", value_t=torch.tensor(2.0)), x)
 
-    added = {"aten::mT": transposed, "aten::exp2": exp2}
+    def median(graph: Any, x: Any, dim: Any, keepdim: Any) -> Any:
+        """The lower median of a row; the graphs have no padding, so no value is missing."""
+        count = graph.op("Constant", value_t=torch.tensor([(x.type().sizes()[1] + 1) // 2]))
+        lowest, places = graph.op("TopK", x, count, axis_i=1, largest_i=0, outputs=2)
+        last = graph.op("Constant", value_t=torch.tensor([-1]))
+        return (graph.op("Gather", lowest, last, axis_i=1), graph.op("Gather", places, last, axis_i=1))
+
+    added = {"aten::mT": transposed, "aten::exp2": exp2, "aten::nanmedian": median}
     for name, symbolic in added.items():
         torch.onnx.register_custom_op_symbolic(name, symbolic, OPSET)
     try:
