@@ -42,7 +42,7 @@ def hosted(exported: Path) -> Iterator[str]:
     """The address of the site on a web server that knows nothing but files."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object) -> None:  # type: ignore[override]
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(exported)))

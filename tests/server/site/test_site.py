@@ -169,8 +169,9 @@ def test_files_that_a_site_cannot_take_are_refused_in_a_line(on_disk: Page, tmp_
     page = on_disk
     page.locator("input[type=file]").set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"no image"})
     expect(page.get_by_role("alert")).to_contain_text("not an image that this browser can read")
-    weights = {"name": "own.safetensors", "mimeType": "application/octet-stream", "buffer": b"12345678"}
-    page.locator("input[type=file]").set_input_files(weights)
+    page.locator("input[type=file]").set_input_files(
+        {"name": "own.safetensors", "mimeType": "application/octet-stream", "buffer": b"12345678"}
+    )
     expect(page.get_by_role("alert")).to_contain_text("vitrail studio --weights")
     page.goto(page.url.replace("room=patch", "room=attention&image=gone"))
     expect(page.get_by_text("The link's image is no longer stored")).to_be_visible()
