@@ -239,7 +239,7 @@ def _operators() -> Iterator[None]:
     """Teach torch's tracing exporter the operators that it lacks."""
 
     def transposed(graph: Any, x: Any) -> Any:
-        order = list(range(len(x.type().sizes())))
+        order = list(range(x.type().dim()))
         order[-2:] = order[:-3:-1]
         return graph.op("Transpose", x, perm_i=order)
 
@@ -248,7 +248,9 @@ def _operators() -> Iterator[None]:
 
     def median(graph: Any, x: Any, dim: Any, keepdim: Any) -> Any:
         """The lower median of a row; the graphs have no padding, so no value is missing."""
-        count = graph.op("Constant", value_t=torch.tensor([(x.type().sizes()[1] + 1) // 2]))
+        one, two = (graph.op("Constant", value_t=torch.tensor([number])) for number in (1, 2))
+        length = graph.op("Gather", graph.op("Shape", x), one, axis_i=0)
+        count = graph.op("Div", graph.op("Add", length, one), two)
         lowest, places = graph.op("TopK", x, count, axis_i=1, largest_i=0, outputs=2)
         last = graph.op("Constant", value_t=torch.tensor([-1]))
         return (graph.op("Gather", lowest, last, axis_i=1), graph.op("Gather", places, last, axis_i=1))
