@@ -25,7 +25,8 @@ NOBODY = "http://127.0.0.1:9/"
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the bundled model, written once for all processes of the run; its packages are fetched once."""
-    shared = tmp_path_factory.getbasetemp().parent / "exported-site"
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "exported-site"
     shared.mkdir(exist_ok=True)
     while (locked := lock(shared)) is None:
         time.sleep(0.2)
