@@ -40,7 +40,8 @@ def studio(
         (default: the bundled model, which is always there, as is what vitrail weights fetch has got).
     export
         Write the studio as a static site into this folder, and do not serve it. The site works from any web host and
-        from index.html on a disk, without Python: planning rooms whole, image rooms with these weights.
+        from index.html on a disk, without Python: planning rooms whole, image rooms with these weights (default: serve
+        the page).
     expose
         Allow a --host beyond this machine; the link then has an access token.
     no_open
