@@ -93,7 +93,7 @@ class Studio {
   async findTokens(): Promise<void> {
     if (TOKENS.every((name) => this.number(name) < 0)) return;
     const asked = queryOf(this.values, this.#requestDefaults, ['image', 'weights', 'seen']);
-    const response = await fetch(`./api/limits?${asked}`).catch(() => null);
+    const response = await backend.fetch(`./api/limits?${asked}`).catch(() => null);
     if (response?.ok) this.#say(this.#fit((await response.json()) as Answer<'limits'>));
   }
 

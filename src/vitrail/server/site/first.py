@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from vitrail.server.controls import Geometry
+from vitrail.server.session import DEFAULT
 from vitrail.server.site.browser import CROP, Backend
 
 __all__ = ["record_answers"]
@@ -50,6 +51,8 @@ async def _answers(site: dict[str, Any]) -> dict[str, Any]:
 
 def _addresses(site: dict[str, Any]) -> Iterator[str]:
     yield from (f"/api/{path}" for path in FIRST)
+    for name in site["models"]:
+        yield "/api/limits" if name == DEFAULT else f"/api/limits?{urlencode({'weights': name})}"
     whole = Geometry()
     size = {"height": whole.height, "width": whole.width}
     for image in site["images"]:
