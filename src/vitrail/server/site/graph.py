@@ -26,6 +26,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
 from vitrail.look.record import Recording, record
+from vitrail.look.rollout import fuse_heads
 from vitrail.look.subject import Subject
 from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
@@ -72,7 +73,7 @@ class Views(nn.Module):
         recording = record(model, first)
         found = {
             "vector": one_vector(model.pooled(*recording.features))[0],
-            **_attention(recording, heads_of(self.seen, recording.attention)),
+            **_attention(recording, _heads(self.seen, recording)),
             **_sequence(replace(self.seen, image=first)),
             **token_colours(recording),
             **_guess("seen", recording.output[0], self.seen),
@@ -86,6 +87,14 @@ class Views(nn.Module):
         found = self.named(*pixels)
         self.names = list(found)
         return tuple(found.values())
+
+
+def _heads(seen: Subject, recording: Recording) -> Heads:
+    """Return the statistics of all heads; their mean maps are filled chunk by chunk, which tracing does not follow."""
+    heads = heads_of(seen, recording.attention)
+    fused = [fuse_heads(inputs.rows()) for inputs in recording.attention]
+    pairs = zip(heads.statistics, fused, strict=True)
+    return replace(heads, statistics=[replace(each, fused=mean) for each, mean in pairs])
 
 
 def _attention(recording: Recording, heads: Heads) -> Outputs:
