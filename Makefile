@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
-PAGE := src/vitrail/server/static/index.html
+PAGE := src/vitrail/server/static/studio/index.html
 MODULES := web/node_modules/.ready
 TYPES := web/src/generated/api.ts
 # the machine's Node comes first; .venv/bin has one where there is none

@@ -5,10 +5,11 @@ A grid is a `Size` that is passed along with its tokens; it is never inferred fr
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from vitrail.errors import VitrailError, require, shown
 
@@ -31,6 +32,14 @@ the remainder at the right and bottom, as a strided convolution does ("floor"); 
 _LIMIT = 10**9  # so that every size can be read back from its text
 
 
+def _whole(value: Any) -> int:
+    """Return a Python integer for NumPy's, and for the sizes of a model that torch traces; 0 for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return 0
+
+
 @dataclass(frozen=True, order=True)
 class Size:
     """A height and a width, in pixels or in patches. Height always comes first.
@@ -49,13 +58,13 @@ class Size:
             value = getattr(self, name)
             if type(value) is int and 0 < value < _LIMIT:
                 continue
-            whole = int(value) if isinstance(value, int | Integral) and not isinstance(value, bool) else 0
+            whole = 0 if isinstance(value, bool) else _whole(value)
             require(
                 0 < whole < _LIMIT,
                 f"{name} {shown(value)} is not a positive whole number of up to 9 digits; "
                 "write sizes as HEIGHTxWIDTH, like 384x640",
             )
-            object.__setattr__(self, name, whole)  # NumPy integers become Python's
+            object.__setattr__(self, name, whole)
 
     @classmethod
     def of(cls, value: Size | int | str | tuple[int, int]) -> Size:

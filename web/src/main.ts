@@ -1,18 +1,3 @@
-import { mount } from 'svelte';
-import App from './App.svelte';
-import './app.css';
-import type { Answer, Failure } from './lib/api';
-import { studio } from './lib/state.svelte';
-import { applyTheme } from './lib/theme.svelte';
+import { start } from './start';
 
-applyTheme();
-const target = document.getElementById('app')!;
-try {
-  const response = await fetch('./api/controls');
-  if (!response.ok) throw new Error(((await response.json()) as Failure).error);
-  studio.open((await response.json()) as Answer<'controls'>);
-  await Promise.all([studio.findImage(), studio.findTokens()]);
-  mount(App, { target });
-} catch (error) {
-  target.textContent = `The studio does not answer: ${error instanceof Error ? error.message : error}`;
-}
+void start();

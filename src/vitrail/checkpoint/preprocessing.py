@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from vitrail.checkpoint.pixels import Image, Prepared, prepare
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.rules import FiniteFloat, PositiveFloat, Range
@@ -14,6 +13,8 @@ from vitrail.value import Value
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from vitrail.checkpoint.pixels import Image, Prepared
 
 __all__ = ["HALF", "IMAGENET", "OPENAI_CLIP", "Interpolation", "Preprocessing", "Statistics"]
 
@@ -119,6 +120,8 @@ class Preprocessing(Value):
 
     def pixels(self, image: Image, *, exact: bool = False) -> Prepared:
         """Decode, resize and crop to uint8; raise ImageError if the image cannot be decoded."""
+        from vitrail.checkpoint.pixels import prepare  # needs NumPy and Pillow; sizes and crops do not
+
         return prepare(image, self, exact=exact)
 
     def normalise(self, images: Tensor) -> Tensor:

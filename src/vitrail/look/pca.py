@@ -5,16 +5,20 @@ Shapes: B images, T tokens of which the last N are patches, n real patches of al
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.charts.notebook import Brief
 from vitrail.errors import require
 from vitrail.nn.layout import Layout
 
-__all__ = ["TokenColours", "pca_colours"]
+__all__ = ["TokenColours", "eigendecomposition", "pca_colours", "principal_scores", "scaled_to_colours"]
+
+CLIP = (0.02, 0.98)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,7 +44,7 @@ class TokenColours(Brief):
 
 @torch.no_grad()
 def pca_colours(
-    tokens: Tensor, layout: Layout, *, foreground: bool = False, clip: tuple[float, float] = (0.02, 0.98)
+    tokens: Tensor, layout: Layout, *, foreground: bool = False, clip: tuple[float, float] = CLIP
 ) -> TokenColours:
     """Colour the patches of (B, T, D) by the principal components of the whole batch.
 
@@ -64,35 +68,50 @@ def pca_colours(
         shown = torch.ones(patches.shape[:2], dtype=torch.bool, device=patches.device)
     if foreground:
         first = patches.new_zeros(patches.shape[:2])
-        first[shown] = _components(patches[shown])[0][:, 0]
+        first[shown] = principal_scores(patches[shown])[0][:, 0]
         above = first > _otsu(first[shown])
         border = _border(layout, patches.shape[:2], patches.device) & shown
         outside = above if _share(above, border) > _share(~above, border) else ~above
         shown = shown & ~outside
-    scores, shares = _components(patches[shown])
+    scores, shares = principal_scores(patches[shown])
     rgb = patches.new_zeros(*patches.shape[:2], 3)
-    rgb[shown] = _scaled(scores, clip)
+    rgb[shown] = scaled_to_colours(scores, clip)
     return TokenColours(rgb=rgb.float(), shares=tuple(shares.tolist()), shown=shown)
 
 
-def _components(x: Tensor) -> tuple[Tensor, Tensor]:
+Leading = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""(D, D) → up to three largest eigenvalues in descending order, and their eigenvectors as columns."""
+
+
+def eigendecomposition(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the three leading eigenvalues and eigenvectors of a symmetric matrix."""
+    values, vectors = torch.linalg.eigh(matrix)  # ascending
+    return values.flip(0)[:3].clamp_min(0), vectors.flip(1)[:, :3]
+
+
+def principal_scores(x: Tensor, leading: Leading = eigendecomposition) -> tuple[Tensor, Tensor]:
     """(n, D) → scores (n, 3) and shares of variance (3,); missing components are zero."""
     x = x - x.mean(dim=0)
-    values, vectors = torch.linalg.eigh(x.T @ x)  # ascending
-    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
-    count = min(3, x.shape[1])
-    scores = x.new_zeros(x.shape[0], 3)
-    scores[:, :count] = x @ vectors[:, :count]
+    values, vectors = leading(x.T @ x)
+    scores = x @ vectors
     scores = scores * torch.where(scores.pow(3).sum(dim=0) < 0, -1.0, 1.0)
-    shares = x.new_zeros(3)
-    shares[:count] = values[:count] / values.sum().clamp_min(torch.finfo(x.dtype).tiny)
-    return scores, shares
+    shares = values / x.square().sum().clamp_min(torch.finfo(x.dtype).tiny)
+    missing = (0, 3 - min(3, x.shape[1]))
+    return F.pad(scores, missing), F.pad(shares, missing)
 
 
-def _scaled(scores: Tensor, clip: tuple[float, float]) -> Tensor:
-    low, high = torch.quantile(scores, scores.new_tensor(clip), dim=0)
+def scaled_to_colours(scores: Tensor, clip: tuple[float, float] = CLIP) -> Tensor:
+    """Scale each component from its `clip` quantiles to 0 … 1."""
+    ranked = scores.sort(dim=0).values
+    low, high = (_at(ranked, share * (len(ranked) - 1)) for share in clip)
     spread = high - low
     return torch.where(spread > 0, (scores - low) / spread.clamp_min(torch.finfo(scores.dtype).tiny), 0.5).clamp(0, 1)
+
+
+def _at(ranked: Tensor, place: float) -> Tensor:
+    """Return the row at a place between two rows, as `torch.quantile` does, which ONNX does not have."""
+    lower, upper = ranked[int(place)], ranked[min(int(place) + 1, len(ranked) - 1)]
+    return lower + (upper - lower) * (place - int(place))
 
 
 def _otsu(values: Tensor) -> Tensor:

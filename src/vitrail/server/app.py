@@ -56,11 +56,11 @@ def _sender(name: str, data: bytes) -> Callable[[], Response]:
     return lambda: Response(data, media_type=kind, headers={"Cache-Control": cache})
 
 
-def read_page() -> dict[str, bytes]:
-    """Return the files of the built page, by path."""
-    root = files("vitrail.server") / "static"
+def read_page(folder: str = "studio") -> dict[str, bytes]:
+    """Return the files of the built page, by path: of the studio, or of the "site" that it exports."""
+    root = files("vitrail.server") / "static" / folder
     page = dict(_files(root, "")) if root.is_dir() else {}
-    require("index.html" in page, "the studio's page is not built; run make setup, or install a released vitrail")
+    require(bool(page), "the studio's page is not built; run make setup, or install a released vitrail")
     return page
 
 

@@ -13,11 +13,13 @@ that belongs to the arrays. web/src/lib/frame.ts reads a frame. An endpoint decl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Frame", "Header", "NoFacts", "frame"]
 
@@ -56,6 +58,8 @@ def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray], *, alike: Sequence
 
     The arrays of a group in `alike` have one range, so that equal bytes are equal values.
     """
+    import numpy as np
+
     planes, parts = [], []
     together = {name: np.concatenate([np.ravel(arrays[each]) for each in group]) for group in alike for name in group}
     for name, array in arrays.items():
@@ -68,6 +72,8 @@ def frame(facts: BaseModel, arrays: Mapping[str, np.ndarray], *, alike: Sequence
 
 def _bytes(array: np.ndarray, scale: np.ndarray) -> tuple[float, float, np.ndarray]:
     """Return the smallest and largest value of `scale`, and the array as bytes between them."""
+    import numpy as np
+
     if array.dtype == np.uint8:
         return 0.0, 255.0, array
     values, scale = (np.nan_to_num(each.astype(np.float64)) for each in (array, scale))

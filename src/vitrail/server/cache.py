@@ -8,8 +8,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 __all__ = ["Cache", "held_bytes"]
 
 V = TypeVar("V")
@@ -50,16 +48,16 @@ def held_bytes(value: Any) -> int:
         value = list(value.state_dict().values())
     found: dict[int, int] = {}
     for array in _arrays(value):
-        if isinstance(array, np.ndarray):
-            found[id(array)] = array.nbytes
-        else:
+        if hasattr(array, "untyped_storage"):
             memory = array.untyped_storage()
             found[memory.data_ptr()] = memory.nbytes()
+        else:
+            found[id(array)] = array.nbytes
     return sum(found.values())
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    if isinstance(value, np.ndarray) or hasattr(value, "untyped_storage"):
+    if hasattr(value, "untyped_storage") or hasattr(value, "nbytes"):
         yield value
     elif is_dataclass(value):
         for field in fields(value):

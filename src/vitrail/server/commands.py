@@ -149,7 +149,8 @@ def _photo(image: str) -> list[str]:
     """Return the path of the image; `vitrail look` draws the window itself."""
     if image == "window":
         return []
-    return [str(files("vitrail.server.pictures") / "cat.jpg")] if image == "cat" else [UPLOADED]
+    path = files("vitrail.server.pictures") / "cat.jpg"
+    return [str(path)] if image == "cat" and path.is_file() else [UPLOADED]  # an exported page has no files
 
 
 def _projection(asked: projection.Question, session: Session) -> list[str]:

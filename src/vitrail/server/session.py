@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
 
-from vitrail.checkpoint.header import written_config
 from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels, decode
 from vitrail.presets import PRESETS, preset
 from vitrail.server.cache import Cache
 from vitrail.server.jobs import Worker, proceed
@@ -27,6 +25,7 @@ from vitrail.server.uploads import Uploads
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.checkpoint import Checkpoint
+    from vitrail.images.decode import Pixels
     from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
 
@@ -69,7 +68,7 @@ class Session:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._configs: dict[str, Config] = {}
         self.uploads = Uploads()
-        self._images = Cache[Pixels](CACHED_IMAGES)
+        self._images: Cache[Pixels] = Cache(CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
         self._worker = Worker()
         self._passes: dict[str, Pass] = {}
@@ -79,6 +78,8 @@ class Session:
 
     def add_image(self, data: bytes) -> str:
         """Decode and store an image; return its id, a hash of the content."""
+        from vitrail.images.decode import decode
+
         pixels = decode(data, max_pixels=MAX_PIXELS)
         name = hashlib.sha256(data).hexdigest()[:16]
         self._images.put(name, pixels)
@@ -96,12 +97,21 @@ class Session:
             raise VitrailError(f"image {name!r} is no longer stored; drop it on the page again")
         return pixels
 
+    def image_size(self, name: str) -> Size:
+        """Return the height and width of an image."""
+        return Size(*self.image(name).shape[:2])
+
     # ── models ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def weights(self) -> list[str]:
         """The names of all weights: the user's first, which rooms open with."""
         return list(self._paths)
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the weights that the user gave."""
+        return list(self._given)
 
     def source(self, name: str) -> str:
         """Return what `--weights` takes for loaded weights: a name or a path."""
@@ -148,6 +158,8 @@ class Session:
         if name not in self._paths:
             return preset(name)
         if name not in self._configs:
+            from vitrail.checkpoint.header import written_config
+
             # most files have the config in their header, which is read without torch
             self._configs[name] = written_config(self._paths[name]) or self.checkpoint(name).config
         return self._configs[name]

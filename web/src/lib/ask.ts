@@ -1,4 +1,5 @@
 import type { Failure } from './api';
+import { backend, type Backend } from './backend';
 
 /** One request in flight, and the latest value wins.
  *
@@ -19,7 +20,7 @@ export class Asker<T> {
       late?: (late: boolean) => void;
     },
     private readonly patience = 300,
-    private readonly fetcher: typeof fetch = (...given) => fetch(...given),
+    private readonly fetcher: Backend['fetch'] = (...given) => backend.fetch(...given),
   ) {}
 
   ask(url: string): void {

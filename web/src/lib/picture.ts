@@ -1,10 +1,11 @@
 import type { Answer, Failure, Pair } from './api';
+import { backend } from './backend';
 
 /** The current image, loaded once per id. */
 let kept: { id: string; image: Promise<HTMLImageElement> } | null = null;
 
 function picture(id: string): Promise<HTMLImageElement> {
-  if (kept?.id !== id) kept = { id, image: load(`./api/images/${encodeURIComponent(id)}/pixels?side=1024`) };
+  if (kept?.id !== id) kept = { id, image: load(backend.picture(id, 1024)) };
   return kept.image;
 }
 
@@ -23,7 +24,7 @@ export interface Cropped {
 
 export async function cropped(id: string, [height, width]: Pair, [down, across]: Pair = [1, 1]): Promise<Cropped> {
   const query = `height=${height}&width=${width}&patch_height=${down}&patch_width=${across}`;
-  const response = await fetch(`./api/images/${encodeURIComponent(id)}/middle?${query}`);
+  const response = await backend.fetch(`./api/images/${encodeURIComponent(id)}/middle?${query}`);
   if (!response.ok) throw new Error(((await response.json()) as Failure).error);
   return { part: await response.json(), image: await picture(id) };
 }

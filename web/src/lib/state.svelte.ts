@@ -1,5 +1,6 @@
 /** The shared state: the room, the values of all controls, and the pinned values; it is stored in the address. */
 import type { Answer, Schemas } from './api';
+import { backend } from './backend';
 import { queryOf, readPlace, writePlace, type Values } from './address';
 
 /** The two models of a room: sizes to plan, and weights that are loaded and look at the image. */
@@ -81,7 +82,7 @@ class Studio {
   /** Fall back to the default image if the address names one that the server no longer has. */
   async findImage(): Promise<void> {
     if (this.catalogue.options.images.some(({ value }) => value === this.values.image)) return;
-    const response = await fetch(`./api/images/${encodeURIComponent(this.values.image as string)}/stored`);
+    const response = await backend.fetch(`./api/images/${encodeURIComponent(this.values.image as string)}/stored`);
     if (response.ok && (await response.json())) return;
     this.lost = true;
     this.values.image = this.#defaults.image;
@@ -92,7 +93,7 @@ class Studio {
   async findTokens(): Promise<void> {
     if (TOKENS.every((name) => this.number(name) < 0)) return;
     const asked = queryOf(this.values, this.#requestDefaults, ['image', 'weights', 'seen']);
-    const response = await fetch(`./api/limits?${asked}`).catch(() => null);
+    const response = await backend.fetch(`./api/limits?${asked}`).catch(() => null);
     if (response?.ok) this.#say(this.#fit((await response.json()) as Answer<'limits'>));
   }
 

@@ -1,5 +1,6 @@
 /** Slow requests: how many there are, and how long the model is expected to take. */
 import type { Answer } from './api';
+import { backend } from './backend';
 import { studio } from './state.svelte';
 
 class Waiting {
@@ -8,7 +9,9 @@ class Waiting {
   #slow = 0;
 
   begin(): void {
-    if (this.#slow++ === 0) void this.#estimate();
+    if (this.#slow++ > 0) return;
+    this.words = backend.starting;
+    if (!backend.exported) void this.#estimate();
   }
 
   end(): void {
@@ -19,7 +22,7 @@ class Waiting {
     const query = new URLSearchParams(studio.query(studio.room));
     if (!studio.catalogue.rooms[studio.room].includes('weights')) return;
     for (const name of [...query.keys()]) if (!['image', 'weights', 'seen'].includes(name)) query.delete(name);
-    const response = await fetch(`./api/estimate?${query}`).catch(() => null);
+    const response = await backend.fetch(`./api/estimate?${query}`).catch(() => null);
     if (!response?.ok || this.#slow === 0) return;
     const { seconds, basis } = (await response.json()) as Answer<'estimate'>;
     this.words = seconds === null ? basis : `about ${time(seconds)}: ${basis}`;

@@ -1,4 +1,5 @@
 /** The guided tour: twelve steps from pixels to a label, each with one sentence and one thing to do. */
+import { backend } from '../lib/backend';
 import type { Component } from 'svelte';
 import type { Value, Values } from '../lib/address';
 import Lift from './Lift.svelte';
@@ -19,11 +20,13 @@ export interface Step {
   /** The control that the task changes; the task is done when its value differs from the one on entering. */
   changes?: string;
   scene?: Component;
+  /** Whether it shows what an exported page does not have. */
+  studioOnly?: boolean;
 }
 
 const panel = (name: string) => `[data-panel="${name}"]`;
 
-export const steps: Step[] = [
+const all: Step[] = [
   {
     title: 'A picture is numbers',
     says: 'A model does not see a cat: it gets a grid of pixels, three numbers each, for red, green and blue.',
@@ -66,6 +69,7 @@ export const steps: Step[] = [
     task: 'Choose another filter and see where your picture answers to it.',
     room: 'projection',
     at: panel('filters'),
+    studioOnly: true,
     changes: 'filter',
   },
   {
@@ -82,6 +86,7 @@ export const steps: Step[] = [
     task: 'Raise the threshold and see how many tokens are saved.',
     room: 'tokens',
     at: panel('adaptive'),
+    studioOnly: true,
     changes: 'threshold',
     scene: Split,
   },
@@ -90,6 +95,7 @@ export const steps: Step[] = [
     says: 'A line in another order would mean the same to attention, so every token gets a vector that says its place.',
     task: 'Choose another kind of position and compare its map.',
     room: 'positions',
+    studioOnly: true,
     at: '[data-panel^="positions-"]',
     changes: 'kind',
   },
@@ -107,6 +113,7 @@ export const steps: Step[] = [
     says: 'A larger picture has a larger grid, and the table of learned positions must be stretched to it.',
     task: 'Change the new grid and watch the error of each method.',
     room: 'transfer',
+    studioOnly: true,
     at: panel('transfer-maps'),
     changes: 'new_rows',
     scene: Stretch,
@@ -124,9 +131,13 @@ export const steps: Step[] = [
     says: 'After the last block, the CLS token is multiplied by one more matrix, and the largest of its numbers is the answer.',
     task: 'Read what the model says to your picture, and follow one number back through the blocks.',
     room: 'walk',
+    studioOnly: true,
     at: panel('walk-prediction'),
   },
 ];
+
+/** The steps of this page. */
+export const stepsHere = (): Step[] => all.filter(({ studioOnly }) => !(studioOnly && backend.exported));
 
 /** What a visitor can answer at the end. */
 export const answers: [question: string, answer: string][] = [

@@ -43,10 +43,10 @@ CATALOGUE = {
 """Models by the name that they have wherever weights are taken."""
 
 
-def cache_folder() -> Path:
-    """Return where weights are kept: VITRAIL_CACHE, or vitrail/weights of the user's cache folder."""
+def cache_folder(kind: str = "weights") -> Path:
+    """Return where fetched files of a kind are kept: in VITRAIL_CACHE, or vitrail/KIND of the user's cache folder."""
     user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("VITRAIL_CACHE") or Path(user, "vitrail", "weights")).expanduser()
+    return Path(os.environ.get("VITRAIL_CACHE") or Path(user, "vitrail", kind)).expanduser()
 
 
 def cache_path(name: str) -> Path:

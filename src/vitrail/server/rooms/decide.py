@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from vitrail.geometry import Size
-from vitrail.images.measure import survey
 from vitrail.images.survey import Survey
 from vitrail.plan.advise import Advice, Decision, advise
 from vitrail.plan.cards import Card
@@ -146,4 +145,6 @@ def _question(asked: Question, session: Session) -> Asking:
 
 @lru_cache(maxsize=8)  # the other sliders repeat the same measurement
 def _survey(data: bytes, image: Size) -> Survey:
+    from vitrail.images.measure import survey
+
     return survey([data], image=image)

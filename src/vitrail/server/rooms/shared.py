@@ -127,7 +127,7 @@ async def upload(request: Request, session: SessionDep) -> Picture:
 
 
 def _picture(name: str, session: Session) -> Picture:
-    height, width, _ = session.image(name).shape
+    height, width = session.image_size(name)
     return Picture(image=name, height=height, width=width)
 
 
@@ -161,7 +161,7 @@ def middle(image: str, asked: Annotated[Drawn, Query()], session: SessionDep) ->
     """Return the centre crop that a model gets: the largest box with the aspect ratio of its input."""
     from vitrail.checkpoint.preprocessing import Preprocessing
 
-    original = Size(*session.image(image).shape[:2])
+    original = session.image_size(image)
     top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
     rows, columns = original
     scale = (asked.height * asked.width / original.area) ** 0.5

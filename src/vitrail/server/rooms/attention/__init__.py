@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
@@ -19,6 +18,9 @@ from vitrail.server.rooms.attention.attention_facts import LayerHeads, MapFacts,
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
     from vitrail.look.record import Recording
     from vitrail.look.subject import Subject
     from vitrail.server.rooms.attention.attention_frames import Heads, Rows
@@ -173,6 +175,7 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
 
     def compute() -> np.ndarray:
+        import numpy as np
         from PIL import Image
 
         photo = subject.photo
@@ -187,7 +190,7 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
 
 
 def _arrays(layers: list[Rows]) -> dict[str, np.ndarray]:
-    arrays = {f"heads{index}": rows.bytes for index, rows in enumerate(layers)}
+    arrays = {f"heads{index}": rows.bytes.numpy() for index, rows in enumerate(layers)}
     return arrays | {f"exact{index}": _bits(rows.exact) for index, rows in enumerate(layers)}
 
 
@@ -195,12 +198,14 @@ def _rolled_arrays(heads: Heads, token: int | None = None) -> dict[str, np.ndarr
     if heads.why_not_rolled:
         return {}
     rolled = heads.rolled(token)
-    return {"rolled": rolled.bytes, "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
+    return {"rolled": rolled.bytes.numpy(), "exact-rolled": _bits(rolled.exact), "contrast": _bits(rolled.contrast)}
 
 
-def _bits(exact: np.ndarray) -> np.ndarray:
+def _bits(exact: Tensor) -> np.ndarray:
     """Return the little-endian bytes (…, n, 4) of float32 (…, n), since a frame sends uint8 arrays unchanged."""
-    return np.ascontiguousarray(exact.astype("<f4")).view(np.uint8).reshape(*exact.shape, 4)
+    import numpy as np
+
+    return np.ascontiguousarray(exact.numpy(), "<f4").view(np.uint8).reshape(*exact.shape, 4)
 
 
 def _tokens(recording: Recording, layer: int) -> tuple[TokenFacts, dict[str, np.ndarray]]:

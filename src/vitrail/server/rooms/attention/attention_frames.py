@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on, prefix_names
 from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
+from vitrail.server.formulas import Formula
 from vitrail.server.rooms.attention.attention_facts import LayerHeads, head_formulas, same_places
 
 __all__ = ["WHOLE_BYTES", "Heads", "RolledRows", "Rows", "all_rows", "fits_in_one_frame", "heads_of", "rows_of"]
@@ -36,9 +36,9 @@ WHOLE_BYTES = 12 << 20
 class Rows:
     """Rows of attention as bytes, with the exact values that bytes cannot represent."""
 
-    bytes: np.ndarray
+    bytes: Tensor
     """uint8 (…, Q, c): 255 is the row's largest weight on a patch."""
-    exact: np.ndarray
+    exact: Tensor
     """float32 (…, Q, 1 + p): that largest weight, and the weight on each prefix token."""
 
 
@@ -46,7 +46,7 @@ class Rows:
 class RolledRows(Rows):
     """Rows of the rollout. They are nearly even, and a token is mostly itself, so the page limits their contrast."""
 
-    contrast: np.ndarray
+    contrast: Tensor
     """float32 (Q, 2): a row's median share of a patch, drawn dark, and its 99th percentile, drawn bright."""
 
 
@@ -54,16 +54,23 @@ class RolledRows(Rows):
 class Heads:
     """What every weight of every layer is needed for: numbers per head, and the mean map of each layer."""
 
-    layers: list[LayerHeads]
-    fused: list[AttentionMap]
-    """The mean over heads, (1, 1, T, T), by layer."""
+    names: list[str]
+    """The modules' names, by layer."""
+    statistics: list[HeadStatistics]
+    formulas: list[list[Formula]]
+    """Of the numbers of a layer's heads."""
     why_not_rolled: str = ""
+
+    @property
+    def layers(self) -> list[LayerHeads]:
+        return [_described(*layer) for layer in zip(self.names, self.statistics, self.formulas, strict=True)]
 
     def rolled(self, token: int | None = None) -> RolledRows:
         """Return the rollout into one token, or into all; `token` counts the prefix, then the first layer's cells."""
-        layout = self.fused[0].layout
+        fused = [layer.fused for layer in self.statistics]
+        layout = fused[0].layout
         queries = _order(layout).tolist() if token is None else [_token_at(token, layout.grid, layout)]
-        return _with_contrast(_scaled(rollout(dict(enumerate(self.fused)), queries=queries)[0], layout))
+        return _with_contrast(_scaled(rollout(dict(enumerate(fused)), queries=queries)[0], layout))
 
 
 def heads_of(
@@ -71,7 +78,7 @@ def heads_of(
 ) -> Heads:
     """Return the statistics of all heads; those of layers that are not `known` are computed."""
     distances: dict[Size, Tensor] = {}  # the layers of one grid share them
-    found, fused = [], []
+    names, statistics, formulas = [], [], []
     for inputs in layers:
         grid = inputs.layout.grid
         heads = (known or {}).get(inputs.layer)
@@ -79,30 +86,32 @@ def heads_of(
             if grid not in distances:
                 distances[grid] = patch_distances(inputs.layout, inputs.k, cells_on(subject, inputs.layout).step)
             heads = head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid])
-        fused.append(heads.fused)
-        distance, entropy = heads.distance[0], heads.entropy[0]
-        found.append(
-            LayerHeads(
-                name=inputs.name,
-                grid=grid,
-                distance=distance.tolist(),
-                mean_distance=distance.mean().item(),
-                entropy=entropy.tolist(),
-                mean_entropy=entropy.mean().item(),
-                effective_tokens=entropy.exp2().tolist(),
-                even_distance=heads.even_distance,
-                even_entropy=heads.even_entropy,
-                formulas=head_formulas(
-                    grid, prefix_names(subject), cells_on(subject, inputs.layout).step, inputs.k.shape[-1]
-                ),
-            )
-        )
-    heads = Heads(layers=found, fused=fused)
+        names.append(inputs.name)
+        statistics.append(heads)
+        step, width = cells_on(subject, inputs.layout).step, int(inputs.k.shape[-1])
+        formulas.append(head_formulas(grid, prefix_names(subject), step, width))
+    heads = Heads(names=names, statistics=statistics, formulas=formulas)
     try:
         heads.rolled(0)
     except VitrailError as error:  # the stages of a pyramid have different grids
         return replace(heads, why_not_rolled=str(error))
     return heads
+
+
+def _described(name: str, heads: HeadStatistics, formulas: list[Formula]) -> LayerHeads:
+    distance, entropy = heads.distance[0], heads.entropy[0]
+    return LayerHeads(
+        name=name,
+        grid=heads.fused.layout.grid,
+        distance=distance.tolist(),
+        mean_distance=distance.mean().item(),
+        entropy=entropy.tolist(),
+        mean_entropy=entropy.mean().item(),
+        effective_tokens=entropy.exp2().tolist(),
+        even_distance=heads.even_distance,
+        even_entropy=heads.even_entropy,
+        formulas=formulas,
+    )
 
 
 def all_rows(layers: Iterable[AttentionInputs]) -> list[Rows]:
@@ -165,11 +174,12 @@ def _scaled(weights: Tensor, layout: Layout) -> Rows:
     largest = cells.amax(dim=-1, keepdim=True)
     scaled = (cells * (255 / largest.clamp_min(torch.finfo(cells.dtype).tiny))).round_().byte()
     exact = torch.cat([largest, weights[..., : layout.prefix]], dim=-1)
-    return Rows(bytes=scaled.numpy(), exact=exact.float().numpy())
+    return Rows(bytes=scaled, exact=exact.float())
 
 
 def _with_contrast(rows: Rows) -> RolledRows:
     unit = rows.exact[:, 0] / 255
-    dark, bright = np.quantile(rows.bytes, (0.5, 0.99), axis=-1, method="lower")
-    contrast = np.stack([dark * unit, np.maximum(bright, dark + 1) * unit], axis=-1)
+    ranked = rows.bytes.int().sort(dim=-1).values
+    dark, bright = (ranked[:, int(share * (ranked.shape[-1] - 1))] for share in (0.5, 0.99))
+    contrast = torch.stack([dark * unit, torch.maximum(bright, dark + 1) * unit], dim=-1)
     return RolledRows(bytes=rows.bytes, exact=rows.exact, contrast=contrast)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
@@ -31,6 +30,9 @@ from vitrail.server.rooms.positions.position_words import (
     parameters_of,
 )
 from vitrail.server.session import Session, SessionDep
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Question", "router"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import BaseModel
 
 from vitrail.errors import require
@@ -15,6 +14,7 @@ from vitrail.server.arrays import Frame, frame
 from vitrail.server.plans import Pair
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from vitrail.look.subject import Subject
@@ -95,7 +95,7 @@ def filter_frame(subject: Subject) -> Frame:
         principal=_responses(components, principal),
     )
     arrays = {
-        "pixels": np.ascontiguousarray(subject.pixels),
+        "pixels": subject.pixels,
         "filters": _pictures(learned.filters),
         "principal": _pictures(principal),
         "filter_responses": _signed(own),
@@ -133,4 +133,4 @@ def _signed(maps: Tensor) -> np.ndarray:
 
 def _pictures(weight: Tensor) -> np.ndarray:
     """(D, C, P, Q) → (D, P, Q, 3) bytes, scaled per filter; zero is grey."""
-    return np.ascontiguousarray(_signed(weight.expand(-1, 3, -1, -1)).transpose(0, 2, 3, 1))
+    return _signed(weight.expand(-1, 3, -1, -1)).transpose(0, 2, 3, 1)

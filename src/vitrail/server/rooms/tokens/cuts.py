@@ -7,13 +7,11 @@ from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, attention_elements, fit
-from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Embedding, Hierarchical, Patches, Stem
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
@@ -22,7 +20,10 @@ from vitrail.server.plan_formulas import attention_formula, forward_formula
 from vitrail.server.plans import Pair
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
+
+    from vitrail.images.decode import Pixels
 
 __all__ = [
     "PYRAMID",
@@ -199,6 +200,7 @@ class Leaves:
 
 def leaves_of(detail: Detail, threshold: float) -> Leaves:
     """Build the quadtree for a threshold, and map its tokens to a dense grid."""
+    import numpy as np
     import torch
 
     from vitrail.nn.adaptive import quadtree, to_dense
@@ -228,6 +230,8 @@ def adaptive_kind(config: ViTConfig, spec: Adaptive, patches: int) -> Kind:
 
 def pyramid_means(pixels: Pixels, image: Size) -> list[np.ndarray]:
     """Return the mean colour of every token, per level of the pyramid, finest first."""
+    import numpy as np
+
     coarsest = Size(PYRAMID[-1], PYRAMID[-1])
     fitted = Patches(patch=coarsest).fit(image, "resize").fitted
     values = _resized(pixels, fitted)

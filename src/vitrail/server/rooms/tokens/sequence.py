@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from pydantic import Field
 
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
@@ -17,6 +16,7 @@ from vitrail.geometry import Size, position_id
 from vitrail.parts import Adaptive, Patches, Stem
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from vitrail.look.subject import Subject
@@ -63,6 +63,8 @@ class Sequence:
         if self.regular:
             return list(range(first, first + len(self.cells)))
         unit = Size(self.image.shape[1] // self.grid.height, self.image.shape[2] // self.grid.width)
+        import numpy as np
+
         owner = np.zeros(tuple(self.grid), dtype=int)
         for index, (top, left, height, width) in enumerate(self.cells):
             rows = slice(top // unit.height, (top + height) // unit.height)
@@ -93,6 +95,7 @@ class Sequence:
 
 def run_sequence(subject: Subject) -> Sequence:
     """Run the front end on one image."""
+    import numpy as np
     import torch
 
     from vitrail.look.views.words import prefix_names

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.images.decode import Pixels
 from vitrail.parts import Adaptive, Patches
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.transfer.transfer_question import TableView
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from vitrail.checkpoint.checkpoint import Checkpoint
     from vitrail.checkpoint.surgery.projection import Projection
     from vitrail.checkpoint.surgery.resample import Method
+    from vitrail.images.decode import Pixels
+
+    Pictures = dict[str, np.ndarray]
 
 __all__ = [
     "DriftFacts",
@@ -35,7 +37,6 @@ __all__ = [
     "resized_filters",
 ]
 
-Pictures = dict[str, np.ndarray]
 SHOWN_FILTERS = 8
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from fastapi import APIRouter, Query
 
 from vitrail.errors import require
@@ -17,6 +16,7 @@ from vitrail.server.rooms.walk.walk_facts import Facts, block_of, pixels_of, pre
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from vitrail.look.subject import Subject
@@ -122,6 +122,8 @@ def _name(token: int, names: list[str], columns: int) -> str:
 
 def _signed(values: Tensor) -> np.ndarray:
     """Scale to uint8 with 0 in the middle; the largest 0.5 % are clipped, so that the rest is visible."""
+    import numpy as np
+
     array = values.float().numpy()
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     return np.round(np.clip(array / limit, -1, 1) * 127.5 + 127.5).astype(np.uint8)

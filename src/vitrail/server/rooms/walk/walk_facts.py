@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import BaseModel
 
 from vitrail.server.formulas import Formula
@@ -206,4 +205,6 @@ def prediction_of(walked: Walk, checkpoint: Checkpoint) -> Prediction | None:
 
 def rounded(values: Tensor) -> list[Any]:
     """Round to four digits, which halves the size of the JSON."""
+    import numpy as np
+
     return np.round(values.double().numpy(), 4).tolist()

@@ -1,0 +1,220 @@
+"""Write the studio as a static site: the page, Python and FastAPI for it, vitrail's own code, models and images."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from vitrail._version import __version__
+from vitrail.atomic import flush, temporary_folder
+from vitrail.checkpoint.sources.names import short_name
+from vitrail.codec import to_plain
+from vitrail.errors import VitrailError, require
+from vitrail.server.app import read_page
+from vitrail.server.default_size import automatic_side
+from vitrail.server.pictures import PICTURES
+from vitrail.server.rooms.shared import describe_controls
+from vitrail.server.session import DEFAULT, Session, png
+from vitrail.server.site.answers import answers_of, why_without
+from vitrail.server.site.assets import scripts_of
+from vitrail.server.site.browser import ELSEWHERE, SiteSession
+from vitrail.server.site.first import record_answers
+from vitrail.server.site.graph import trace
+from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
+from vitrail.server.site.resize import resize_graph
+
+__all__ = ["ExportedModel", "ExportedSite", "export_site"]
+
+MARK = "vitrail-site.txt"
+"""The file by which an earlier export is recognised."""
+POLICY = (
+    "default-src 'none'; script-src 'self' blob: 'wasm-unsafe-eval'; worker-src blob:; style-src 'self'; "
+    "img-src 'self' blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
+)
+"""No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
+WITHOUT = ("positions", "transfer", "walk")
+"""Rooms whose every view needs torch."""
+LARGEST_SIDE = 2**12
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """A model of a site."""
+
+    name: str
+    cosine: float | None
+    """Of its vector in ONNX Runtime to torch's; None for a model that the page cannot run."""
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSite:
+    """What was written."""
+
+    folder: Path
+    files: int
+    bytes: int
+    models: list[ExportedModel]
+
+
+def export_site(folder: Path, *, weights: Sequence[str | Path] = (), tell: Tell = lambda _: None) -> ExportedSite:
+    """Write a site with these models (default: the bundled one) into a new folder, or over an earlier export."""
+    _check_place(folder)
+    page = read_page("site")
+    session = Session(weights)
+    try:
+        session.open_weights()
+        names = session.given or [DEFAULT]
+        packages = fetched_files(tell)
+        with temporary_folder(folder) as written:
+            models = _write(written, names, session, page, packages, tell)
+            sizes = [path.stat().st_size for path in written.rglob("*") if path.is_file()]
+            tell("moving the site into place")
+            _replace(folder, written)
+    except OSError as error:
+        raise VitrailError(
+            f"{folder} was not written ({error.strerror or error}); free some space or choose another folder"
+        ) from None
+    finally:
+        session.close()
+    return ExportedSite(folder=folder, files=len(sizes), bytes=sum(sizes), models=models)
+
+
+def _check_place(folder: Path) -> None:
+    require(not folder.exists() or folder.is_dir(), f"--export {folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        require(
+            (folder / MARK).is_file(),
+            f"--export {folder} is a folder with other files, which an export would replace; name a new folder",
+        )
+
+
+def _replace(folder: Path, written: Path) -> None:
+    """Give the new site its name; an earlier one is moved away first, and comes back if that fails."""
+    earlier = folder.with_name(f"{written.name}.earlier")
+    if folder.exists():
+        folder.rename(earlier)
+    try:
+        written.rename(folder)
+    except OSError:
+        with suppress(OSError):
+            earlier.rename(folder)
+        raise
+    flush(folder.parent)
+    rmtree(earlier, ignore_errors=True)
+
+
+def _write(
+    folder: Path, names: list[str], session: Session, page: dict[str, bytes], packages: dict[str, Path], tell: Tell
+) -> list[ExportedModel]:
+    models, facts, graphs = [], {}, {}
+    for number, name in enumerate(names):
+        tell(f"tracing {name} and comparing it with torch")
+        asset = f"model-{number}"
+        model, facts[name], data = _model(name, session, asset)
+        models.append(model)
+        graphs |= data
+    tell("writing the site")
+    site = {
+        "version": __version__,
+        "wheels": [next(iter(wheel.files)) for wheel in WHEELS],
+        "images": {name: draw().shape[:2] for name, draw in PICTURES.items()},
+        "without": WITHOUT,
+        "elsewhere": ELSEWHERE,
+        "models": facts,
+    }
+    site["controls"] = _controls(site)
+    site["recorded"] = record_answers(site)
+    assets = {
+        "site": _json(site),
+        **{f"picture-{name}": png(draw(), LARGEST_SIDE) for name, draw in PICTURES.items()},
+        **graphs,
+        **{name: path.read_bytes() for name, path in packages.items()},
+        "vitrail.zip": _own_code(),
+    }
+    for name, data in _files(page, assets):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        flush(path)
+    return models
+
+
+def _files(page: dict[str, bytes], assets: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    yield from page.items()
+    html = (files("vitrail.server.site") / "index.html").read_text()
+    yield "index.html", html.replace("POLICY", POLICY).encode()
+    for name, data in assets.items():
+        for script, content in scripts_of(name, data):
+            yield f"assets/{script}", content
+    lines = [f"Written by vitrail studio --export, vitrail {__version__}. Open index.html.", "", "It contains:"]
+    lines += [f"  {package.name}, {package.licence}" for package in PACKAGES]
+    yield MARK, "\n".join([*lines, ""]).encode()
+
+
+def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict[str, Any], dict[str, bytes]]:
+    """Return what the summary, the page and Python in the page know about a model, and its graphs."""
+    config = session.config(name)
+    checkpoint = session.checkpoint(name)
+    facts: dict[str, Any] = {
+        "config": config.to_json(),
+        "preprocessing": to_plain(checkpoint.preprocessing),
+        "source": short_name(session.source(name)),  # visitors need not know the folders of this machine
+        "answers": {},
+    }
+    why_not = why_without(name, session)
+    if why_not:
+        return ExportedModel(name=name, cosine=None, why_not=why_not), facts, {}
+    side = automatic_side(config)
+    sides = {"seen": side, **({"trained": 0} if session.seen_size(name, side) != config.image else {})}
+    first, other, *_ = PICTURES
+    subjects, others = (
+        {each: session.subject(image, name, side) for each, side in sides.items()} for image in (first, other)
+    )
+    graph = trace(subjects, {each: subject.pixels for each, subject in others.items()}, checkpoint.preprocessing)
+    interpolation = checkpoint.preprocessing.interpolation
+    facts |= {
+        "asset": asset,
+        "resize": f"resize-{interpolation}",
+        "channels": checkpoint.preprocessing.channels,
+        "inputs": graph.inputs,
+        "answers": answers_of(name, session, graph),
+    }
+    graphs = {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
+    return ExportedModel(name=name, cosine=graph.cosine), facts, graphs
+
+
+def _controls(site: dict[str, Any]) -> dict[str, Any]:
+    """Return the controls of the page: the input size is the automatic one, for which the graphs are."""
+    controls = describe_controls(SiteSession(site))
+    for option in controls.options["weights"]:
+        seen = option.limits["seen"]
+        assert seen.automatic is not None
+        side = min(seen.automatic)
+        option.limits["seen"] = seen.model_copy(update={"minimum": side, "maximum": side})
+    return controls.model_dump(mode="json")
+
+
+def _own_code() -> bytes:
+    """Return vitrail's own modules as an archive that Python imports from."""
+    root = files("vitrail")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(Path(str(root)).rglob("*.py")):
+            name = Path("vitrail", path.relative_to(str(root))).as_posix()
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return stream.getvalue()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, default=list).encode()

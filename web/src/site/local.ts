@@ -1,0 +1,159 @@
+/** The backend inside an exported page: Python answers what needs no model, and graphs fill the rest. */
+import type { Answer, Pair } from '../lib/api';
+import type { Backend } from '../lib/backend';
+import { asset, assets } from './assets';
+import { Remote } from './calls';
+import { fill } from './fill';
+import { frame, type Array as Plane } from './frames';
+import { Models, type Crop, type ModelFacts, type Pass } from './models';
+import { colours, drawn, Pictures } from './pictures';
+import PythonWorker from './python.worker?worker&inline';
+import { rowOf } from './values';
+
+/** What the export knew: see src/vitrail/server/site/write.py. */
+interface Site {
+  controls: Answer<'controls'>;
+  wheels: string[];
+  images: Record<string, Pair>;
+  models: Record<string, ModelFacts>;
+  without: string[];
+  elsewhere: string;
+  /** First answers, by address. */
+  recorded: Record<string, unknown>;
+}
+interface Frame {
+  facts: unknown;
+  photo?: { box: [number, number, number, number]; side: number };
+  pixels?: string;
+  arrays: { name: string; from: string; range?: string }[];
+}
+
+const PYODIDE = ['pyodide.mjs', 'pyodide.asm.mjs', 'pyodide.asm.wasm', 'python_stdlib.zip', 'pyodide-lock.json'];
+const json = (value: unknown, status = 200) =>
+  new Response(JSON.stringify(value), { status, headers: { 'Content-Type': 'application/json' } });
+const failure = (error: string) => json({ error, status: 400 }, 400);
+
+export class LocalBackend implements Backend {
+  readonly exported = true;
+  starting = 'Python starts in this page, once: some seconds';
+  readonly without: string[];
+  readonly elsewhere: string;
+  readonly #pictures = new Pictures();
+  readonly #models: Models;
+  readonly #python: Promise<Remote>;
+
+  static async open(): Promise<LocalBackend> {
+    const text = new TextDecoder().decode(await asset('site'));
+    const local = new LocalBackend(JSON.parse(text) as Site, text);
+    await Promise.all(Object.keys(local.site.images).map((name) => local.#pictures.load(name)));
+    return local;
+  }
+
+  private constructor(
+    private readonly site: Site,
+    text: string,
+  ) {
+    this.without = site.without;
+    this.elsewhere = site.elsewhere;
+    this.#python = this.#start(text);
+    this.#models = new Models(this.#pictures, async (image, weights, [height, width]) => {
+      const query = new URLSearchParams({ image, weights, height: String(height), width: String(width) });
+      return (await (await this.#asked(`/api/site/crop?${query}`)).json()) as Crop;
+    });
+  }
+
+  picture(image: string): string {
+    return this.#pictures.has(image) ? this.#pictures.get(image).url : '';
+  }
+
+  async fetch(address: string, options: RequestInit = {}): Promise<Response> {
+    const { signal } = options;
+    const given_up = new Promise<never>((_, reject) =>
+      signal?.addEventListener('abort', () => reject(new DOMException('replaced by a newer question', 'AbortError'))),
+    );
+    return Promise.race([this.#answer(address, options), given_up]);
+  }
+
+  async #answer(address: string, { method, body }: RequestInit): Promise<Response> {
+    const [path, query = ''] = address.replace('./api/', '').split('?');
+    if (path === 'controls') return json(this.site.controls);
+    const stored = /^images\/(.+)\/stored$/.exec(path);
+    if (stored) return json(this.#pictures.has(decodeURIComponent(stored[1])));
+    try {
+      if (method === 'POST') return path === 'images' ? await this.#add(body as Blob) : failure(NO_WEIGHTS);
+      const asked = new URLSearchParams(query);
+      const weights = asked.get('weights') ?? 'default';
+      const model = this.site.models[weights];
+      if (model?.answers[FILLED[path] ?? path]) return await this.#looked(path, asked, weights, model);
+      return await this.#asked(`/api/${path}${query && `?${query}`}`);
+    } catch (error) {
+      return failure((error as Error).message);
+    }
+  }
+
+  /** Ask Python; what every visitor sees first was asked by the export. */
+  async #asked(address: string): Promise<Response> {
+    if (address in this.site.recorded) return json(this.site.recorded[address]);
+    const [status, kind, body] = await (await this.#python).call<[number, string, Uint8Array<ArrayBuffer>]>('answer', address);
+    return new Response(body, { status, headers: { 'Content-Type': kind } });
+  }
+
+  async #add(file: Blob): Promise<Response> {
+    const added = await this.#pictures.add(file);
+    await (await this.#python).call('addImage', added.image, added.height, added.width);
+    return json(added);
+  }
+
+  /** Answer a question about a model that looks at an image. */
+  async #looked(path: string, asked: URLSearchParams, weights: string, model: ModelFacts): Promise<Response> {
+    const image = asked.get('image') ?? this.site.controls.controls.image.default;
+    const pass = await this.#models.pass(image as string, weights, model);
+    const token = Number(asked.get('token') ?? -1);
+    const template = model.answers[FILLED[path] ?? path];
+    if (path === 'attention' || path === 'site/vector') return json(fill(template, pass.outputs));
+    if (path === 'tokens/one') {
+      const { default: middle, ...one } = template as { default: number };
+      return json(fill(one, pass.outputs, token < 0 ? middle : token));
+    }
+    const layer = Number(asked.get('layer') ?? -1);
+    const { facts, arrays, photo, pixels } = (Array.isArray(template) ? template.at(layer) : template) as Frame;
+    if (path === 'attention/row' || path === 'attention/rolled') {
+      const row = token < 0 ? (facts as { default_token: number }).default_token : token;
+      const kept = arrays.filter(({ name }) => /rolled|contrast/.test(name) === (path === 'attention/rolled'));
+      const rows = kept.map(({ name, from }) => ({ name, values: rowOf(pass.outputs[from], row) }));
+      return new Response(frame({ subject: `${image} ${weights}`, token: row }, rows));
+    }
+    const planes: Plane[] = arrays.map(({ name, from, range }) => ({
+      name,
+      values: pass.outputs[from],
+      range: range === undefined ? undefined : (Array.from(pass.outputs[range].data as Float32Array) as Pair),
+    }));
+    if (photo) planes.unshift({ name: 'photo', values: this.#photo(image as string, model, pass, photo) });
+    if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
+    return new Response(frame(fill(facts, pass.outputs), planes));
+  }
+
+  /** The part of the image that the model's grid covers, for the eye. */
+  #photo(image: string, model: ModelFacts, { crop }: Pass, { box, side }: NonNullable<Frame['photo']>) {
+    const picture = this.#pictures.get(image).image;
+    const size = model.inputs.seen;
+    const scale = [picture.height / crop.resized[0], picture.width / crop.resized[1]];
+    const [top, left] = [0, 1].map((axis) => (crop.corner[axis] + box[axis] * size[axis]) * scale[axis]);
+    const [tall, wide] = [0, 1].map((axis) => box[axis + 2] * size[axis] * scale[axis]);
+    const smaller = Math.min(1, side / Math.max(tall, wide));
+    const shown: Pair = [Math.round(tall * smaller), Math.round(wide * smaller)];
+    return colours(drawn(picture, [top, left, tall, wide], shown), shown);
+  }
+
+  async #start(text: string): Promise<Remote> {
+    const files = await assets([...PYODIDE, ...this.site.wheels, 'vitrail.zip']);
+    const python = new Remote(new PythonWorker());
+    await python.call('start', files, this.site.wheels, text);
+    this.starting = '';
+    return python;
+  }
+}
+
+/** Questions that are answered by a part of another's answer. */
+const FILLED: Record<string, string> = { 'attention/row': 'attention/maps', 'attention/rolled': 'attention/maps' };
+const NO_WEIGHTS = 'an exported page has the models that it was made with; use vitrail studio --weights FILE';

@@ -1,0 +1,88 @@
+/** The models of an exported page: an image becomes the model's input, and the outputs of its graph. */
+import type { Pair } from '../lib/api';
+import { asset, assets } from './assets';
+import { Remote } from './calls';
+import ModelWorker from './model.worker?worker&inline';
+import { cropped, planes, type Pictures } from './pictures';
+import type { Outputs, Values } from './values';
+
+const RUNTIME = ['ort.wasm.bundle.min.mjs', 'ort-wasm-simd-threaded.wasm'];
+const MOST_PIXELS = 2 ** 24;
+
+/** How the model's preprocessing resizes an image, and the corner of the part that it keeps. */
+export interface Crop {
+  resized: Pair;
+  corner: Pair;
+}
+
+export interface ModelFacts {
+  asset?: string;
+  resize: string;
+  channels: number;
+  /** The sizes of the graph's inputs, by name. */
+  inputs: Record<string, Pair>;
+  answers: Record<string, unknown>;
+}
+
+export interface Pass {
+  outputs: Outputs;
+  /** The pixels that the model got, by the name of its input. */
+  inputs: Outputs;
+  crop: Crop;
+}
+
+export class Models {
+  #worker: Promise<Remote> | null = null;
+  #open = new Map<string, Promise<void>>();
+  #last: { key: string; pass: Promise<Pass> } | null = null;
+
+  constructor(
+    private readonly pictures: Pictures,
+    private readonly crop: (image: string, weights: string, size: Pair) => Promise<Crop>,
+  ) {}
+
+  /** The pass of a model on an image; the last one is kept. */
+  pass(image: string, weights: string, facts: ModelFacts): Promise<Pass> {
+    const key = JSON.stringify([image, weights]);
+    if (this.#last?.key !== key) {
+      const pass = this.#compute(image, weights, facts);
+      this.#last = { key, pass };
+      pass.catch(() => (this.#last = null));
+    }
+    return this.#last!.pass;
+  }
+
+  async #compute(image: string, weights: string, facts: ModelFacts): Promise<Pass> {
+    const whole = planes(this.pictures.get(image).image, facts.channels);
+    const inputs: Outputs = {};
+    let crop: Crop | null = null;
+    for (const [name, size] of Object.entries(facts.inputs)) {
+      const how = await this.crop(image, weights, size);
+      crop ??= how; // that of the first input, which the page shows
+      inputs[name] = cropped(await this.#resized(whole, how.resized, facts.resize), how.corner, size);
+    }
+    return { outputs: await this.#run(facts.asset!, inputs), inputs, crop: crop! };
+  }
+
+  async #resized(whole: Values, [height, width]: Pair, graph: string): Promise<Values> {
+    const [, channels, rows, columns] = whole.dims;
+    if (height * width > MOST_PIXELS) throw new Error('the image is too long for its width; crop it first');
+    if (height === rows && width === columns) return whole;
+    const sizes = BigInt64Array.of(1n, BigInt(channels), BigInt(height), BigInt(width));
+    return (await this.#run(graph, { pixels: whole, sizes: { data: sizes, dims: [4] } })).resized;
+  }
+
+  async #run(graph: string, inputs: Outputs): Promise<Outputs> {
+    const worker = await (this.#worker ??= this.#start());
+    if (!this.#open.has(graph)) this.#open.set(graph, asset(graph).then((bytes) => worker.call('open', graph, bytes)));
+    await this.#open.get(graph);
+    return worker.call('run', graph, inputs);
+  }
+
+  async #start(): Promise<Remote> {
+    const files = await assets(RUNTIME);
+    const worker = new Remote(new ModelWorker());
+    await worker.call('start', ...RUNTIME.map((name) => files[name]));
+    return worker;
+  }
+}
