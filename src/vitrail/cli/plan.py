@@ -46,6 +46,7 @@ def plan(
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
     gpu: CardOption | None = None,
     sweep: Words | None = None,
+    why: Words | None = None,
     chart: Path | None = None,
     json: Json = False,
     csv: Flag = False,
@@ -100,6 +101,9 @@ def plan(
     sweep
         Plan every combination of values, e.g. patch=8,16,32 image=224,384x640. Keys: model, image, patch, width, depth,
         num_heads, classes, batch, precision, optimizer, attention, accumulate (default: none).
+    why
+        Two plans, whose difference is attributed to its causes, each MODEL[,KEY=VALUE…], e.g. B/16
+        dinov2-B/14,attention=eager; the other options are those of both (default: none).
     chart
         File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
     csv
@@ -129,6 +133,21 @@ def plan(
         library=as_,
         adaptive_tokens=adaptive_tokens,
     )
+    if why is not None:
+        from vitrail.cli.plan_why import run_why
+
+        beside = {
+            "MODEL": model != "B/16",
+            "--sweep": sweep,
+            "--gpu": gpu,
+            "--chart": chart,
+            "--csv": csv,
+            "--images": images,
+        }
+        given = [name for name, value in beside.items() if value]
+        require(not given, f"--why was given with {', '.join(given)}; give two models after --why, and leave that out")
+        run_why(why, asked, workload, build=build, json=json)
+        return
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
