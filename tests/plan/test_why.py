@@ -110,8 +110,8 @@ def test_a_field_without_effect_is_named_and_no_cause():
 
 
 def test_each_side_may_have_its_own_workload(capsys):
-    line = "plan --why B/16,as=huggingface,batch=24 dinov2-B/14,image=224,attention=eager,checkpointing --train --batch 32 --json"
-    assert call(*line.split()) == 0
+    sides = ("B/16,as=huggingface,batch=24", "dinov2-B/14,image=224,attention=eager,checkpointing")
+    assert call("plan", "--why", *sides, "--train", "--batch", "32", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     Draft202012Validator.check_schema(SCHEMA)
     Draft202012Validator(SCHEMA).validate(found)

@@ -2,7 +2,22 @@
 
 from vitrail.plan.ledger import Ledger, Row, ledger
 from vitrail.plan.memory import memory
+from vitrail.plan.timeline import Timeline, timeline
 from vitrail.plan.why import Case, Cause, Why, why
 from vitrail.plan.workload import Memory, Shard, Workload
 
-__all__ = ["Case", "Cause", "Ledger", "Memory", "Row", "Shard", "Why", "Workload", "ledger", "memory", "why"]
+__all__ = [
+    "Case",
+    "Cause",
+    "Ledger",
+    "Memory",
+    "Row",
+    "Shard",
+    "Timeline",
+    "Why",
+    "Workload",
+    "ledger",
+    "memory",
+    "timeline",
+    "why",
+]

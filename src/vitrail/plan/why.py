@@ -212,6 +212,7 @@ class _Question:
         """Return the fields that are changed together, mostly one by one, and those that change nothing."""
         whole = frozenset(self.fields)
         nothing, everything = self.cost(frozenset()), self.cost(whole)
+        assert everything is not None
         alone = {
             field: [
                 _minus(after, before)
