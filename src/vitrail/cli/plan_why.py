@@ -91,11 +91,11 @@ def _show(found: Why, names: Sequence[str], cases: Sequence[Case]) -> None:
     )
 
 
-def _side_by_side(found: Why, cases: Sequence[Case]) -> list[tuple[str, str, str]]:
+def _side_by_side(found: Why, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     costs = (found.before, found.after)
     tokens = [getattr(case.config, "tokens", case.config.grid.area) for case in cases]
     first, second = (held.bytes for held in found.memory)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("tokens", *(f"{count:,}" for count in tokens)),
         ("parameters", *(f"{cost.params:,}" for cost in costs)),
         ("FLOPs of a step", *(count_text(cost.flops, "FLOP") for cost in costs)),

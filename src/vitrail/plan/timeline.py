@@ -131,7 +131,7 @@ class _Log(Meter):
         """The operation that autograd runs; otherwise it is found on the stack."""
         self.module = ""
         """The module that was named last."""
-        self._phases = iter(phases)
+        self._phases: Iterator[Phase] = iter(phases)
         self._phase: Phase = next(self._phases)
         self._numbers: dict[int, tuple[int, str, str]] = {}
         self._next = count()
