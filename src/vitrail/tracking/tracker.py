@@ -100,8 +100,15 @@ class Tracker(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for value in tree_leaves(out):
             if isinstance(value, Tensor) and value.device.type == self.device:
-                self._follow(value, COMPONENTS.get(self._phase, "activations"), self._module(), str(func))
+                self._follow(value, self._component(func, args), self._module(), str(func))
         return out
+
+    def _component(self, func: Any, args: Any) -> str:
+        if func is torch.ops.aten._to_copy.default and isinstance(args[0], Tensor):
+            source = self._alive.get(args[0].untyped_storage()._cdata)
+            if source is not None and source.component == "weights":
+                return "weight_casts"
+        return COMPONENTS.get(self._phase, "activations")
 
     def _follow(self, tensor: Tensor, component: str, module: str, operation: str) -> None:
         storage = tensor.untyped_storage()
