@@ -82,6 +82,25 @@ class Timeline(Shown):
             live += event.bytes
             yield live
 
+    def stack(self, points: int) -> list[tuple[int, Phase, dict[str, int]]]:
+        """Return at most about `points` places of the step: the highest of each stretch of events.
+
+        A place is the number of the event since the step began, its phase, and the bytes alive by component.
+        """
+        live: dict[str, int] = defaultdict(int)
+        found: list[tuple[int, Phase, dict[str, int]]] = []
+        start = sum(event.phase == "before" for event in self.events)
+        stretch, highest = -(-(len(self.events) - start) // points), -1
+        for place, event in enumerate(self.events, -start):
+            live[event.component] += event.bytes
+            if event.phase == "before":
+                continue
+            level, new = sum(live.values()), not found or place // stretch != found[-1][0] // stretch
+            if new or level > highest:
+                found[len(found) - (not new) :] = [(place, event.phase, dict(live))]
+                highest = level
+        return found
+
     def at_peak(self, by: Literal["component", "module", "operation"] = "component") -> dict[str, int]:
         """Return the bytes alive at the peak by component, module or operation; their sum is `peak_bytes`."""
         last = max(enumerate(self.levels()), key=lambda place: place[1])[0]

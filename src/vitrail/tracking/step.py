@@ -44,7 +44,9 @@ def track_step(
         for context in (first, nullcontext()):
             tracker.restart()
             with context, tracker.phase("forward"), torch.no_grad(), _autocast(workload, tracker.device):
-                model(*inputs)
+                outputs = model(*inputs)
+            del outputs
+        tracker.stop()
         return
     model.train()
     optimizer = _optimizer(workload, model)
@@ -57,6 +59,7 @@ def track_step(
         each.register_post_accumulate_grad_hook(accumulated) for each in model.parameters() if each.requires_grad
     ]
     for context in (first, nullcontext()):
+        optimizer.zero_grad()
         tracker.restart()
         with context:
             for _ in range(workload.accumulate):
@@ -65,7 +68,7 @@ def track_step(
             optimizer.step()
         for parameter, state in optimizer.state.items():
             tracker.follow(state.values(), "optimizer", owners.get(id(parameter), ""))
-        optimizer.zero_grad()
+    tracker.stop()
     for handle in handles:
         handle.remove()
 

@@ -32,6 +32,7 @@ class Tracker(TorchDispatchMode):
         self.phase_peaks: dict[str, int] = {}
         self.events: list[Event] = []
         self._phase: Phase = "before"
+        self._writes = True
         self._alive: dict[int, Event] = {}
         """What is alive, by the storage's address."""
         self._numbers = count()
@@ -53,6 +54,10 @@ class Tracker(TorchDispatchMode):
         self.phase_peaks.clear()
         self.events[:] = [event._replace(phase="before") for event in self._alive.values()]
         self._marks.clear()
+
+    def stop(self) -> None:
+        """Write no more events: what is released after a step is not part of it."""
+        self._writes = False
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -128,7 +133,7 @@ class Tracker(TorchDispatchMode):
         self._write(event._replace(phase=self._phase, bytes=-event.bytes))
 
     def _write(self, event: Event) -> None:
-        if event.bytes:
+        if event.bytes and self._writes:
             self.events.append(event)
 
     def _mark(self) -> None:
