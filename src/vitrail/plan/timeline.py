@@ -157,7 +157,7 @@ class _Log(Meter):
 
     def restart(self) -> None:
         super().restart()
-        self._phase = next(self._phases, self._phase)
+        self._phase: Phase = next(self._phases, self._phase)
 
     def born(self, storage: Storage) -> None:
         super().born(storage)

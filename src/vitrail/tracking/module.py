@@ -31,8 +31,8 @@ __all__ = ["Input", "Tracked", "track"]
 DEVICE = "cpu"
 """Whose kernels are followed: fake tensors of a card need a CUDA build of PyTorch."""
 NOTE = (
-    "followed with the kernels of PyTorch's CPU backend: a card's attention, convolution and autocast may keep other "
-    "tensors"
+    "followed with the kernels of PyTorch's CPU backend. A card's may keep other tensors, under autocast above all; "
+    "and with dropout in attention, only a card has a fused kernel that keeps no maps"
 )
 
 

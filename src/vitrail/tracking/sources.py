@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 import traceback
 import warnings
@@ -20,7 +21,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from vitrail.errors import VitrailError, one_line, require
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 __all__ = ["Source", "explained", "source"]
@@ -57,6 +58,8 @@ def source(name: str) -> Source:
 @contextmanager
 def explained(origin: Source, doing: str) -> Iterator[None]:
     """Turn an error of someone else's module into one line with the place where it was raised."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    silent, log.disabled = log.disabled, True  # it writes the whole traceback of an error that is told here
     try:
         yield
     except VitrailError:
@@ -68,8 +71,12 @@ def explained(origin: Source, doing: str) -> Iterator[None]:
             "compute it from shapes, or take it out of the step"
         ) from None
     except Exception as error:  # whatever a user's file may raise
-        said = one_line(str(error)).strip() or "no message"
-        raise VitrailError(f"{_place(origin, error)}{type(error).__name__} while {doing}: {said}") from None
+        said = (str(error).strip() or "no message").splitlines()[0]
+        raise VitrailError(
+            f"{_place(origin, error)}{type(error).__name__} while {doing}: {said}; mend the module, or change its input"
+        ) from None
+    finally:
+        log.disabled = silent
 
 
 def _place(origin: Source, error: Exception) -> str:
@@ -119,14 +126,18 @@ def _library(name: str) -> Any:
 def _timm(name: str, image: Size | None, eager: bool) -> nn.Module:
     timm = _library("timm")
     require(timm.is_model(name), f"timm has no model {name!r}; timm.list_models() has their names")
-    timm.layers.set_fused_attn(not eager)
-    with torch.device("meta"):
-        if image is not None:
-            try:
-                return timm.create_model(name, pretrained=False, img_size=tuple(image))
-            except TypeError:  # a convolutional network has no image size of its own
-                pass
-        return timm.create_model(name, pretrained=False)
+    fused = timm.layers.use_fused_attn()
+    timm.layers.set_fused_attn(not eager)  # read by attention when it is built
+    try:
+        with torch.device("meta"):
+            if image is not None:
+                try:
+                    return timm.create_model(name, pretrained=False, img_size=tuple(image))
+                except TypeError:  # a convolutional network has no image size of its own
+                    pass
+            return timm.create_model(name, pretrained=False)
+    finally:
+        timm.layers.set_fused_attn(bool(fused))
 
 
 def _transformers(name: str, image: Size | None, eager: bool) -> nn.Module:

@@ -137,7 +137,7 @@ class Tracker(TorchDispatchMode):
             self.events.append(event)
 
     def _mark(self) -> None:
-        self._marks.append((torch._C._autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
+        self._marks.append((torch.autograd._get_sequence_nr(), self._modules[-1] if self._modules else ""))
 
     def _module(self) -> str:
         """Return the module that runs, or whose forward made the node that autograd runs."""
