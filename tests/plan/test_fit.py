@@ -1,7 +1,9 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from command import call
 from vitrail.config import ViTConfig
@@ -18,6 +20,7 @@ from vitrail.plan.tiers import tiers
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan-limits.json").read_text(encoding="utf-8"))
 SMALL = ViTConfig(
     image=Size(48, 80),
     embedding=Patches(patch=Size(8, 16)),
@@ -190,6 +193,7 @@ def test_a_limit_fits_and_the_next_one_does_not(quantity, name, options):
         if found.beyond is not None:
             assert found.beyond_bytes == need_bytes(*changed(found.beyond), target, allowance) > target.visible_bytes
         if quantity == "image":
+            assert isinstance(found.value, Size)
             assert found.value.height * config.image.width == found.value.width * config.image.height
 
 
@@ -206,16 +210,18 @@ def test_where_nothing_fits_the_first_that_does_not_is_shown():
     found = limits("image", preset("G/14"), TRAIN, card("2GiB"))["likely"]
     assert found.value is None
     assert found.beyond == Size(14, 14)
-    assert found.beyond_bytes > card("2GiB").visible_bytes
+    assert (found.beyond_bytes or 0) > card("2GiB").visible_bytes
 
 
 def test_limits_from_the_command_line(capsys):
     line = "plan B/16 --gpu rtx-4090 --largest image --batch 8 --train --json"
     assert call(*line.split()) == 0
     found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMA).validate(found)
     expected = limits("image", preset("B/16"), Workload(batch=8, train=True), card("rtx-4090"))["safe"]
+    assert isinstance(expected.value, Size)
     assert found["limits"]["safe"]["value"] == {"height": expected.value.height, "width": expected.value.width}
     assert call("plan", "B/16", "--largest", "image") == 2
     assert "needs a card; give --gpu" in capsys.readouterr().err
     assert call("plan", "mobilevit-S", "--smallest", "patch", "--gpu", "t4") == 2
-    assert "has no patch to choose" in capsys.readouterr().err
+    assert "has no patch size to choose" in capsys.readouterr().err

@@ -157,7 +157,8 @@ class _Log(Meter):
 
     def restart(self) -> None:
         super().restart()
-        self._phase: Phase = next(self._phases, self._phase)
+        following = next(self._phases, None)
+        self._phase = following or self._phase
 
     def born(self, storage: Storage) -> None:
         super().born(storage)

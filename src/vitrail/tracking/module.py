@@ -117,7 +117,7 @@ def track(model: nn.Module, inputs: tuple[Input, ...], workload: Workload, *, fa
     >>> with torch.device("meta"):
     ...     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 5 * 7, 11))
     >>> track(model, (Input((2, 3, 5, 7)),), Workload())
-    <Tracked: 1,166 parameters, 5.39 KiB at the peak>
+    <Tracked: 1,166 parameters, 5.46 KiB at the peak>
     """
     require(workload.shard is None, "a sharded step of a module is not followed; leave shard out")
     tracker = Tracker(DEVICE)

@@ -128,7 +128,7 @@ def materialise(model: nn.Module, device: str, dtype: torch.dtype) -> None:
         return made[id(value)]
 
     for part in model.modules():
-        stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, vars(part))
+        stores: Any = (part._parameters, part._buffers, vars(part))
         for store in stores:
             for name, value in list(store.items()):
                 if isinstance(value, Tensor):
