@@ -83,7 +83,7 @@ def timeline_chart(timeline: Timeline, target: Card | None, path: Path, *, title
     """Bytes alive by component, stacked, through the operations of a step."""
     check_drawing(path)
     points = timeline.stack(1200)
-    steps = [point for point in points if point[1] == "optimizer"]
+    steps = [point for point in points if point[1].phase == "optimizer"]
     if steps and len(steps) < len(points) // 20:  # a planned one is a single event: give it width
         highest = max(steps, key=lambda point: sum(point[2].values()))
         points.append((points[-1][0] + points[-1][0] // 20, *highest[1:]))
@@ -102,7 +102,7 @@ def timeline_chart(timeline: Timeline, target: Card | None, path: Path, *, title
     places = [place for place, _, _ in points]
     stack = {part: [live.get(part, 0) / unit for _, _, live in points] for part in COLOURS}
     stacked_areas(axes, places, {part: values for part, values in stack.items() if max(values) > 0}, COLOURS, top=top)
-    begins = {phase: place for place, phase, _ in reversed(points)}
+    begins = {event.phase: place for place, event, _ in reversed(points)}
     for phase, place in begins.items():
         axes.axvline(place, color=INK, linewidth=0.6, alpha=0.5)
         turn = {"ha": "right", "right": -4} if place > 0.92 * places[-1] else {"right": 4}

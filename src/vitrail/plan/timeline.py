@@ -82,13 +82,13 @@ class Timeline(Shown):
             live += event.bytes
             yield live
 
-    def stack(self, points: int) -> list[tuple[int, Phase, dict[str, int]]]:
+    def stack(self, points: int) -> list[tuple[int, Event, dict[str, int]]]:
         """Return at most about `points` places of the step: the highest of each stretch of events.
 
-        A place is the number of the event since the step began, its phase, and the bytes alive by component.
+        A place is the number of the event since the step began, the event, and the bytes alive by component.
         """
         live: dict[str, int] = defaultdict(int)
-        found: list[tuple[int, Phase, dict[str, int]]] = []
+        found: list[tuple[int, Event, dict[str, int]]] = []
         start = sum(event.phase == "before" for event in self.events)
         stretch, highest = -(-(len(self.events) - start) // points), -1
         for place, event in enumerate(self.events, -start):
@@ -97,7 +97,7 @@ class Timeline(Shown):
                 continue
             level, new = sum(live.values()), not found or place // stretch != found[-1][0] // stretch
             if new or level > highest:
-                found[len(found) - (not new) :] = [(place, event.phase, dict(live))]
+                found[len(found) - (not new) :] = [(place, event, dict(live))]
                 highest = level
         return found
 
