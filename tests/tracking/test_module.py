@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from jsonschema import Draft202012Validator
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import peers  # noqa: F401 — makes timm importable where torchvision has no operators
 from command import call
@@ -21,6 +23,7 @@ from vitrail.parts import Mlp
 from vitrail.plan import Workload, ledger
 from vitrail.tracking.module import Input, track
 from vitrail.tracking.sources import source
+from vitrail.tracking.step import materialise
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan-module.json").read_text(encoding="utf-8"))
 TRAIN = Workload(batch=2, train=True)
@@ -85,6 +88,31 @@ def test_fake_tensors_take_what_real_ones_take(workload: Workload):
 def test_naming_modules_changes_no_byte(workload: Workload):
     tracked = track(on_meta(build, PLAIN), (Input((2, 3, 48, 80)),), workload)
     assert tracked.timeline.phase_peaks == follow_step(PLAIN, workload, device="cpu").phase_peaks
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("config", [PLAIN, MOBILE], ids=["vit", "mobile"])
+def test_the_peak_is_that_of_pytorchs_own_memory_tracker(config):
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    found = track(on_meta(build, config), (Input((2, 3, *config.image)),), TRAIN)
+    model, peer = on_meta(build, config), MemTracker()
+    with FakeTensorMode():
+        materialise(model, "cpu", torch.float32)
+        images, labels = torch.zeros(2, 3, *config.image), torch.zeros(2, dtype=torch.long)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        peer.track_external(model, optimizer, images, labels)
+        with peer:
+            for _ in range(2):
+                peer.reset_mod_stats()
+                logits = model(images)
+                loss = F.cross_entropy(logits, labels)
+                loss.backward()
+                optimizer.step()
+                del logits, loss
+                optimizer.zero_grad()
+    total = peer.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    assert found.timeline.peak_bytes == total
 
 
 @pytest.mark.parametrize("config", [PLAIN, MOBILE], ids=["vit", "mobile"])
