@@ -95,11 +95,11 @@ def test_naming_modules_changes_no_byte(workload: Workload):
 def test_the_peak_is_that_of_pytorchs_own_memory_tracker(config):
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    found = track(on_meta(build, config), (Input((2, 3, *config.image)),), TRAIN)
+    found = track(on_meta(build, config), (Input((16, 3, *config.image)),), TRAIN)
     model, peer = on_meta(build, config), MemTracker()
     with FakeTensorMode():
         materialise(model, "cpu", torch.float32)
-        images, labels = torch.zeros(2, 3, *config.image), torch.zeros(2, dtype=torch.long)
+        images, labels = torch.zeros(16, 3, *config.image), torch.zeros(16, dtype=torch.long)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         peer.track_external(model, optimizer, images, labels)
         with peer:

@@ -43,11 +43,11 @@ class Step:
         return max(units.values())
 
 
-def run_step(config: Config, workload: Workload, *, tape: type[Tape] = Tape, meter: Meter | None = None) -> Step:
-    """Run one step on a tape of a type, with a meter."""
+def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, meter: Meter | None = None) -> Step:
+    """Run one step on a tape of a kind, with a meter."""
     meter = meter or Meter()
     train = workload.train
-    t = tape(
+    tape = kind(
         meter,
         train=train,
         amp=workload.precision.startswith("amp"),
@@ -66,14 +66,14 @@ def run_step(config: Config, workload: Workload, *, tape: type[Tape] = Tape, met
         peaks[phase], at_peak[phase] = meter.peak, meter.at_peak
         meter.restart()
 
-    images = t.new(workload.batch * config.channels * config.image.area, t.size, "input")
-    labels = t.new(workload.batch, 8, "input") if train else None
-    logits = model(t, images)
-    loss = cross_entropy(t, logits) if train else logits
-    t.end_autocast()
+    images = tape.new(workload.batch * config.channels * config.image.area, tape.size, "input")
+    labels = tape.new(workload.batch, 8, "input") if train else None
+    logits = model(tape, images)
+    loss = cross_entropy(tape, logits) if train else logits
+    tape.end_autocast()
     end("forward")
     if train:
-        t.backward(loss)
+        tape.backward(loss)
         end("backward")
     del logits, loss
-    return Step(t, peaks, at_peak, meter.state(), (images, labels))
+    return Step(tape, peaks, at_peak, meter.state(), (images, labels))

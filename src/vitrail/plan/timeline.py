@@ -126,7 +126,7 @@ def timeline(config: Config, workload: Workload) -> Timeline:
     """
     require(workload.shard is None, "a timeline of a sharded step is not modelled; leave shard out")
     log = _Log(*PHASES[1:3] if workload.train else PHASES[1:2])
-    step = run_step(config, workload, tape=_NamingTape, meter=log)
+    step = run_step(config, workload, kind=_NamingTape, meter=log)
     persistent, temporary = persistent_bytes(workload, step.tape)
     before = [
         Event("before", "", "", component, size, -1 - place)
