@@ -188,7 +188,8 @@ class _NamingTape(Tape):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._origins: dict[Node, tuple[str, str]] = {}
+        self._origins: dict[int, tuple[str, str]] = {}
+        """By a node's identity: the node itself would keep alive what it saved."""
 
     def repeat(self, name: str, block: Any, x: Tensor, runs: list[Run]) -> Tensor:
         given = [x]  # handed on, so that the first block releases it
@@ -198,7 +199,7 @@ class _NamingTape(Tape):
     def record(self, out: Tensor, inputs: Any, saved: Any, backward: Any) -> Tensor:
         recorded = super().record(out, inputs, saved, backward)
         if isinstance(recorded.node, Node):
-            self._origins[recorded.node] = (_operation(sys._getframe(1)), self.meter.module)
+            self._origins[id(recorded.node)] = (_operation(sys._getframe(1)), self.meter.module)
         return recorded
 
     def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
@@ -214,7 +215,7 @@ class _NamingTape(Tape):
         super().tally(path, flops)
 
     def _run(self, node: Node) -> None:
-        operation, self.meter.module = self._origins.pop(node)
+        operation, self.meter.module = self._origins[id(node)]
         self.meter.operation = f"{operation} backward"
         super()._run(node)
         self.meter.operation = ""
