@@ -25,6 +25,9 @@ LINES = {
         "plan L/16 --image 384x640 --batch 512 --train --gpu jetson-agx-orin-64 --shard fsdp:64",
         "plan --sweep model=dinov2-g/14-reg4 image=518,1036x2072 precision=amp-bf16 optimizer=adamw-fused batch=1,1024 "
         "--train --gpu rtx-4090",
+        "plan --why clip-B/16 dinov2-B/14-reg4,image=1036x2072,attention=eager --image 512 --batch 8 --train",
+        "plan B/16 --gpu jetson-agx-orin-64 --largest image --train",
+        "plan --module module.py:make --input 4096x3x224x224 --train --gpu rtx-4090",
     ],
     "compare": ["compare siglip2-giant-opt/16 deit-Ti/16-distilled default --gpu rtx-4090 --batch 4096"],
     "presets": ["presets"],
@@ -56,6 +59,9 @@ NO_TABLES = {"convert", "push", "train", "data", "look", "studio", "serve", "emb
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("eighty")
     weights, source = save_weights(root / "w.safetensors"), photos(root / "photos", 6)
+    (root / "module.py").write_text(
+        "from torch import nn\nmake = lambda: nn.Sequential(nn.Conv2d(3, 8, 9), nn.ReLU())\n"
+    )
     plan = frozen(root / "vectors", source, weights)
     process_shard(root / "vectors", plan, 0, build_engine(load(weights)))
     for name, seed in (("run-of-a-long-name-a", 0), ("run-of-a-long-name-b", 1), ("another", 2)):

@@ -7,7 +7,8 @@ import pytest
 from command import call
 from vitrail.plan.cards import CARDS, GIB
 
-TEXT = (Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
 COMMANDS = [
     (command, output)
     for block in re.findall(r"```console\n(.*?)```", TEXT, flags=re.S)
@@ -16,7 +17,8 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_a_command_of_the_page_prints_what_the_page_shows(capsys, command, output):
+def test_a_command_of_the_page_prints_what_the_page_shows(capsys, monkeypatch, command, output):
+    monkeypatch.chdir(ROOT)
     assert call(*shlex.split(command)) == 0
     shown = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
     assert shown == [line.rstrip() for line in output.rstrip().splitlines()]

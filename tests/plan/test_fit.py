@@ -1,13 +1,18 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from command import call
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import Mlp, Patches
 from vitrail.plan import fit
 from vitrail.plan.cards import GIB, card
-from vitrail.plan.fit import changes, largest_batch, largest_batches, need_bytes
+from vitrail.plan.changes import changes
+from vitrail.plan.fit import largest_batch, largest_batches, limits, need_bytes
 from vitrail.plan.hardware import ALLOWANCES
 from vitrail.plan.memory import memory
 from vitrail.plan.report import report
@@ -15,6 +20,7 @@ from vitrail.plan.tiers import tiers
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan-limits.json").read_text(encoding="utf-8"))
 SMALL = ViTConfig(
     image=Size(48, 80),
     embedding=Patches(patch=Size(8, 16)),
@@ -159,3 +165,63 @@ def test_a_tier_is_the_largest_batch_that_fits_and_the_next_does_not():
         work = Workload(train=train, precision="amp-bf16")
         assert need_bytes(large, replace(work, batch=batch), target) <= target.visible_bytes
         assert need_bytes(large, replace(work, batch=batch + 1), target) > target.visible_bytes
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("quantity", "name", "options"),
+    [
+        ("batch", "S/16", {"image": Size(224, 320)}),
+        ("image", "S/16", {"image": Size(96, 160)}),
+        ("image", "swin-T", {}),
+        ("image", "mobilevit-XXS", {}),
+        ("patch", "S/16", {"image": Size(240, 160)}),
+        ("patch", "swin-T", {"image": Size(192, 256)}),
+    ],
+)
+def test_a_limit_fits_and_the_next_one_does_not(quantity, name, options):
+    config, target = preset(name, **options), card("6GiB")
+    changed = {
+        "batch": lambda value: (config, TRAIN.but(batch=value)),
+        "image": lambda value: (config.but(image=value), TRAIN),
+        "patch": lambda value: (config.with_patch(value), TRAIN),
+    }[quantity]
+    for allowance, found in zip(ALLOWANCES, limits(quantity, config, TRAIN, target).values(), strict=True):
+        assert found.needed_bytes == need_bytes(*changed(found.value), target, allowance) <= target.visible_bytes
+        if found.beyond is not None:
+            assert found.beyond_bytes == need_bytes(*changed(found.beyond), target, allowance) > target.visible_bytes
+        if quantity == "image":
+            assert isinstance(found.value, Size)
+            assert found.value.height * config.image.width == found.value.width * config.image.height
+
+
+def test_the_smallest_patch_is_what_trying_all_finds():
+    config, target = preset("B/16", image=Size(192, 288)), card("3GiB")
+    work = Workload(batch=2, train=True)
+    sides = [side for side in range(1, 97) if 192 % side == 0 and 288 % side == 0]
+    needs = {side: need_bytes(config.with_patch(Size(side, side)), work, target) for side in sides}
+    smallest = min(side for side, needed in needs.items() if needed <= target.visible_bytes)
+    assert limits("patch", config, work, target)["likely"].value == Size(smallest, smallest)
+
+
+def test_where_nothing_fits_the_first_that_does_not_is_shown():
+    found = limits("image", preset("G/14"), TRAIN, card("2GiB"))["likely"]
+    assert found.value is None
+    assert found.beyond == Size(14, 14)
+    assert (found.beyond_bytes or 0) > card("2GiB").visible_bytes
+
+
+def test_limits_from_the_command_line(capsys):
+    line = "plan B/16 --gpu rtx-4090 --largest image --batch 8 --train --json"
+    assert call(*line.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMA).validate(found)
+    expected = limits("image", preset("B/16"), Workload(batch=8, train=True), card("rtx-4090"))["safe"]
+    assert isinstance(expected.value, Size)
+    assert found["limits"]["safe"]["value"] == {"height": expected.value.height, "width": expected.value.width}
+    assert call("plan", "B/16", "--largest", "image") == 2
+    assert "needs a card; give --gpu" in capsys.readouterr().err
+    assert call("plan", "mobilevit-S", "--smallest", "patch", "--gpu", "t4") == 2
+    assert "has no patch size to choose" in capsys.readouterr().err

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from vitrail.cli.models import config_named
 from vitrail.cli.options import CardOption, Flag, Json, ShardOption, SizeOption, Words
+from vitrail.cli.plan_timeline import check_timeline, write_timeline
+from vitrail.cli.plan_view import show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Remainder, Size
 from vitrail.parts import Adaptive
+from vitrail.plan.fit import on_card
 from vitrail.plan.report import report
+from vitrail.plan.timeline import timeline as planned_timeline
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
 
 __all__ = ["plan"]
@@ -46,7 +50,13 @@ def plan(
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
     gpu: CardOption | None = None,
     sweep: Words | None = None,
+    why: Words | None = None,
+    largest: Literal["batch", "image"] | None = None,
+    smallest: Literal["patch"] | None = None,
+    module: str | None = None,
+    input_: Annotated[str | None, Parameter(name="--input")] = None,
     chart: Path | None = None,
+    timeline: Path | None = None,
     json: Json = False,
     csv: Flag = False,
 ) -> None:
@@ -100,8 +110,25 @@ def plan(
     sweep
         Plan every combination of values, e.g. patch=8,16,32 image=224,384x640. Keys: model, image, patch, width, depth,
         num_heads, classes, batch, precision, optimizer, attention, accumulate (default: none).
+    why
+        Two plans, whose difference is attributed to its causes, each MODEL[,KEY=VALUE…], e.g. B/16
+        dinov2-B/14,attention=eager; the other options are those of both (default: none).
+    largest
+        Find the largest batch or image that fits --gpu, by each verdict (default: none).
+    smallest
+        Find the smallest patch that fits --gpu, by each verdict (default: none).
+    module
+        Any nn.Module instead of a config, followed on fake tensors, without weights and memory: FILE.py:NAME, a
+        function or class without arguments, whose file is run; timm:NAME; or transformers:FOLDER with a config.json
+        (default: none).
+    input_
+        Shape of what --module takes, e.g. 8x3x224x224, or 8x3x224x224,8x77:int64 for two (default: --batch images of
+        the size that a model of timm or transformers names).
     chart
         File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
+    timeline
+        File to draw the bytes alive through a step into: .png, .svg or .pdf; or .pickle, a snapshot for PyTorch's
+        memory viewer (default: none).
     csv
         Print the sweep, or the model's modules, as CSV.
     """
@@ -129,6 +156,35 @@ def plan(
         library=as_,
         adaptive_tokens=adaptive_tokens,
     )
+    check_timeline(timeline)
+    elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
+    if why is not None:
+        from vitrail.cli.plan_why import run_why
+
+        _alone("--why", elsewhere | {"--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
+        run_why(why, asked, workload, build=build, json=json)
+        return
+    if module is not None:
+        from vitrail.cli.plan_module import run_module
+
+        shape = {
+            f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
+        }
+        _alone("--module", elsewhere | shape | {"--largest": largest, "--smallest": smallest, "--shard": shard})
+        run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
+        return
+    require(input_ is None, f"--input {input_} is the shape that --module takes, and there is none; give --image")
+    quantity = largest or smallest
+    if quantity is not None:
+        from vitrail.cli.plan_limit import run_limit
+
+        require(not (largest and smallest), "--largest and --smallest were both given; choose one")
+        if gpu is None:
+            raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
+        _alone("--largest and --smallest", {"--sweep": sweep, "--chart": chart, "--timeline": timeline, "--csv": csv})
+        config = build(**asked)
+        run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
+        return
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
@@ -143,17 +199,27 @@ def plan(
         from vitrail.cli.plan_charts import memory_chart
 
         memory_chart(described, found.workload, gpu, chart, name=name)
+    if timeline is not None:
+        alive = planned_timeline(described, found.workload)
+        step, said = "training" if train else "inference", title(name, described, found.workload)
+        write_timeline(alive, gpu, timeline, title=f"{name}: memory of {step}", subtitle=said)
     if json:
         write_json({"model": name, **found.to_json()})
     elif csv:
         columns = ("path", "params", "flops", "macs", "train_flops", "saved_bytes")
         write_csv(columns, ([getattr(row, name) for name in columns] for row in found.books.rows))
     else:
-        from vitrail.cli.plan_view import show_report
-
         show_report(found, name)
-        if chart is not None:
-            written(chart)
+        written(*(path for path in (chart, timeline) if path is not None))
+
+
+def _alone(option: str, others: dict[str, object]) -> None:
+    """Refuse options that a question does not take."""
+    given = [name for name, value in others.items() if value]
+    require(
+        not given,
+        f"{option} was given with {', '.join(given).replace('_', '-')}, which it does not take; leave that out",
+    )
 
 
 # ── the question ────────────────────────────────────────────────────────────────────────────────────────────────

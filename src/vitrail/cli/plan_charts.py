@@ -1,4 +1,4 @@
-"""Charts of plans: memory against image size, and sweeps."""
+"""Charts of plans: memory against image size, through a step, and sweeps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from vitrail.geometry import Size
 from vitrail.plan.by_image import memory_by_image
 from vitrail.plan.cards import GIB, MIB, Card
 from vitrail.plan.memory import memory
+from vitrail.plan.timeline import Timeline
 from vitrail.plan.workload import Workload
 
 if TYPE_CHECKING:
     from vitrail.cli.sweep import Answer
 
-__all__ = ["memory_chart", "sweep_chart"]
+__all__ = ["memory_chart", "sweep_chart", "timeline_chart"]
 
 COLOURS = {
     "weights": BLUE,
@@ -75,6 +76,43 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     note(axes, f"{config.image}: {bytes_text(here)}", place, right=9, up=-5, va="top", fontweight="bold")
     ticks = images[:: max(1, len(images) // 6)]
     axes.set_xticks([image.height for image in ticks], [str(image.height if square else image) for image in ticks])
+    sheet.save(path)
+
+
+def timeline_chart(timeline: Timeline, target: Card | None, path: Path, *, title: str, subtitle: str) -> None:
+    """Bytes alive by component, stacked, through the operations of a step."""
+    check_drawing(path)
+    points = timeline.stack(1200)
+    steps = [point for point in points if point[1].phase == "optimizer"]
+    if steps and len(steps) < len(points) // 20:  # a planned one is a single event: give it width
+        highest = max(steps, key=lambda point: sum(point[2].values()))
+        points.append((points[-1][0] + points[-1][0] // 20, *highest[1:]))
+    peak = timeline.peak_bytes
+    unit, unit_name = (GIB, "GiB") if peak >= GIB else (MIB, "MiB")
+    visible = 0 if target is None else target.visible_bytes / unit
+    top = max(1.16 * peak / unit, 1.12 * visible)
+    sheet, (axes,) = plots(
+        title,
+        subtitle,
+        [("", "allocations and releases, in order", f"{unit_name} alive, one device")],
+        height=4.3,
+        width=8.4,
+        names=[*COLOURS],
+    )
+    places = [place for place, _, _ in points]
+    stack = {part: [live.get(part, 0) / unit for _, _, live in points] for part in COLOURS}
+    stacked_areas(axes, places, {part: values for part, values in stack.items() if max(values) > 0}, COLOURS, top=top)
+    begins = {event.phase: place for place, event, _ in reversed(points)}
+    for phase, place in begins.items():
+        axes.axvline(place, color=INK, linewidth=0.6, alpha=0.5)
+        turn = {"ha": "right", "right": -4} if place > 0.92 * places[-1] else {"right": 4}
+        note(axes, phase, (place, 0.985 * top), va="top", **turn)
+    highest = max(points, key=lambda point: sum(point[2].values()))[0]
+    axes.plot(highest, peak / unit, "o", color=INK, markersize=5, zorder=5, clip_on=False)
+    side = {"right": -9, "ha": "right"} if highest > places[-1] / 2 else {"right": 9}
+    note(axes, bytes_text(peak), (highest, peak / unit), up=5, fontweight="bold", **side)
+    if target is not None:
+        limit(axes, places[0], visible, _named(target))
     sheet.save(path)
 
 

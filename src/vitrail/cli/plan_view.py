@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text, seconds_text
 from vitrail.cli.tables import show, table
-from vitrail.config import MobileConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, ViTConfig
 from vitrail.parts import Adaptive
+from vitrail.plan.cards import Card
+from vitrail.plan.hardware import Verdict
 from vitrail.plan.report import Report
+from vitrail.plan.workload import Memory, Workload
 
-__all__ = ["show_report", "title"]
+__all__ = ["memory_table", "percent", "show_report", "title", "verdict_table"]
 
 
-def title(name: str, found: Report) -> str:
-    work = found.workload
-    parts = [name, f"image {found.config.image}"]
-    if not isinstance(found.config, MobileConfig):
-        parts.append(f"patch {found.config.patch}")
+def title(name: str, config: Config, work: Workload) -> str:
+    parts = [name, f"image {config.image}"]
+    if not isinstance(config, MobileConfig):
+        parts.append(f"patch {config.patch}")
     parts += ["training" if work.train else "inference", f"batch {work.batch}"]
     parts += [f"× {work.accumulate}"] if work.accumulate > 1 else []
     parts.append(work.precision)
@@ -31,10 +34,10 @@ def title(name: str, found: Report) -> str:
 
 def show_report(found: Report, name: str) -> None:
     show(
-        f"\n[bold]{title(name, found)}[/]",
+        f"\n[bold]{title(name, found.config, found.workload)}[/]",
         table("", ("", ""), _facts(found), "ll"),
-        *_memory(found),
-        *_verdicts(found),
+        memory_table(found.memory, "exact" if found.memory.exact else "an estimate"),
+        *([verdict_table(found.card, found.verdicts, found.max_batch)] if found.card else []),
         *_changes(found),
         *(f"[dim]note: {note}[/]" for note in found.notes),
     )
@@ -65,27 +68,24 @@ def _facts(found: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _memory(found: Report) -> list[Any]:
-    held = found.memory
+def memory_table(held: Memory, label: str) -> Any:
+    """The components at the peak, largest first, and the peaks of the phases."""
     rows = [
-        (name.replace("_", " "), bytes_text(size), _percent(size / held.peak_bytes), _bar(size / held.peak_bytes))
+        (name.replace("_", " "), bytes_text(size), percent(size / held.peak_bytes), _bar(size / held.peak_bytes))
         for name, size in sorted(held.bytes.items(), key=lambda item: -item[1])
         if size
     ]
     phases = "   ".join(f"{phase} {bytes_text(size)}" for phase, size in held.phase_peaks.items())
-    label = "exact" if held.exact else "an estimate"
-    return [
-        table(
-            f"Memory at the peak: {bytes_text(held.peak_bytes)} ({label})",
-            ("component", "bytes", "share", ""),
-            [(name, size, share, f"[cyan]{bar}[/]") for name, size, share, bar in rows],
-            "lrrl",
-            caption=f"peaks by phase   {phases}",
-        )
-    ]
+    return table(
+        f"Memory at the peak: {bytes_text(held.peak_bytes)} ({label})",
+        ("component", "bytes", "share", ""),
+        [(name, size, share, f"[cyan]{bar}[/]") for name, size, share, bar in rows],
+        "lrrl",
+        caption=f"peaks by phase   {phases}",
+    )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "< 1%"
 
 
@@ -95,28 +95,25 @@ def _bar(share: float, width: int = 24) -> str:
     return bar.ljust(width)
 
 
-def _verdicts(found: Report) -> list[Any]:
-    if found.card is None:
-        return []
+def verdict_table(target: Card, verdicts: Sequence[Verdict], max_batch: dict[str, int]) -> Any:
+    """Whether a step fits the card, by verdict, and the largest batch where it is known."""
     rows = [
         (
             verdict.name,
             "[green]fits[/]" if verdict.fits else "[red]does not fit[/]",
             bytes_text(verdict.needed_bytes),
             f"{bytes_text(abs(verdict.free_bytes))} {'free' if verdict.fits else 'missing'}",
-            f"{found.max_batch[verdict.name]:,}",
+            *([f"{max_batch[verdict.name]:,}"] if max_batch else []),
         )
-        for verdict in found.verdicts
+        for verdict in verdicts
     ]
-    return [
-        table(
-            f"On {found.card.name}, {bytes_text(found.card.visible_bytes)} visible",
-            ("verdict", "", "needs", "", "largest batch"),
-            rows,
-            "llrlr",
-            caption="tensors plus context, workspaces and allocator: modelled, not measured",
-        )
-    ]
+    return table(
+        f"On {target.name}, {bytes_text(target.visible_bytes)} visible",
+        ("verdict", "", "needs", "", *(["largest batch"] if max_batch else [])),
+        rows,
+        "llrlr",
+        caption="tensors plus context, workspaces and allocator: modelled, not measured",
+    )
 
 
 def _changes(found: Report) -> list[Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 
-from vitrail.config import Config, MobileConfig, PyramidConfig
+from vitrail.config import Config
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import LIKELY, on_card
+from vitrail.plan.fit import LIKELY, image_steps, on_card
 from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Memory, Workload
@@ -39,10 +38,7 @@ def memory_by_image(
     ['112x112', '224x224', '336x336', '448x448']
     """
     work = workload if target is None else on_card(workload, target)
-    unit = config.unit
-    rows, columns = (max(1, side // step) for side, step in zip(_whole(config), unit, strict=True))
-    current = gcd(rows, columns)
-    smallest = Size(unit.height * rows // current, unit.width * columns // current)
+    smallest, current = image_steps(config)
 
     def sample(step: int) -> Sample:
         scaled = config.but(image=Size(smallest.height * step, smallest.width * step))
@@ -55,8 +51,3 @@ def memory_by_image(
         last += max(1, current // 2)
     steps = sorted({max(1, round(last * part / points)) for part in range(1, points + 1)} | {current})
     return [sample(step) for step in steps]
-
-
-def _whole(config: Config) -> Size:
-    """Return the image size that the model cuts into patches, without a remainder."""
-    return config.image if isinstance(config, PyramidConfig | MobileConfig) else config.fit(config.image).fitted

@@ -1,20 +1,34 @@
-"""Whether a step fits a card, the largest batch that does, and what to change first; every answer is computed."""
+"""Whether a step fits a card, and the largest batch, the largest image and the smallest patch that do.
+
+Every answer is planned, and so is the next one, which does not fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import gcd
+from typing import Literal
 
-from vitrail.config import Config, ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.config import Config, MobileConfig, PyramidConfig
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.parts import FullAttention, Patches
 from vitrail.plan.cards import Card
 from vitrail.plan.hardware import ALLOWANCES, Allowance, flash_scratch_bytes, kernel_on, needed_bytes
 from vitrail.plan.memory import memory
-from vitrail.plan.workload import Shard, Workload
+from vitrail.plan.workload import Workload
 
-__all__ = ["Change", "changes", "largest_batch", "largest_batches", "need_bytes", "on_card"]
+__all__ = [
+    "LIKELY",
+    "Limit",
+    "Quantity",
+    "image_steps",
+    "largest_batch",
+    "largest_batches",
+    "limits",
+    "need_bytes",
+    "on_card",
+]
 
 LIKELY = ALLOWANCES[1]
 
@@ -30,9 +44,6 @@ def need_bytes(config: Config, workload: Workload, target: Card, allowance: Allo
     return needed_bytes(memory(config, real), allowance, flash_scratch_bytes(config, real))
 
 
-# ── batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def largest_batch(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
     """Return the largest batch per device that fits; 0 if not even one image does."""
     return _search(lambda batch: need_bytes(config, replace(workload, batch=batch), target, allowance), target)
@@ -43,8 +54,102 @@ def largest_batches(config: Config, workload: Workload, target: Card) -> dict[st
     return {allowance.name: largest_batch(config, workload, target, allowance) for allowance in ALLOWANCES}
 
 
+# ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Quantity = Literal["batch", "image", "patch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The last value that fits, and the next one, which does not; None where there is none."""
+
+    value: int | Size | None
+    needed_bytes: int | None
+    beyond: int | Size | None
+    beyond_bytes: int | None
+
+
+def limits(quantity: Quantity, config: Config, workload: Workload, target: Card) -> dict[str, Limit]:
+    """Return, by verdict, the largest batch or image, or the smallest patch, that fits the card.
+
+    Images keep the config's aspect ratio and are divisible by its patch; patches keep theirs and divide the image.
+
+    >>> from vitrail import preset
+    >>> from vitrail.plan.cards import card
+    >>> found = limits("image", preset("B/16"), Workload(batch=8, train=True), card("rtx-4090"))["likely"]
+    >>> str(found.value), str(found.beyond)
+    ('1088x1088', '1104x1104')
+    """
+    finder = _smallest_patch if quantity == "patch" else _largest
+    return {each.name: finder(quantity, config, workload, target, each) for each in ALLOWANCES}
+
+
+def _largest(quantity: Quantity, config: Config, workload: Workload, target: Card, allowance: Allowance) -> Limit:
+    smallest, _ = image_steps(config)
+
+    def value(step: int) -> int | Size:
+        return step if quantity == "batch" else Size(smallest.height * step, smallest.width * step)
+
+    def need(step: int) -> int:
+        if quantity == "batch":
+            return need_bytes(config, replace(workload, batch=step), target, allowance)
+        return need_bytes(config.but(image=value(step)), workload, target, allowance)
+
+    most = _search(need, target)
+    return Limit(
+        value=value(most) if most else None,
+        needed_bytes=need(most) if most else None,
+        beyond=value(most + 1),
+        beyond_bytes=need(most + 1),
+    )
+
+
+def _smallest_patch(_: Quantity, config: Config, workload: Workload, target: Card, allowance: Allowance) -> Limit:
+    """Plan patches from the finest on: a coarse one may need more, for the weights of its projection."""
+    finer = finer_bytes = None
+    candidates = _patches(config)
+    require(
+        len(candidates) > 0, f"a {config.KIND} model has no patch size to choose; ask for the largest image or batch"
+    )
+    for patch, changed in candidates:
+        needed = need_bytes(changed, workload, target, allowance)
+        if needed <= target.visible_bytes:
+            return Limit(value=patch, needed_bytes=needed, beyond=finer, beyond_bytes=finer_bytes)
+        finer, finer_bytes = patch, needed
+    return Limit(value=None, needed_bytes=None, beyond=finer, beyond_bytes=finer_bytes)
+
+
+def _patches(config: Config) -> list[tuple[Size, Config]]:
+    """Return the patches of the config's aspect ratio that it can have, finest first."""
+    if isinstance(config, MobileConfig):
+        return []
+    shared = gcd(*config.patch)
+    finest = Size(config.patch.height // shared, config.patch.width // shared)
+    found = []
+    for times in range(1, config.image.height // finest.height + 1):
+        patch = Size(finest.height * times, finest.width * times)
+        try:
+            found.append((patch, config.with_patch(patch)))
+        except VitrailError:  # it does not divide the image, or its embedding cannot have it
+            continue
+    return found
+
+
+def image_steps(config: Config) -> tuple[Size, int]:
+    """Return the smallest image of the config's aspect ratio, and how many times it fits into a side of the config's.
+
+    >>> from vitrail import preset
+    >>> image_steps(preset("B/16", image="384x640"))
+    (Size(height=48, width=80), 8)
+    """
+    whole = config.image if isinstance(config, PyramidConfig | MobileConfig) else config.fit(config.image).fitted
+    rows, columns = (max(1, side // step) for side, step in zip(whole, config.unit, strict=True))
+    times = gcd(rows, columns)
+    return Size(config.unit.height * rows // times, config.unit.width * columns // times), times
+
+
 def _search(need: Callable[[int], int], target: Card) -> int:
-    """Find the largest batch that fits. Bytes are piecewise linear in the batch, so extrapolate, then bisect."""
+    """Find the largest number that fits. Bytes are piecewise linear in the batch, so extrapolate, then bisect."""
     fits, fails = 0, None
     points: list[tuple[int, int]] = []
     guess = 1
@@ -66,160 +171,3 @@ def _next(points: list[tuple[int, int]], fits: int, fails: int | None, limit: in
     slope = (after - before) // (second - first)
     aimed = second + (limit - after) // slope if slope > 0 else highest
     return min(max(aimed, lowest), highest)
-
-
-# ── what to change ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One change, with its effect alone and on top of the changes before it."""
-
-    name: str
-    what: str
-    price: str
-    """The cost in time or quality."""
-    config: Config
-    workload: Workload
-    """The workload with this change alone."""
-    alone_bytes: int
-    alone_fits: bool
-    together_bytes: int | None
-    """Bytes together with the changes before it; None if those already suffice."""
-    together_fits: bool
-
-
-@dataclass(frozen=True)
-class _Trial:
-    what: str
-    price: str
-    config: Config
-    workload: Workload
-
-
-def changes(config: Config, workload: Workload, target: Card) -> tuple[Change, ...]:
-    """Return changes that make the step likely fit, cheapest first and patch size last; none if it already fits.
-
-    Changes that save nothing, or that lead to an invalid combination, are left out.
-    """
-
-    limit = target.visible_bytes
-    start = together = need_bytes(config, workload, target)
-    so_far = (config, workload)
-    useful: list[Change] = []
-    for name, propose in _PROPOSALS.items() if start > limit else ():
-        enough = together <= limit
-        alone, trial = propose(config, workload, target), None if enough else propose(*so_far, target)
-        if name == "shard" and alone and trial:  # one row shows both, so use the same number of cards
-            alone = replace(alone, what=trial.what, workload=replace(workload, shard=trial.workload.shard))
-        alone_bytes, bytes_now = _need(alone, target), _need(trial, target)
-        if alone is None or (alone_bytes >= start and bytes_now >= together):
-            continue
-        if trial is not None and bytes_now < together:
-            together, so_far = bytes_now, (trial.config, trial.workload)
-        useful.append(
-            Change(
-                name=name,
-                what=alone.what,
-                price=alone.price,
-                config=alone.config,
-                workload=alone.workload,
-                alone_bytes=alone_bytes,
-                alone_fits=alone_bytes <= limit,
-                together_bytes=None if enough else together,
-                together_fits=together <= limit,
-            )
-        )
-    return tuple(useful)
-
-
-def _need(trial: _Trial | None, target: Card) -> int:
-    """Return the bytes that a trial needs; more than any card has if the combination is invalid."""
-    try:
-        return 2**63 if trial is None else need_bytes(trial.config, trial.workload, target)
-    except VitrailError:
-        return 2**63
-
-
-def _batch(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    most = max(1, largest_batch(config, workload, target))
-    if workload.batch <= most:
-        return None
-    if not workload.train:
-        return _Trial(f"batch {most}", "more forward passes", config, replace(workload, batch=most))
-    effective = workload.batch * workload.accumulate
-    batch = max(size for size in range(1, most + 1) if effective % size == 0)
-    smaller = replace(workload, batch=batch, accumulate=effective // batch)
-    return _Trial(
-        f"batch {batch}, accumulate {smaller.accumulate}",
-        f"none: the effective batch stays {effective}",
-        config,
-        smaller,
-    )
-
-
-def _attention(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    fused = replace(workload, attention="flash")
-    if workload.attention != "eager" or not isinstance(config, ViTConfig):
-        return None
-    if isinstance(config.attention, FullAttention):
-        config = config.but(attention=FullAttention(fused=True))
-    return _Trial(f"{kernel_on(target, fused)} attention", "none: the same result, faster", config, fused)
-
-
-def _optimizer(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    if not workload.train or workload.optimizer != "adamw":
-        return None
-    return _Trial("fused AdamW", "none: the same update", config, replace(workload, optimizer="adamw-fused"))
-
-
-def _checkpointing(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    if not workload.train or workload.checkpointing:
-        return None
-    return _Trial("checkpointing", "about a third more compute", config, replace(workload, checkpointing=True))
-
-
-def _precision(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    half = "bf16" if "bf16" in target.tflops or not target.tflops else "fp16"
-    lower = {
-        ("fp32", True): (f"amp-{half}", "practically none"),
-        ("fp32", False): ("bf16", "about three significant digits"),
-        ("amp-bf16", True): ("bf16", "small updates are rounded away"),
-        ("amp-bf16", False): ("bf16", "about three significant digits"),
-    }.get((workload.precision, workload.train))
-    if lower is None or (lower[0] == "bf16" and half != "bf16"):
-        return None
-    return _Trial(f"precision {lower[0]}", lower[1], config, replace(workload, precision=lower[0]))  # type: ignore[arg-type]
-
-
-def _shard(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    if not workload.train or (workload.shard is not None and workload.shard.kind != "ddp"):
-        return None
-    price = "more cards, and traffic between them"
-    trials = [
-        _Trial(f"fsdp over {devices} cards", price, config, replace(workload, shard=Shard("fsdp", devices)))
-        for devices in (2, 4, 8)
-    ]
-    return next((trial for trial in trials if _need(trial, target) <= target.visible_bytes), trials[-1])
-
-
-def _patch(config: Config, workload: Workload, target: Card) -> _Trial | None:
-    if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
-        return None
-    coarser = Size(*(2 * side for side in config.patch))
-    try:
-        config = config.with_patch(coarser)
-    except VitrailError:  # the image is not divisible by it
-        return None
-    return _Trial(f"patch {coarser}", "fine detail: a quarter of the tokens", config, workload)
-
-
-_PROPOSALS: dict[str, Callable[[Config, Workload, Card], _Trial | None]] = {
-    "batch": _batch,
-    "attention": _attention,
-    "optimizer": _optimizer,
-    "checkpointing": _checkpointing,
-    "precision": _precision,
-    "shard": _shard,
-    "patch": _patch,
-}

@@ -7,7 +7,7 @@ from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "memory"]
+__all__ = ["COMPONENTS", "memory", "persistent_bytes"]
 
 COMPONENTS = (
     "weights",
@@ -31,7 +31,7 @@ def memory(config: Config, workload: Workload) -> Memory:
     2011288200
     """
     step = run_step(config, workload)
-    persistent, temporary = _persistent_bytes(workload, step.tape)
+    persistent, temporary = persistent_bytes(workload, step.tape)
     notes = _estimate_notes(workload, step.tape)
     by_phase = {phase: _sum(persistent, components) for phase, components in step.phase_bytes.items()}
     if workload.train:
@@ -63,7 +63,7 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
     return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
 
 
-def _persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
+def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
     """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
     size = workload.parameter_bytes
     params = tape.total(tape.params)

@@ -19,11 +19,15 @@ class Meter:
     def restart(self) -> None:
         self.peak, self.at_peak = self.live, dict(self.components)
 
-    def add(self, component: str, size: int) -> None:
-        self.components[component] += size
-        self.live += size
+    def born(self, storage: Storage) -> None:
+        self.components[storage.component] += storage.size
+        self.live += storage.size
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, self.components.copy()
+
+    def died(self, storage: Storage) -> None:
+        self.components[storage.component] -= storage.size
+        self.live -= storage.size
 
     def move(self, storage: Storage, component: str) -> None:
         """Move a storage's bytes to another component."""
@@ -49,7 +53,7 @@ class Storage:
 
     def __init__(self, meter: Meter, component: str, size: int) -> None:
         self.meter, self.component, self.size, self.saved = meter, component, size, False
-        meter.add(component, size)
+        meter.born(self)
 
     def __del__(self) -> None:
-        self.meter.add(self.component, -self.size)
+        self.meter.died(self)

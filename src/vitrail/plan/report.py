@@ -15,7 +15,8 @@ from vitrail.charts.numbers import bytes_text, count_text
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import Change, changes, largest_batches, on_card
+from vitrail.plan.changes import Change, changes
+from vitrail.plan.fit import largest_batches, on_card
 from vitrail.plan.hardware import Bound, Verdict, flash_scratch_bytes, roofline, verdicts
 from vitrail.plan.ledger import Ledger, ledger
 from vitrail.plan.memory import memory

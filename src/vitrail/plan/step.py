@@ -11,7 +11,7 @@ from vitrail.plan import peers
 from vitrail.plan.meter import Meter
 from vitrail.plan.model.build import build
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.tape import Tape
+from vitrail.plan.tape import Tape, Tensor
 from vitrail.plan.workload import Workload
 
 __all__ = ["Step", "run_step"]
@@ -29,6 +29,8 @@ class Step:
     """Bytes by component, at each phase's peak."""
     after: dict[str, int]
     """Bytes by component, after backward."""
+    inputs: tuple[Tensor | None, ...]
+    """Images and labels, which the caller of a step keeps."""
 
     @property
     def largest_unit(self) -> int:
@@ -41,11 +43,11 @@ class Step:
         return max(units.values())
 
 
-def run_step(config: Config, workload: Workload) -> Step:
-    """Run one step on a tape."""
-    meter = Meter()
+def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, meter: Meter | None = None) -> Step:
+    """Run one step on a tape of a kind, with a meter."""
+    meter = meter or Meter()
     train = workload.train
-    tape = Tape(
+    tape = kind(
         meter,
         train=train,
         amp=workload.precision.startswith("amp"),
@@ -74,6 +76,4 @@ def run_step(config: Config, workload: Workload) -> Step:
         tape.backward(loss)
         end("backward")
     del logits, loss
-    after = meter.state()
-    del images, labels
-    return Step(tape, peaks, at_peak, after)
+    return Step(tape, peaks, at_peak, meter.state(), (images, labels))

@@ -8,7 +8,7 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.parts import Adaptive
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import changes
+from vitrail.plan.changes import changes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Memory, Shard, Workload
 from vitrail.training.recipe import Recipe

@@ -57,3 +57,13 @@ def test_the_curve_is_exported_with_its_numbers(page: Page):
     lines = download.value.path().read_text().splitlines()
     assert lines[0].startswith("height,width,weights,gradients,optimizer,activations")
     assert any(line.startswith("224,224,") for line in lines)
+
+
+def test_pointing_at_the_timeline_tells_the_operation(page: Page):
+    page.goto("/?room=memory")
+    section = page.get_by_role("region", name="Through the step")
+    told = section.get_by_role("status")
+    expect(told).to_contain_text("at the peak, in backward")
+    section.locator("svg[data-picture]").hover(position={"x": 120, "y": 200})
+    expect(told).to_contain_text("in forward, after")
+    expect(told).to_contain_text("blocks.")

@@ -60,6 +60,21 @@ def test_the_curve_passes_through_the_figure():
     assert curve["needed"] == sorted(curve["needed"])
 
 
+def test_the_timeline_rises_to_the_figure():
+    asked = {"height": 96, "width": 160, "batch": 5}
+    said, found = ask(**asked), ask("memory/timeline", **asked)
+    levels = [sum(values) for values in zip(*found["components"].values(), strict=True)]
+    place = levels.index(max(levels))
+    assert levels[place] == said["peak_bytes"]
+    assert {part["name"]: part["bytes"] for part in said["components"]} == {
+        name: values[place] for name, values in found["components"].items()
+    }
+    assert [*dict.fromkeys(found["phases"])] == ["forward", "backward", "optimizer"]
+    assert len(found["operations"]) == len(found["modules"]) == len(found["places"]) == len(levels)
+    sharded = ask("memory/timeline", **asked, shard="fsdp", devices=4)
+    assert sharded == found | {"note": "Without sharding, whose order of events is not modelled."}
+
+
 def test_an_unknown_card_is_an_error_with_its_remedy():
     answer = client().get("/api/memory", params={"card": "abacus"})
     assert (answer.status_code, answer.json()["status"]) == (400, 400)

@@ -16,6 +16,8 @@ from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import COMPONENTS
 from vitrail.plan.memory import memory as plan_memory
 from vitrail.plan.report import report
+from vitrail.plan.timeline import Event, Phase
+from vitrail.plan.timeline import timeline as plan_timeline
 from vitrail.plan.workload import Workload
 from vitrail.server.formulas import Formula, short
 from vitrail.server.plan_formulas import batch_formula, bound_formula, peak_formula, tokens_formula
@@ -186,4 +188,36 @@ def curve(asked: Asked, session: SessionDep) -> Curve:
         images=[sample.image for sample in samples],
         components={name: [sample.memory.bytes[name] for sample in samples] for name in COMPONENTS},
         needed=[sample.needed_bytes for sample in samples],
+    )
+
+
+def _operation(event: Event) -> str:
+    name = event.operation.replace("_", " ")
+    return name if event.bytes > 0 else f"release of {name}"
+
+
+class Timeline(BaseModel):
+    """Bytes alive through a step: the highest place of every stretch of its allocations and releases."""
+
+    note: str
+    places: list[int]
+    """The number of the event since the step began."""
+    phases: list[Phase]
+    operations: list[str]
+    modules: list[str]
+    components: dict[str, list[int]]
+
+
+@router.get("/memory/timeline")
+def timeline(asked: Asked, session: SessionDep) -> Timeline:
+    """Return the bytes alive by component through the step, as `vitrail plan --timeline` draws them."""
+    workload = on_card(workload_of(asked), card_of(asked))
+    points = plan_timeline(described(asked, session), workload.but(shard=None)).stack(300)
+    return Timeline(
+        note="" if workload.shard is None else "Without sharding, whose order of events is not modelled.",
+        places=[place for place, _, _ in points],
+        phases=[event.phase for _, event, _ in points],
+        operations=[_operation(event) for _, event, _ in points],
+        modules=[event.module for _, event, _ in points],
+        components={name: [live.get(name, 0) for _, _, live in points] for name in COMPONENTS},
     )

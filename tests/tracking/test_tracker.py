@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tracker import Tracker
 from truth import follow_step
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size
@@ -29,6 +28,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload
+from vitrail.tracking.tracker import Tracker
 
 PLAIN = ViTConfig(image=Size(48, 80), width=24, depth=1, num_heads=3, mlp=Mlp(width=40), classes=5)
 TRAIN = Workload(batch=2, train=True)
@@ -106,11 +106,11 @@ def test_a_storage_lives_as_long_as_a_view_of_it() -> None:
 def test_a_peak_is_the_highest_point_of_its_phase() -> None:
     tracker = Tracker("cpu")
     with tracker:
-        with tracker.phase("first"):
+        with tracker.phase("forward"):
             torch.zeros(11, 4)
-        with tracker.phase("second"):
+        with tracker.phase("backward"):
             kept = torch.zeros(3)
             torch.zeros(2)
-    assert tracker.phase_peaks == {"first": 176, "second": 20}
+    assert tracker.phase_peaks == {"forward": 176, "backward": 20}
     assert tracker.peak_bytes == 176
     assert kept.shape == (3,)
