@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from client import client
@@ -61,7 +62,7 @@ def test_the_curve_passes_through_the_figure():
 
 
 def test_the_timeline_rises_to_the_figure():
-    asked = {"height": 96, "width": 160, "batch": 5}
+    asked: dict[str, Any] = {"height": 96, "width": 160, "batch": 5}
     said, found = ask(**asked), ask("memory/timeline", **asked)
     levels = [sum(values) for values in zip(*found["components"].values(), strict=True)]
     place = levels.index(max(levels))
