@@ -8,9 +8,8 @@ step a valid model (the Shapley value, over valid orders). Every step is planned
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cache
 from html import escape
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
+from vitrail.plan.shapley import averages, whole_numbers
 from vitrail.plan.workload import Memory, Workload
 from vitrail.value import Value
 
@@ -167,12 +167,12 @@ def why(a: Case, b: Case) -> Why:
     assert first is not None
     assert last is not None
     groups, silent = question.groups()
-    averages, orders = _averages(question, groups)
-    columns = zip(*averages.values(), strict=True)
-    parts = [_whole_numbers(column, whole) for column, whole in zip(columns, _minus(last, first), strict=False)]
+    shares, orders = averages(groups, question.cost)
+    columns = zip(*shares.values(), strict=True)
+    parts = [whole_numbers(column, whole) for column, whole in zip(columns, _minus(last, first), strict=False)]
     causes = [
         Cause(group, *question.values(group), Cost(*part))
-        for group, part in zip(averages, zip(*parts, strict=True), strict=True)
+        for group, part in zip(shares, zip(*parts, strict=True), strict=True)
     ]
     return Why(
         before=first,
@@ -238,61 +238,6 @@ class _Question:
             return "", ", ".join(_words(field) for field in group)
         said = [[_said(_at(case, field)) for field in group] for case in (self.a, self.b)]
         return ", ".join(said[0]), ", ".join(said[1])
-
-
-# ── parts of the difference ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _averages(
-    question: _Question, groups: list[tuple[str, ...]]
-) -> tuple[dict[tuple[str, ...], tuple[Fraction, ...]], int]:
-    """Return what each group adds, averaged over all valid orders, and the number of these orders.
-
-    A set of groups is a number whose bits are the groups. The orders through a step from one set to the next are those
-    that lead to the one times those that lead on from the other.
-    """
-    bits, full = [1 << place for place in range(len(groups))], (1 << len(groups)) - 1
-    costs: dict[int, Cost] = {}
-    ways_to = {0: 1}
-    for now in range(full + 1):
-        ways = 1 if now == 0 else sum(ways_to.get(now - bit, 0) for bit in bits if now & bit)
-        cost = (
-            question.cost(
-                frozenset(field for group, bit in zip(groups, bits, strict=True) if now & bit for field in group)
-            )
-            if ways
-            else None
-        )
-        if cost is not None:
-            costs[now], ways_to[now] = cost, ways
-    if full not in costs:  # no order is valid: change together what can't be changed alone
-        most = max(costs, key=int.bit_count)
-        apart = [group for group, bit in zip(groups, bits, strict=True) if most & bit]
-        return _averages(question, [*apart, tuple(field for group in groups if group not in apart for field in group)])
-    ways_on = {full: 1}
-    for now in reversed(costs):
-        if now != full:
-            ways_on[now] = sum(ways_on.get(now | bit, 0) for bit in bits if not now & bit)
-    found = {}
-    for group, bit in zip(groups, bits, strict=True):
-        total = [0, 0, 0]
-        for now in costs:
-            if not now & bit and now | bit in costs:
-                ways = ways_to[now] * ways_on[now | bit]
-                total = [
-                    sum_ + ways * step for sum_, step in zip(total, _minus(costs[now | bit], costs[now]), strict=True)
-                ]
-        found[group] = tuple(Fraction(each, ways_to[full]) for each in total)
-    return found, ways_to[full]
-
-
-def _whole_numbers(parts: Sequence[Fraction], whole: int) -> list[int]:
-    """Round parts to whole numbers that still sum to the whole: those with the largest remainders are rounded up."""
-    rounded = [part.__floor__() for part in parts]
-    order = sorted(range(len(parts)), key=lambda place: rounded[place] - parts[place])
-    for place in order[: whole - sum(rounded)]:
-        rounded[place] += 1
-    return rounded
 
 
 def _minus(after: Cost, before: Cost) -> Cost:
