@@ -436,7 +436,9 @@ def test_windows_have_a_grid_of_their_own():
     windowed = small(attention=parts.WindowedAttention(window=Size(3, 4)), position=parts.RelativeBias(prefix=False))
     assert position_similarity(windowed).grid == Size(3, 4)
     stages = (PyramidStage(width=12, depth=1, num_heads=3), PyramidStage(width=24, depth=1, num_heads=4))
-    pyramid = build(PyramidConfig(image=Size(24, 40), stages=stages, window=Size(5, 6)))
+    pyramid = build(
+        PyramidConfig(image=Size(24, 40), stages=stages, attention=parts.WindowedAttention(window=Size(5, 6)))
+    )
     assert position_similarity(pyramid, layer=0).grid == Size(5, 6)  # type: ignore[arg-type]
     assert position_similarity(pyramid, layer=1).grid == Size(3, 5)  # type: ignore[arg-type]
 

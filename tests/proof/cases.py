@@ -78,8 +78,8 @@ class _Draw(Random):
 def _varied(random: Random, config: Config) -> Config:
     """Choices with a stream of their own, so that the others stay what they are."""
     chosen = random.random() < 0.5
-    if isinstance(config, PyramidConfig):
-        return config.but(window_padding="zeros" if chosen else "masked")
+    if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
+        return config.but(attention=config.attention.but(window_padding="zeros" if chosen else "masked"))
     if isinstance(config, ViTConfig):
         if isinstance(config.attention, WindowedAttention):
             config = config.but(attention=replace(config.attention, window_padding="zeros" if chosen else "masked"))
@@ -203,7 +203,9 @@ def _pyramid(random: _Draw) -> PyramidConfig:
         stages=tuple(
             PyramidStage(width=width, depth=random.randint(1, 4), num_heads=random.pick([3], [1])) for width in widths
         ),
-        window=Size(random.pick([3, 4, 7], [1, 2, 32]), random.pick([2, 4, 7], [1, 2, 32])),
+        attention=WindowedAttention(
+            window=Size(random.pick([3, 4, 7], [1, 2, 32]), random.pick([2, 4, 7], [1, 2, 32]))
+        ),
         drop_path=random.choice([0.0, 0.2]),
         classes=random.choice([0, 50]),
     )

@@ -108,9 +108,16 @@ def _others() -> list[tuple[Config, Workload]]:
         last_width=16,
         classes=5,
     )
-    pyramid = PyramidConfig(image=Size(32, 48), stages=stages, window=Size(4, 3), classes=5)
+    pyramid = PyramidConfig(
+        image=Size(32, 48), stages=stages, attention=WindowedAttention(window=Size(4, 3)), classes=5
+    )
     plain = Workload(batch=3, train=True, optimizer="sgd")
-    models = pyramid, pyramid.but(window=Size(8, 12)), mobile, MANY.but(attention=SparseAttention())
+    models = (
+        pyramid,
+        pyramid.but(attention=WindowedAttention(window=Size(8, 12))),
+        mobile,
+        MANY.but(attention=SparseAttention()),
+    )
     return [
         *product(models, (INFER, plain, TRAIN)),
         (MANY.but(embedding=Hierarchical(finest=Size(2, 2), widths=(8,))), plain),
