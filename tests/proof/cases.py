@@ -13,6 +13,7 @@ from vitrail.parts import (
     AttentionPool,
     ClsPool,
     FullAttention,
+    GridPooling,
     Hierarchical,
     Learned,
     LinearAttention,
@@ -79,7 +80,8 @@ def _varied(random: Random, config: Config) -> Config:
     """Choices with a stream of their own, so that the others stay what they are."""
     chosen = random.random() < 0.5
     if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
-        return config.but(attention=config.attention.but(window_padding="zeros" if chosen else "masked"))
+        config = config.but(attention=config.attention.but(window_padding="zeros" if chosen else "masked"))
+        return _pooling(random, config) if random.random() < 0.5 else config
     if isinstance(config, ViTConfig):
         if isinstance(config.attention, WindowedAttention):
             config = config.but(attention=replace(config.attention, window_padding="zeros" if chosen else "masked"))
@@ -208,6 +210,22 @@ def _pyramid(random: _Draw) -> PyramidConfig:
         ),
         drop_path=random.choice([0.0, 0.2]),
         classes=random.choice([0, 50]),
+    )
+
+
+def _pooling(random: Random, config: PyramidConfig) -> PyramidConfig:
+    """A pyramid that pools between its stages, as PiT does."""
+    cls = random.random() < 0.7
+    distilled = cls and config.classes > 0 and random.random() < 0.5  # two vectors have no cross-entropy
+    attention = random.choice([FullAttention(), config.attention])
+    return config.but(
+        embedding=Patches(patch=Size(8, 8), stride=Size(4, 8)),
+        prefix=Prefix(cls=cls, distillation=distilled, registers=random.choice([0, 2])),
+        position=random.choice([Learned(prefix="none"), Learned(), RelativeBias(prefix=False)]),
+        embedding_norm=random.random() < 0.3,
+        attention=attention,
+        merging=GridPooling(),
+        pool=ClsPool() if cls else MeanPool(),
     )
 
 

@@ -26,6 +26,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload
+from vitrail.presets import preset
 
 __all__ = ["degenerate"]
 
@@ -118,7 +119,9 @@ def _others() -> list[tuple[Config, Workload]]:
         mobile,
         MANY.but(attention=SparseAttention()),
     )
+    pit = preset("pit-Ti", image=Size(24, 16), stages=stages, classes=5)  # a grid 2x1, and then 1x1
     return [
         *product(models, (INFER, plain, TRAIN)),
         (MANY.but(embedding=Hierarchical(finest=Size(2, 2), widths=(8,))), plain),
+        *product((pit, pit.but(prefix=Prefix(cls=False), pool=MeanPool())), (INFER, plain, TRAIN)),
     ]

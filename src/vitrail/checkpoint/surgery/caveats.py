@@ -133,7 +133,10 @@ def _on_parts(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConf
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention
-    if old != new and not (isinstance(old, FullAttention) and isinstance(new, FullAttention)):
+    exact = isinstance(old, FullAttention) and isinstance(new, FullAttention)
+    if isinstance(old, WindowedAttention) and isinstance(new, WindowedAttention):
+        exact = old == new.but(window_padding=old.window_padding)  # what pads windows is said where any is padded
+    if old != new and not exact:
         yield _changed("attention", old, new)
     if not isinstance(source, ViTConfig) or not isinstance(target, ViTConfig):
         return
