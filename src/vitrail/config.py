@@ -67,7 +67,7 @@ class _Config(Value):
 
     @property
     def position_grid(self) -> Size:
-        """The grid that positions are on: in a pyramid the first, otherwise `grid`."""
+        """The grid that positions are on: the first one if a pyramid has a table of them, otherwise `grid`."""
         return self.grid
 
     def to_json(self) -> str:
@@ -284,7 +284,7 @@ class PyramidConfig(_Config):
 
     @property
     def position_grid(self) -> Size:
-        return self.grids[0]
+        return self.grids[0] if isinstance(self.position, Learned) else self.grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,7 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     smaller, changes = adapt(checkpoint, {"image": "24x40"})
     assert all("near offsets" in change.note for change in changes.tensors if change.status == "resampled")
     assert torch.equal(smaller.model()(image(Size(24, 40))), checkpoint.model()(image(Size(24, 40))))
-    _, changes = adapt(checkpoint, {"window": "7x7"})
+    _, changes = adapt(checkpoint, {"attention": WindowedAttention(window=Size(7, 7))})
     assert {(each.what, each.old, each.by) for each in resized(changes)} == {("biases", Size(5, 7), "timm")}
     assert [each.new for each in resized(changes)] == [Size(7, 7)] * 2 + [Size(6, 7)] * 2  # a grid of 6x8 at the end
 

@@ -75,8 +75,8 @@ def weights(name: str, image: Size, **changes: Tensor) -> dict[str, Tensor]:
 def test_the_image_follows_from_the_table_and_no_other_is_believed(tmp_path: Path):
     path = tmp_path / "alone.safetensors"
     save_file(weights("pit_b_224", Size(56, 98)), path)
-    found = load(path)
-    assert (found.config, found.config.grids[0]) == (preset("pit-B", image=Size(56, 98)), Size(7, 13))
+    expected = preset("pit-B", image=Size(56, 98))
+    assert (load(path).config, expected.grids[0]) == (expected, Size(7, 13))
     with pytest.raises(VitrailError, match="has positions on grid 7x13, for image 56x98, and not for image 98x56"):
         load(path, from_image=Size(98, 56))
     save_file(weights("pit_b_224", IMAGE, pos_embed=torch.zeros(1, 35, 256)), path)

@@ -54,6 +54,7 @@ def pair(variant: str, config: PyramidConfig, **settings) -> tuple[torch.nn.Modu
     """timm's model at the config's image size with every parameter set at random, and ours with the same."""
     torch.manual_seed(0)
     depths, heads = [s.depth for s in config.stages], [s.num_heads for s in config.stages]
+    assert isinstance(config.attention, WindowedAttention)
     width, image, window = config.stages[0].width, tuple(config.image), tuple(config.attention.window)
     theirs = timm.create_model(
         variant, img_size=image, depths=depths, num_heads=heads, embed_dim=width, window_size=window, **settings
@@ -200,6 +201,8 @@ def test_pooling_is_a_depthwise_convolution_and_the_prefix_has_a_layer_of_its_ow
     x = torch.randn(2, 2 + grid.area, 3, dtype=torch.float64)
     out, layout = pool(x, Layout(grid=grid, frame=grid, prefix=2))
     assert layout == Layout(grid=Size(3, 4), frame=Size(3, 4), prefix=2)
+    assert pool.prefix is not None
+    assert pool.conv.bias is not None
     torch.testing.assert_close(out[:, :2], F.linear(x[:, :2], pool.prefix.weight, pool.prefix.bias))
     patches, seen = F.pad(x[:, 2:].unflatten(1, tuple(grid)), (0, 0, 1, 1, 1, 1)), out[:, 2:].unflatten(1, (3, 4))
     for row, column, channel in ((0, 0, 0), (2, 3, 5), (1, 2, 3)):  # two outputs read one channel

@@ -90,7 +90,7 @@ def positions(asked: Asked, session: SessionDep) -> Answer:
     prefix = 0 if isinstance(config, MobileConfig) else config.prefix.count
     sides = [_side(kind, asked, session) for kind in (asked.kind, asked.other_kind)]
     return Answer(
-        own_grid=config.grid,
+        own_grid=config.position_grid,
         token=position_id(*cell, grid, prefix),
         sides=sides,
         untrained=measure_kind("learned", asked, session).curve,
