@@ -70,6 +70,11 @@ class _Config(Value):
         """The grid that positions are on: the first one if a pyramid has a table of them, otherwise `grid`."""
         return self.grid
 
+    @property
+    def tokens(self) -> int:
+        """Prefix tokens and patches on `grid`."""
+        return self.grid.area
+
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=2)
 
@@ -285,6 +290,11 @@ class PyramidConfig(_Config):
     @property
     def position_grid(self) -> Size:
         return self.grids[0] if isinstance(self.position, Learned) else self.grid
+
+    @property
+    def tokens(self) -> int:
+        """Prefix tokens and patches of the last stage."""
+        return self.prefix.count + self.grid.area
 
 
 @dataclass(frozen=True, kw_only=True)

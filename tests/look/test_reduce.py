@@ -29,6 +29,7 @@ from vitrail.nn.build import build
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import sincos_2d
 from vitrail.nn.vit import ViT
+from vitrail.presets import preset
 
 EXACT = {"rtol": 0, "atol": 1e-12}  # float64 rounding of short sums
 GRID = Size(5, 7)
@@ -202,6 +203,16 @@ def test_cells_of_overlapping_patches_lie_around_their_centres():
     plain = cells_of(ViTConfig(image=Size(32, 48)), Size(2, 3), Size(32, 48))
     assert plain.extent == (0, 48, 32, 0)
     assert plain.box(1, 2) == (16, 32, 16, 16)
+
+
+def test_cells_of_a_pooled_grid_lie_around_every_other_centre():
+    """A convolution of three, stride 2 and one cell of padding reads around the patches 0, 2, 4 …"""
+    config = preset("pit-S", image=Size(48, 80))
+    for level, grid in enumerate(config.grids):
+        cells = cells_of(config, grid, config.image)
+        top, left, height, width = cells.box(1, 0)
+        assert (height, width) == (8 * 2**level, 8 * 2**level)
+        assert (top + height / 2, left + width / 2) == (8 + 8 * 2**level, 8)
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────

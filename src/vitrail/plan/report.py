@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrail.charts.notebook import Shown, facts, html_table
 from vitrail.charts.numbers import bytes_text, count_text
-from vitrail.config import Config, MobileConfig
+from vitrail.config import Config, MobileConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
 from vitrail.plan.changes import Change, changes
@@ -46,11 +46,9 @@ class Report(Shown):
     def tokens(self) -> int:
         """Tokens, prefix included; in a pyramid or a mobile model, those of the last grid."""
         config = self.config
-        if isinstance(config, MobileConfig):
-            return config.grid.area
-        if self.workload.adaptive_tokens is not None:
+        if isinstance(config, ViTConfig) and self.workload.adaptive_tokens is not None:
             return config.prefix.count + self.workload.adaptive_tokens
-        return config.prefix.count + config.grid.area
+        return config.tokens
 
     def _summary(self) -> str:
         work = self.workload

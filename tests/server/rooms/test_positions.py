@@ -136,6 +136,13 @@ def test_a_pyramid_shows_its_window_beside_a_grid(tmp_path):
     assert [side["grid"] for side in said["sides"]] == [[3, 3], [4, 6]]
 
 
+def test_a_pyramid_with_a_table_shows_it_on_its_first_grid(tmp_path):
+    _, asker = studio_with(preset("pit-Ti-distilled", image=Size(48, 80)), tmp_path)
+    said = ask(asker=asker, weights=OWN, cell_row=1, cell_column=2)
+    assert (said["own_grid"], said["token"]) == ([5, 9], 2 + 1 * 9 + 2)
+    assert (said["sides"][0]["by_layer"], said["sides"][0]["parameters"]) == (False, 5 * 9 * 64)
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [

@@ -43,6 +43,7 @@ OTHERS = {
         stages=(PyramidStage(width=12, depth=1, num_heads=3), PyramidStage(width=24, depth=1, num_heads=3)),
         attention=WindowedAttention(window=Size(4, 4)),
     ),
+    "pooling pyramid": preset("pit-Ti", image=Size(64, 96)),
 }
 
 
