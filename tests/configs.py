@@ -109,6 +109,22 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
         PyramidConfig,
         image=st.just(Size(64, 96)),
         stages=st.just((PyramidStage(width=12, depth=2, num_heads=3),)),
-        window_padding=st.sampled_from(["masked", "zeros"]),
+        attention=st.builds(parts.WindowedAttention, window_padding=st.sampled_from(["masked", "zeros"])),
+    ),
+    st.builds(
+        PyramidConfig,
+        image=st.just(Size(24, 40)),
+        embedding=st.just(parts.Patches(patch=Size(8, 8), stride=Size(4, 4))),
+        prefix=st.builds(parts.Prefix, distillation=st.booleans(), registers=st.integers(0, 1)),
+        position=st.one_of(
+            st.builds(parts.Learned, prefix=st.sampled_from(["all", "cls", "none"])),
+            st.just(parts.RelativeBias(prefix=False)),
+        ),
+        embedding_norm=st.booleans(),
+        stages=st.just(tuple(PyramidStage(width=width, depth=1, num_heads=3) for width in (12, 24, 48))),
+        attention=st.sampled_from([parts.FullAttention(), parts.WindowedAttention(window=Size(3, 2))]),
+        merging=st.just(parts.GridPooling()),
+        pool=st.just(parts.ClsPool()),
+        classes=st.just(7),
     ),
 )

@@ -113,8 +113,9 @@ def stem(axes: Axes, pixels: np.ndarray, image: Tensor) -> None:
 
 def pyramid(axes: Axes, pixels: np.ndarray, image: Tensor) -> None:
     embed = PyramidEmbed(parts.Hierarchical(finest=Size(4, 4), widths=(96, 192, 384)), WIDTH)
-    levels = embed.levels(image)
-    numbers = f"4 → 8 → 16 → 32 · the last {times(levels[-1][1])} = {levels[-1][1].area} tokens · {parameters(embed)}"
+    levels = [(tokens, layout.grid) for tokens, layout in embed.levels(image)]
+    _, last = levels[-1]
+    numbers = f"4 → 8 → 16 → 32 · the last {times(last)} = {last.area} tokens · {parameters(embed)}"
     frame(axes, "Hierarchical", numbers)
     scales = (0.62, 0.50, 0.40, 0.32)
     steps = (0.0, 0.27, 0.49, 0.68)

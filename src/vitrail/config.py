@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import lcm
 from operator import mul
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import Fit, Remainder, Size, fit
+from vitrail.geometry import Fit, Remainder, Size, fit, halved
 from vitrail.parts import (
     Adaptive,
     AttentionKind,
@@ -26,15 +26,17 @@ from vitrail.parts import (
     Embedding,
     FullAttention,
     Learned,
+    MeanPool,
+    Merging,
     Mlp,
     MlpKind,
     Patches,
+    PatchMerging,
     Pool,
     Position,
     Prefix,
     RelativeBias,
     WindowedAttention,
-    WindowPadding,
 )
 from vitrail.rules import NonNegativeInt, PositiveInt, Range, Rate, divided_by_heads, multiple
 from vitrail.value import Value
@@ -57,6 +59,21 @@ LayerScale = Annotated[float, Range("[0, inf)", "1e-5 is usual, None leaves it o
 
 class _Config(Value):
     """Conversion to and from JSON, for every config."""
+
+    @property
+    def grid(self) -> Size:
+        """The grid of the patches, or the last one of several."""
+        raise NotImplementedError
+
+    @property
+    def position_grid(self) -> Size:
+        """The grid that positions are on: the first one if a pyramid has a table of them, otherwise `grid`."""
+        return self.grid
+
+    @property
+    def tokens(self) -> int:
+        """Prefix tokens and patches on `grid`."""
+        return self.grid.area
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=2)
@@ -185,7 +202,9 @@ class PyramidStage(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(_Config):
-    """Stages of windowed attention with relative bias, on ever coarser grids, as Swin (arXiv 2103.14030).
+    """Stages of blocks on ever coarser grids; the defaults are Swin-T (arXiv 2103.14030), which has windows and biases.
+
+    PiT (arXiv 2103.16302) is a pyramid too: full attention, a CLS token, learned positions on the first grid.
 
     >>> from vitrail import preset
     >>> preset("swin-T").grids[0], preset("swin-T").grid
@@ -196,21 +215,25 @@ class PyramidConfig(_Config):
 
     image: Size = Size(224, 224)
     channels: PositiveInt = 3
-    patch: Size = Size(4, 4)
+    embedding: Patches = Patches(patch=Size(4, 4))
+    prefix: Prefix = Prefix(cls=False)
+    position: Learned | RelativeBias = RelativeBias(prefix=False, convention="timm")
+    """A table on the first grid, or biases in every block."""
+    embedding_norm: bool = True
     stages: tuple[PyramidStage, ...] = (
         PyramidStage(width=96, depth=2, num_heads=3),
         PyramidStage(width=192, depth=2, num_heads=6),
         PyramidStage(width=384, depth=6, num_heads=12),
         PyramidStage(width=768, depth=2, num_heads=24),
     )
-    window: Size = Size(7, 7)
-    window_padding: WindowPadding = "masked"
-    """How windows that extend beyond a stage's grid are padded (see `WindowedAttention`); timm's Swin uses "zeros"."""
+    attention: FullAttention | WindowedAttention = WindowedAttention()
+    merging: Merging = PatchMerging()
     mlp_ratio: PositiveInt = 4
     norm_eps: Epsilon = 1e-5
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     drop_path: Rate = 0.0
+    pool: ClsPool | MeanPool = MeanPool()
     classes: NonNegativeInt = 1000
 
     def __post_init__(self) -> None:
@@ -218,34 +241,60 @@ class PyramidConfig(_Config):
         require(
             len(self.stages) > 0, "stages is empty, and a pyramid needs one or more; give at least one PyramidStage"
         )
+        _check_merging(self)
+        _check_pool(self)
+        require(
+            not (isinstance(self.position, RelativeBias) and (self.position.shared or self.position.prefix)),
+            "a pyramid's biases are each block's own and between patches alone; use RelativeBias(prefix=False)",
+        )
         self.check(self.image)
 
     def check(self, image: Size) -> None:
-        """Raise an error if the image is not divisible by the patch of every stage."""
-        _check_sides("a pyramid", image, self.unit)
+        """Raise an error unless every stage gets a whole grid from the image."""
+        if self.merging.even_sides_only:
+            _check_sides("a pyramid", image, self.unit)
+        self.fit(image)
+
+    def fit(self, image: Size) -> Fit:
+        """Return how an image of this size is cut into the patches of the first stage."""
+        return self.embedding.fit(image, "error")
+
+    @property
+    def patch(self) -> Size:
+        """The patch size of the first stage."""
+        return self.embedding.patch
 
     @property
     def unit(self) -> Size:
-        """The size that an image must be a multiple of: the last stage's patch."""
-        return self.patches[-1]
+        """The size that an image must be a multiple of, so that every stage gets a whole grid."""
+        times = 2 ** (len(self.stages) - 1) if self.merging.even_sides_only else 1
+        return Size(*(times * side for side in self.embedding.unit))
 
     def with_patch(self, patch: Size) -> Self:
         """Return the config with another patch size in the first stage."""
-        return self.but(patch=patch)
+        return self.but(embedding=self.embedding.with_patch(patch))
 
-    @property
-    def patches(self) -> tuple[Size, ...]:
-        """The patch size of every stage in pixels, finest first."""
-        return tuple(Size(*(side * 2**level for side in self.patch)) for level in range(len(self.stages)))
+    def grids_on(self, image: Size) -> tuple[Size, ...]:
+        """Return the grid of every stage for an image of this size, finest first."""
+        return tuple(accumulate(self.stages[1:], lambda grid, _: halved(grid), initial=self.fit(image).grid))
 
     @property
     def grids(self) -> tuple[Size, ...]:
         """The grid of every stage, finest first."""
-        return tuple(fit(self.image, patch).grid for patch in self.patches)
+        return self.grids_on(self.image)
 
     @property
     def grid(self) -> Size:
         return self.grids[-1]
+
+    @property
+    def position_grid(self) -> Size:
+        return self.grids[0] if isinstance(self.position, Learned) else self.grid
+
+    @property
+    def tokens(self) -> int:
+        """Prefix tokens and patches of the last stage."""
+        return self.prefix.count + self.grid.area
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,16 +471,34 @@ def _check_attention(config: ViTConfig) -> None:
     )
 
 
-def _check_pool(config: ViTConfig) -> None:
+def _check_merging(config: PyramidConfig) -> None:
+    if isinstance(config.merging, PatchMerging):
+        require(
+            config.prefix.count == 0,
+            "PatchMerging has no way for prefix tokens; use GridPooling(), or Prefix(cls=False) and MeanPool()",
+        )
+        require(
+            config.embedding.stride in (None, config.patch),
+            f"PatchMerging needs patches that do not overlap, and stride {config.embedding.stride} of patch "
+            f"{config.patch} makes them; use GridPooling(), or no stride",
+        )
+        return
+    for before, after in pairwise(stage.width for stage in config.stages):
+        multiple("GridPooling", "stage width", after, before)
+
+
+def _check_pool(config: ViTConfig | PyramidConfig) -> None:
     pool = config.pool
     if isinstance(pool, ClsPool | ClsMeanPool):
         require(config.prefix.cls, f"{type(pool).__name__} needs a CLS token; use Prefix(cls=True) or MeanPool()")
-    if isinstance(pool, AttentionPool):
-        divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
     require(
         not config.prefix.distillation or isinstance(pool, ClsPool),
         f"{type(pool).__name__} does not read the distillation token; use ClsPool()",
     )
+    if isinstance(config, PyramidConfig):
+        return
+    if isinstance(pool, AttentionPool):
+        divided_by_heads("width", config.width, "pool num_heads", pool.num_heads)
     require(
         not (isinstance(pool, AttentionPool | ClsMeanPool) and config.final_norm == "pooled"),
         f"{type(pool).__name__} needs normalised tokens, and final_norm is 'pooled'; use final_norm 'tokens'",

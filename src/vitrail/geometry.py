@@ -20,6 +20,7 @@ __all__ = [
     "Windows",
     "attention_elements",
     "fit",
+    "halved",
     "offsets_of",
     "position_id",
     "token_count",
@@ -207,6 +208,15 @@ class Windows:
     def padded(self) -> Size:
         """The grid, padded to whole windows."""
         return Size(*(count * side for count, side in zip(self.across, self.window, strict=True)))
+
+
+def halved(grid: Size) -> Size:
+    """Return the grid after a step of two, such as a 3×3 convolution of stride 2; odd sides are rounded up.
+
+    >>> halved(Size(27, 14))
+    Size(height=14, width=7)
+    """
+    return Size(-(-grid.height // 2), -(-grid.width // 2))
 
 
 def offsets_of(grid: Size) -> Size:

@@ -18,7 +18,10 @@ ViTName = Literal[
     "mae-L/16", "mae-H/14", "beit-B/16", "beit-L/16", "flexivit-S/16", "flexivit-B/16", "flexivit-L/16",
     "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
-PyramidName = Literal["swin-T", "swin-S", "swin-B"]
+PyramidName = Literal[
+    "swin-T", "swin-S", "swin-B", "pit-Ti", "pit-XS", "pit-S", "pit-B",
+    "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled", "pit-B-distilled",
+]  # fmt: skip
 MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S"]
 """The presets' own names by the kind of their config, for type checkers and editors."""
 
@@ -41,6 +44,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"beit_(?P<size>base|large)_patch16_(?P<image>\d+)", "beit-{size}/16"),
     (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
     (r"swin_(?P<size>tiny|small|base)_patch4_window7_(?P<image>224)", "swin-{size}"),
+    (r"pit_(?P<size>ti|xs|s|b)_(?P<image>224)", "pit-{size}"),
+    (r"pit_(?P<size>ti|xs|s|b)_distilled_(?P<image>224)", "pit-{size}-distilled"),
     (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
     # the Hugging Face Hub
     (r"google/vit-(?P<size>base|large|huge)-patch(?P<patch>\d+)-(?P<image>\d+)(-in21k)?", "{size}/{patch}"),
@@ -80,6 +85,7 @@ COMMON = (
     *("deit_tiny_patch16_224", "deit_small_patch16_224", "deit_base_patch16_224"),
     *("beit_base_patch16_224", "beit_large_patch16_224"),
     *(f"swin_{size}_patch4_window7_224" for size in ("tiny", "small", "base")),
+    *(f"pit_{size}_224" for size in ("ti", "xs", "s", "b")),
     *("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14", "ViT-B/16", "ViT-L/14"),
 )
 """Names to suggest for one with a typing error."""

@@ -13,6 +13,9 @@ from vitrail.errors import VitrailError, require, shown
 from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionPool,
+    ClsPool,
+    FullAttention,
+    GridPooling,
     Learned,
     MeanPool,
     Mlp,
@@ -23,6 +26,7 @@ from vitrail.parts import (
     SinCos2d,
     Stem,
     SwiGLU,
+    WindowedAttention,
 )
 from vitrail.preset_names import COMMON, MobileName, PyramidName, ViTName, preset_name
 
@@ -155,7 +159,35 @@ def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
         PyramidStage(width=width * 2**level, depth=depth, num_heads=num_heads * 2**level)
         for level, depth in enumerate(depths)
     )
-    return PyramidConfig(stages=tuple(stages), window_padding="zeros")
+    return PyramidConfig(stages=tuple(stages), attention=WindowedAttention(window_padding="zeros"))
+
+
+def _pit(head_width: int, num_heads: int, *, patch: int = 16, first: int = 2, distilled: bool = False) -> PyramidConfig:
+    """Patches overlap by half; `first` is the depth of the first stage, and heads double from stage to stage."""
+    stages = (
+        PyramidStage(width=head_width * num_heads * 2**level, depth=depth, num_heads=num_heads * 2**level)
+        for level, depth in enumerate((first, 6, 4))
+    )
+    return PyramidConfig(
+        embedding=Patches(patch=Size.of(patch), stride=Size.of(patch // 2)),
+        prefix=Prefix(distillation=distilled),
+        position=Learned(prefix="none"),
+        embedding_norm=False,
+        stages=tuple(stages),
+        attention=FullAttention(),
+        merging=GridPooling(),
+        norm_eps=1e-6,
+        pool=ClsPool(),
+    )
+
+
+def _pits(**changes: Any) -> dict[str, PyramidConfig]:
+    return {
+        "pit-Ti": _pit(32, 2, **changes),
+        "pit-XS": _pit(48, 2, **changes),
+        "pit-S": _pit(48, 3, **changes),
+        "pit-B": _pit(64, 4, patch=14, first=3, **changes),
+    }
 
 
 def _mobilevit(stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], **changes: Any) -> MobileConfig:
@@ -221,6 +253,8 @@ PRESETS: dict[str, Config] = {
     "swin-T": _swin(96, (2, 2, 6, 2), 3),
     "swin-S": _swin(96, (2, 2, 18, 2), 3),
     "swin-B": _swin(128, (2, 2, 18, 2), 4),
+    **_pits(),
+    **{f"{name}-distilled": config for name, config in _pits(distilled=True).items()},
     "mobilevit-XXS": _mobilevit(16, (16, 24, 48, 64, 80), (64, 80, 96), expansion=2, last_width=320),
     "mobilevit-XS": _mobilevit(16, (32, 48, 64, 80, 96), (96, 120, 144), last_width=384),
     "mobilevit-S": _mobilevit(16, (32, 64, 96, 128, 160), (144, 192, 240), last_width=640),

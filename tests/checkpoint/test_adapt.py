@@ -142,7 +142,7 @@ def test_windows_that_stay_keep_their_biases(window):
 
 def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
-    config = PyramidConfig(image=Size(48, 64), stages=stages, window=Size(5, 7), classes=6)
+    config = PyramidConfig(image=Size(48, 64), stages=stages, attention=WindowedAttention(window=Size(5, 7)), classes=6)
     checkpoint = made(config)
     larger, changes = adapt(checkpoint, {"image": "64x96"})
     assert not changes.resampled
@@ -150,7 +150,7 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
     smaller, changes = adapt(checkpoint, {"image": "24x40"})
     assert all("near offsets" in change.note for change in changes.tensors if change.status == "resampled")
     assert torch.equal(smaller.model()(image(Size(24, 40))), checkpoint.model()(image(Size(24, 40))))
-    _, changes = adapt(checkpoint, {"window": "7x7"})
+    _, changes = adapt(checkpoint, {"attention": WindowedAttention(window=Size(7, 7))})
     assert {(each.what, each.old, each.by) for each in resized(changes)} == {("biases", Size(5, 7), "timm")}
     assert [each.new for each in resized(changes)] == [Size(7, 7)] * 2 + [Size(6, 7)] * 2  # a grid of 6x8 at the end
 
@@ -158,7 +158,9 @@ def test_a_pyramid_keeps_its_tables_and_cuts_those_of_windows_that_shrink():
 @pytest.mark.parametrize("padding", ["masked", "zeros"])
 def test_windows_that_do_not_divide_the_new_grid_say_what_pads_them(padding):
     stages = (PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=2, num_heads=4))
-    pyramid = PyramidConfig(image=Size(40, 56), stages=stages, window=Size(5, 7), window_padding=padding)
+    pyramid = PyramidConfig(
+        image=Size(40, 56), stages=stages, attention=WindowedAttention(window=Size(5, 7), window_padding=padding)
+    )
     attention = WindowedAttention(window=Size(5, 7), window_padding=padding)
     for config, odd in ((pyramid, "16x24, 8x12"), (SMALL.but(attention=attention), "16x24")):
         _, changes = adapt(made(config), {"image": "64x96"})

@@ -21,7 +21,9 @@ from vitrail.nn.build import build
 from vitrail.parts import (
     Adaptive,
     AttentionPool,
+    ClsPool,
     FullAttention,
+    GridPooling,
     Hierarchical,
     Learned,
     LinearAttention,
@@ -29,6 +31,7 @@ from vitrail.parts import (
     MeanPool,
     Mlp,
     Patches,
+    PatchMerging,
     Prefix,
     RelativeBias,
     Rotary,
@@ -70,7 +73,19 @@ FAMILIES: dict[str, Config] = {
     "pyramid": PyramidConfig(
         image=Size(16, 24),
         stages=(PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=1, num_heads=4)),
-        window=Size(2, 3),
+        attention=WindowedAttention(window=Size(2, 3)),
+        classes=5,
+    ),
+    "pooling pyramid": PyramidConfig(
+        image=Size(16, 24),
+        embedding=Patches(patch=Size(8, 8), stride=Size(4, 4)),
+        prefix=Prefix(registers=1),
+        position=Learned(prefix="cls"),
+        embedding_norm=False,
+        stages=(PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=1, num_heads=4)),
+        attention=FullAttention(),
+        merging=GridPooling(),
+        pool=ClsPool(),
         classes=5,
     ),
     "mobile": MobileConfig(
@@ -100,8 +115,11 @@ VALUES: dict[str, list[Any]] = {
         *(Rotary(coordinates="normalised"), Rotary(temperature=50.0), RotaryMixed(temperature=20.0)),
         *(SinCos2d(layout="mae"), SinCos1d(temperature=100.0)),
     ],
-    "attention": [FullAttention(fused=False), WINDOWS, SparseAttention(), LinearAttention()],
-    "window_padding": ["masked", "zeros"],
+    "attention": [
+        *(FullAttention(fused=False), WINDOWS, SparseAttention(), LinearAttention()),
+        *(WindowedAttention(window=Size(2, 3), window_padding=padding) for padding in ("masked", "zeros")),
+    ],
+    "merging": [PatchMerging(), GridPooling()],
     "norm_eps": [1e-2],
     "dropout": [0.1],
     "attention_dropout": [0.1],
@@ -110,9 +128,8 @@ VALUES: dict[str, list[Any]] = {
     "pool": ["cls", "mean", "max", "cls_mean", "attention", AttentionPool(num_heads=2, mlp_width=20), MeanPool()],
     "classes": [0, 3, 5],
     "head_bias": [True, False],
-    "window": ["3x3", Size(2, 2)],
     **{name: [48] for name in ("width", "depth", "num_heads", "mlp_ratio", "stem_width", "expansion", "last_width")},
-    "embedding_norm": [True],
+    "embedding_norm": [True, False],
     "qkv_bias": ["none"],
     "qk_norm": [True],
     "mlp": [Mlp(width=20, activation="silu")],
@@ -186,7 +203,7 @@ def test_what_is_silent_changes_no_vector_and_every_target_is_read_back(family: 
     assert silent > 1
 
 
-@pytest.mark.parametrize("family", ["learned", "pyramid", "mobile"])
+@pytest.mark.parametrize("family", ["learned", "pyramid", "pooling pyramid", "mobile"])
 def test_a_value_of_the_wrong_kind_is_refused_in_one_line_with_what_is_allowed(family: str, tmp_path: Path):
     checkpoint = made(FAMILIES[family])
     for name in [field.name for field in dataclasses.fields(checkpoint.config)] + ["patch"]:

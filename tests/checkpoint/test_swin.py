@@ -20,6 +20,7 @@ from vitrail.config import PyramidConfig, PyramidStage
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
+from vitrail.parts import WindowedAttention
 from vitrail.presets import PRESETS
 
 NAME = "swin_tiny_patch4_window7_224"
@@ -52,7 +53,7 @@ def test_a_swin_read_from_timm_gives_timms_numbers_where_windows_do_not_divide_t
     theirs = save_timm(tmp_path / "timm", NAME, **SMALL, img_size=image)
     ours = load(tmp_path / "timm")
     assert isinstance(ours.config, PyramidConfig)
-    assert (ours.config.image, ours.config.window_padding) == (Size(*image), "zeros")
+    assert (ours.config.image, ours.config.attention) == (Size(*image), WindowedAttention(window_padding="zeros"))
     compare(theirs, ours, image, 1e-10)
 
 
@@ -85,7 +86,7 @@ def test_weights_of_whole_windows_are_not_read_as_those_of_smaller_ones(tmp_path
 
 def test_timm_has_no_masked_windows(tmp_path: Path, small_swin: PyramidConfig):
     for image, words in ((Size(56, 112), None), (Size(40, 72), "its window_padding is zeros, this model's masked")):
-        config = small_swin.but(image=image, window_padding="masked")
+        config = small_swin.but(image=image, attention=WindowedAttention())
         checkpoint = Checkpoint(
             config=config, tensors=build(config).state_dict(), preprocessing=Preprocessing(image=image)
         )

@@ -30,7 +30,7 @@ SMALL = ViTConfig(image=Size(32, 48), width=24, depth=2, num_heads=3, mlp=Mlp(wi
 SWIN = PyramidConfig(
     image=Size(64, 96),
     stages=(PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=4, num_heads=6)),
-    window=Size(4, 2),
+    attention=WindowedAttention(window=Size(4, 2)),
 )
 MOBILE = MobileConfig(
     image=Size(32, 48),

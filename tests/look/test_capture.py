@@ -279,7 +279,11 @@ def test_an_adaptive_patch_fills_its_cells():
 def test_every_stage_of_a_pyramid_shows_its_own_grid():
     stages = (PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=2, num_heads=4))
     torch.manual_seed(0)
-    model = build(PyramidConfig(image=Size(24, 40), stages=stages, window=Size(2, 3))).double().eval()
+    model = (
+        build(PyramidConfig(image=Size(24, 40), stages=stages, attention=parts.WindowedAttention(window=Size(2, 3))))
+        .double()
+        .eval()
+    )
     with torch.no_grad(), capture(model) as maps:
         model(torch.randn(2, 3, 24, 40, dtype=torch.float64))
     assert [str(found.layout.grid) for found in maps.values()] == ["6x10", "6x10", "3x5", "3x5"]

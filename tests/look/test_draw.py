@@ -35,7 +35,7 @@ MOBILE = (
     MobileStage(width=12, stride=2, transformer_width=24, transformer_depth=2),
     MobileStage(width=12, stride=2, transformer_width=24, transformer_depth=1),
 )
-PYRAMID = PyramidConfig(image=Size(24, 40), stages=STAGES, window=Size(2, 3))
+PYRAMID = PyramidConfig(image=Size(24, 40), stages=STAGES, attention=parts.WindowedAttention(window=Size(2, 3)))
 
 
 def subject(config: Config = SMALL, pixels: np.ndarray | None = None) -> Subject:

@@ -29,6 +29,7 @@ from vitrail.nn.build import build
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import sincos_2d
 from vitrail.nn.vit import ViT
+from vitrail.presets import preset
 
 EXACT = {"rtol": 0, "atol": 1e-12}  # float64 rounding of short sums
 GRID = Size(5, 7)
@@ -202,6 +203,16 @@ def test_cells_of_overlapping_patches_lie_around_their_centres():
     plain = cells_of(ViTConfig(image=Size(32, 48)), Size(2, 3), Size(32, 48))
     assert plain.extent == (0, 48, 32, 0)
     assert plain.box(1, 2) == (16, 32, 16, 16)
+
+
+def test_cells_of_a_pooled_grid_lie_around_every_other_centre():
+    """A convolution of three, stride 2 and one cell of padding reads around the patches 0, 2, 4 …"""
+    config = preset("pit-S", image=Size(48, 80))
+    for level, grid in enumerate(config.grids):
+        cells = cells_of(config, grid, config.image)
+        top, left, height, width = cells.box(1, 0)
+        assert (height, width) == (8 * 2**level, 8 * 2**level)
+        assert (top + height / 2, left + width / 2) == (8 + 8 * 2**level, 8)
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -436,7 +447,9 @@ def test_windows_have_a_grid_of_their_own():
     windowed = small(attention=parts.WindowedAttention(window=Size(3, 4)), position=parts.RelativeBias(prefix=False))
     assert position_similarity(windowed).grid == Size(3, 4)
     stages = (PyramidStage(width=12, depth=1, num_heads=3), PyramidStage(width=24, depth=1, num_heads=4))
-    pyramid = build(PyramidConfig(image=Size(24, 40), stages=stages, window=Size(5, 6)))
+    pyramid = build(
+        PyramidConfig(image=Size(24, 40), stages=stages, attention=parts.WindowedAttention(window=Size(5, 6)))
+    )
     assert position_similarity(pyramid, layer=0).grid == Size(5, 6)  # type: ignore[arg-type]
     assert position_similarity(pyramid, layer=1).grid == Size(3, 5)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from vitrail.config import Config, MobileConfig, PyramidConfig, PyramidStage, Vi
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.parts import FullAttention, Mlp, Patches
+from vitrail.parts import FullAttention, Mlp, Patches, WindowedAttention
 
 VIT = ViTConfig(
     image=Size(12, 20),
@@ -26,7 +26,11 @@ VIT = ViTConfig(
 )
 CONFIGS = (
     VIT,
-    PyramidConfig(image=Size(32, 64), stages=(PyramidStage(width=12, depth=2, num_heads=3),), window=Size(4, 4)),
+    PyramidConfig(
+        image=Size(32, 64),
+        stages=(PyramidStage(width=12, depth=2, num_heads=3),),
+        attention=WindowedAttention(window=Size(4, 4)),
+    ),
     MobileConfig(image=Size(64, 128)),
 )
 

@@ -86,7 +86,7 @@ MODELS = {
     "pyramid": PyramidConfig(
         image=Size(16, 24),
         stages=(PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=2, num_heads=3)),
-        window=Size(2, 3),
+        attention=parts.WindowedAttention(window=Size(2, 3)),
     ),
     "mobile": MobileConfig(
         image=Size(16, 24),

@@ -8,8 +8,10 @@ from peers import timm
 from vitrail.config import PyramidConfig, PyramidStage
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.nn.pyramid import PatchMerge, PyramidEmbed, PyramidViT
-from vitrail.parts import Hierarchical
+from vitrail.nn.layout import Layout
+from vitrail.nn.pyramid import GridPool, PatchMerge, PyramidEmbed, PyramidViT
+from vitrail.parts import Hierarchical, Patches, WindowedAttention
+from vitrail.presets import preset
 
 
 def swin(width: int, depths: tuple[int, ...], num_heads: tuple[int, ...], **changes) -> PyramidConfig:
@@ -18,6 +20,10 @@ def swin(width: int, depths: tuple[int, ...], num_heads: tuple[int, ...], **chan
         for level, (depth, heads) in enumerate(zip(depths, num_heads, strict=True))
     )
     return PyramidConfig(stages=stages, **changes)
+
+
+def padded(config: PyramidConfig, padding: str) -> PyramidConfig:
+    return config.but(attention=config.attention.but(window_padding=padding))
 
 
 VARIANTS = {
@@ -48,7 +54,8 @@ def pair(variant: str, config: PyramidConfig, **settings) -> tuple[torch.nn.Modu
     """timm's model at the config's image size with every parameter set at random, and ours with the same."""
     torch.manual_seed(0)
     depths, heads = [s.depth for s in config.stages], [s.num_heads for s in config.stages]
-    width, image, window = config.stages[0].width, tuple(config.image), tuple(config.window)
+    assert isinstance(config.attention, WindowedAttention)
+    width, image, window = config.stages[0].width, tuple(config.image), tuple(config.attention.window)
     theirs = timm.create_model(
         variant, img_size=image, depths=depths, num_heads=heads, embed_dim=width, window_size=window, **settings
     ).eval()
@@ -87,7 +94,7 @@ def test_outputs_equal_timm(case):
 PADDED = {
     "224x288": swin(24, (2, 2, 2, 2), (2, 3, 4, 6), image=Size(224, 288)),
     "96x160": swin(24, (2, 3, 2), (2, 3, 4), image=Size(96, 160)),
-    "160x96": swin(24, (2, 2, 2), (2, 3, 4), image=Size(160, 96), window=Size(3, 5)),
+    "160x96": swin(24, (2, 2, 2), (2, 3, 4), image=Size(160, 96), attention=WindowedAttention(window=Size(3, 5))),
     "32x160, one row of windows": swin(24, (2, 2), (3, 6), image=Size(32, 160)),
 }
 
@@ -95,9 +102,9 @@ PADDED = {
 @pytest.mark.parametrize("case", PADDED)
 def test_windows_padded_with_zeros_equal_timm(case):
     """Grids that windows do not divide; masked padding is another function there."""
-    config = PADDED[case].but(window_padding="zeros")
+    config = padded(PADDED[case], "zeros")
     theirs, ours = pair("swin_tiny_patch4_window7_224", config)
-    masked = PyramidViT(config.but(window_padding="masked")).eval()
+    masked = PyramidViT(padded(config, "masked")).eval()
     masked.load_state_dict(ours.state_dict())
     image = torch.randn(2, 3, *config.image)
     with torch.no_grad():
@@ -110,7 +117,7 @@ def test_windows_padded_with_zeros_equal_timm(case):
 @pytest.mark.parametrize("other", [(112, 144), (96, 160), (48, 80), (240, 32), (112, 112)])
 def test_other_images_equal_timms_with_windows_padded_with_zeros(other):
     """timm's dynamic size: windows and shifts stay those of the image that the model was made for."""
-    config = swin(24, (2, 2, 2), (2, 3, 4), image=Size(112, 112), window_padding="zeros")
+    config = swin(24, (2, 2, 2), (2, 3, 4), image=Size(112, 112), attention=WindowedAttention(window_padding="zeros"))
     theirs, ours = pair("swin_tiny_patch4_window7_224", config, strict_img_size=False)
     image = torch.randn(2, 3, *other, dtype=torch.float64)
     with torch.no_grad():
@@ -120,7 +127,7 @@ def test_other_images_equal_timms_with_windows_padded_with_zeros(other):
 def test_where_windows_divide_the_grid_what_pads_them_does_not_matter():
     config = CASES["wide"]
     _, ours = pair("swin_tiny_patch4_window7_224", config)
-    zeros = PyramidViT(config.but(window_padding="zeros")).eval()
+    zeros = PyramidViT(padded(config, "zeros")).eval()
     zeros.load_state_dict(ours.state_dict())
     image = torch.randn(2, 3, *config.image)
     with torch.no_grad():
@@ -146,15 +153,23 @@ def test_default_config_is_swin_tiny():
 
 
 def test_levels_halve_the_grid_and_widen():
-    config = swin(12, (1, 2, 1), (2, 3, 4), image=Size(96, 160), patch=Size(4, 8), channels=2, window=Size(3, 5))
+    config = swin(
+        12,
+        (1, 2, 1),
+        (2, 3, 4),
+        image=Size(96, 160),
+        embedding=Patches(patch=Size(4, 8)),
+        channels=2,
+        attention=WindowedAttention(window=Size(3, 5)),
+    )
     model = PyramidViT(config).eval()
     levels = model.levels(torch.randn(2, 2, 96, 160))
-    assert [(tuple(x.shape), grid) for x, grid in levels] == [
+    assert [(tuple(x.shape), layout.grid) for x, layout in levels] == [
         ((2, 24 * 20, 12), Size(24, 20)),
         ((2, 12 * 10, 24), Size(12, 10)),
         ((2, 6 * 5, 48), Size(6, 5)),
     ]
-    assert tuple(grid for _, grid in levels) == config.grids
+    assert tuple(layout.grid for _, layout in levels) == config.grids
 
 
 def test_a_model_takes_larger_images_than_its_config():
@@ -173,11 +188,27 @@ def test_merge_reads_the_four_neighbours():
     torch.manual_seed(0)
     merge = PatchMerge(3, 5).double()
     x = torch.randn(2, 6, 10, 3, dtype=torch.float64)
-    out, grid = merge(x.flatten(1, 2), Size(6, 10))
-    assert grid == Size(3, 5)
+    out, layout = merge(x.flatten(1, 2), Layout(grid=Size(6, 10), frame=Size(6, 10)))
+    assert layout == Layout(grid=Size(3, 5), frame=Size(3, 5))
     four = torch.cat([x[:, i::2, j::2] for j in (0, 1) for i in (0, 1)], dim=-1)
     expected = F.layer_norm(four, (12,), eps=1e-5) @ merge.reduce.weight.T
     torch.testing.assert_close(out, expected.flatten(1, 2), rtol=0, atol=1e-12)
+
+
+def test_pooling_is_a_depthwise_convolution_and_the_prefix_has_a_layer_of_its_own():
+    torch.manual_seed(0)
+    pool, grid = GridPool(3, 6, prefix=True).double(), Size(5, 8)
+    x = torch.randn(2, 2 + grid.area, 3, dtype=torch.float64)
+    out, layout = pool(x, Layout(grid=grid, frame=grid, prefix=2))
+    assert layout == Layout(grid=Size(3, 4), frame=Size(3, 4), prefix=2)
+    assert pool.prefix is not None
+    assert pool.conv.bias is not None
+    torch.testing.assert_close(out[:, :2], F.linear(x[:, :2], pool.prefix.weight, pool.prefix.bias))
+    patches, seen = F.pad(x[:, 2:].unflatten(1, tuple(grid)), (0, 0, 1, 1, 1, 1)), out[:, 2:].unflatten(1, (3, 4))
+    for row, column, channel in ((0, 0, 0), (2, 3, 5), (1, 2, 3)):  # two outputs read one channel
+        window = patches[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3, channel // 2]
+        expected = (window * pool.conv.weight[channel, 0]).sum((1, 2)) + pool.conv.bias[channel]
+        torch.testing.assert_close(seen[:, row, column, channel], expected)
 
 
 def test_pyramid_embedding_gives_four_grids_of_growing_width():
@@ -185,7 +216,7 @@ def test_pyramid_embedding_gives_four_grids_of_growing_width():
     embed = PyramidEmbed(Hierarchical(finest=Size(4, 4), widths=(6, 12, 24)), 48, channels=2)
     image = torch.randn(2, 2, 64, 96)
     levels = embed.levels(image)
-    assert [(x.shape[2], grid) for x, grid in levels] == [
+    assert [(x.shape[2], layout.grid) for x, layout in levels] == [
         (6, Size(16, 24)),
         (12, Size(8, 12)),
         (24, Size(4, 6)),
@@ -216,8 +247,13 @@ def test_pyramid_embedding_of_one_level_is_a_patch_embedding():
 
 
 def test_gradients_reach_every_parameter():
-    model = PyramidViT(swin(12, (2, 2), (2, 3), image=Size(112, 56)))
-    model(torch.randn(2, 3, 112, 56)).square().sum().backward()
+    check_gradients(swin(12, (2, 2), (2, 3), image=Size(112, 56)))
+    check_gradients(preset("pit-Ti-distilled", image=Size(48, 32), stages=swin(12, (2, 2), (2, 3)).stages))
+
+
+def check_gradients(config: PyramidConfig) -> None:
+    model = PyramidViT(config)
+    model(torch.randn(2, 3, *config.image)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name

@@ -40,7 +40,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload, ledger, memory
-from vitrail.presets import PRESETS
+from vitrail.presets import PRESETS, preset
 
 PLAIN = ViTConfig(image=Size(80, 112), width=96, depth=3, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -72,8 +72,19 @@ CONFIGS: dict[str, Config] = {
     "adaptive": PLAIN.but(
         image=Size(64, 96), embedding=Adaptive(selector="learned"), position=SinCos2d(), prefix=Prefix(registers=1)
     ),
-    "pyramid": PyramidConfig(image=Size(64, 96), window=Size(3, 4), classes=11),
-    "pyramid with zeros": PyramidConfig(image=Size(64, 96), window=Size(3, 4), window_padding="zeros", classes=11),
+    "pyramid": PyramidConfig(image=Size(64, 96), attention=WindowedAttention(window=Size(3, 4)), classes=11),
+    "pyramid with zeros": PyramidConfig(
+        image=Size(64, 96), attention=WindowedAttention(window=Size(3, 4), window_padding="zeros"), classes=11
+    ),
+    "pooling pyramid": preset("pit-Ti-distilled", image=Size(72, 104), classes=11),
+    "pooling pyramid of windows": preset(
+        "pit-Ti",
+        image=Size(72, 104),
+        prefix=Prefix(cls=False),
+        position=RelativeBias(prefix=False),
+        attention=WindowedAttention(window=Size(3, 4)),
+        pool=MeanPool(),
+    ),
     "mobile": MobileConfig(image=Size(64, 128), classes=11),
 }
 

@@ -13,6 +13,7 @@ from vitrail.parts import (
     AttentionPool,
     ClsPool,
     FullAttention,
+    GridPooling,
     Hierarchical,
     Learned,
     LinearAttention,
@@ -78,8 +79,9 @@ class _Draw(Random):
 def _varied(random: Random, config: Config) -> Config:
     """Choices with a stream of their own, so that the others stay what they are."""
     chosen = random.random() < 0.5
-    if isinstance(config, PyramidConfig):
-        return config.but(window_padding="zeros" if chosen else "masked")
+    if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
+        config = config.but(attention=config.attention.but(window_padding="zeros" if chosen else "masked"))
+        return _pooling(random, config) if random.random() < 0.5 else config
     if isinstance(config, ViTConfig):
         if isinstance(config.attention, WindowedAttention):
             config = config.but(attention=replace(config.attention, window_padding="zeros" if chosen else "masked"))
@@ -203,9 +205,27 @@ def _pyramid(random: _Draw) -> PyramidConfig:
         stages=tuple(
             PyramidStage(width=width, depth=random.randint(1, 4), num_heads=random.pick([3], [1])) for width in widths
         ),
-        window=Size(random.pick([3, 4, 7], [1, 2, 32]), random.pick([2, 4, 7], [1, 2, 32])),
+        attention=WindowedAttention(
+            window=Size(random.pick([3, 4, 7], [1, 2, 32]), random.pick([2, 4, 7], [1, 2, 32]))
+        ),
         drop_path=random.choice([0.0, 0.2]),
         classes=random.choice([0, 50]),
+    )
+
+
+def _pooling(random: Random, config: PyramidConfig) -> PyramidConfig:
+    """A pyramid that pools between its stages, as PiT does."""
+    cls = random.random() < 0.7
+    distilled = cls and config.classes > 0 and random.random() < 0.5  # two vectors have no cross-entropy
+    attention = random.choice([FullAttention(), config.attention])
+    return config.but(
+        embedding=Patches(patch=Size(8, 8), stride=Size(4, 8)),
+        prefix=Prefix(cls=cls, distillation=distilled, registers=random.choice([0, 2])),
+        position=random.choice([Learned(prefix="none"), Learned(), RelativeBias(prefix=False)]),
+        embedding_norm=random.random() < 0.3,
+        attention=attention,
+        merging=GridPooling(),
+        pool=ClsPool() if cls else MeanPool(),
     )
 
 

@@ -26,6 +26,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload
+from vitrail.presets import preset
 
 __all__ = ["degenerate"]
 
@@ -108,10 +109,19 @@ def _others() -> list[tuple[Config, Workload]]:
         last_width=16,
         classes=5,
     )
-    pyramid = PyramidConfig(image=Size(32, 48), stages=stages, window=Size(4, 3), classes=5)
+    pyramid = PyramidConfig(
+        image=Size(32, 48), stages=stages, attention=WindowedAttention(window=Size(4, 3)), classes=5
+    )
     plain = Workload(batch=3, train=True, optimizer="sgd")
-    models = pyramid, pyramid.but(window=Size(8, 12)), mobile, MANY.but(attention=SparseAttention())
+    models = (
+        pyramid,
+        pyramid.but(attention=WindowedAttention(window=Size(8, 12))),
+        mobile,
+        MANY.but(attention=SparseAttention()),
+    )
+    pit = preset("pit-Ti", image=Size(24, 16), stages=stages, classes=5)  # a grid 2x1, and then 1x1
     return [
         *product(models, (INFER, plain, TRAIN)),
         (MANY.but(embedding=Hierarchical(finest=Size(2, 2), widths=(8,))), plain),
+        *product((pit, pit.but(prefix=Prefix(cls=False), pool=MeanPool())), (INFER, plain, TRAIN)),
     ]

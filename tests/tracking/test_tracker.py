@@ -28,10 +28,12 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload
+from vitrail.presets import preset
 from vitrail.tracking.tracker import Tracker
 
 PLAIN = ViTConfig(image=Size(48, 80), width=24, depth=1, num_heads=3, mlp=Mlp(width=40), classes=5)
 TRAIN = Workload(batch=2, train=True)
+STAGES = (PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=1, num_heads=3))
 
 CASES: list[tuple[Config, Workload]] = [
     (PLAIN.but(depth=3), TRAIN),
@@ -63,12 +65,13 @@ CASES: list[tuple[Config, Workload]] = [
     (
         PyramidConfig(
             image=Size(32, 48),
-            stages=(PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=1, num_heads=3)),
-            window=Size(3, 4),
+            stages=STAGES,
+            attention=WindowedAttention(window=Size(3, 4)),
             classes=5,
         ),
         TRAIN,
     ),
+    (preset("pit-Ti", image=Size(40, 56), stages=STAGES, classes=5), TRAIN),
     (
         MobileConfig(
             image=Size(32, 64),

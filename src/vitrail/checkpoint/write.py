@@ -31,10 +31,10 @@ from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import recognise
 from vitrail.codec import to_plain
-from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Windows
-from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d
+from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d, WindowedAttention
 
 __all__ = ["Encoded", "encode", "save"]
 
@@ -283,6 +283,11 @@ def _difference(config: Config, found: Config, loose: frozenset[str]) -> str | N
 
 def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) -> Iterator[str]:
     """Yield settings that the file does not store and its reader sets differently, without effect on the own grid."""
+    if isinstance(config, MobileConfig) or isinstance(found, MobileConfig):
+        return
+    ours, theirs = (getattr(each.position, "convention", None) for each in (config, found))
+    if ours != theirs:
+        yield f"on another grid {dialect}'s reader resamples positions as {theirs} does, and this model as {ours} does"
     if not isinstance(config, ViTConfig) or not isinstance(found, ViTConfig):
         return
     if type(config.pool) is not type(found.pool):
@@ -290,9 +295,6 @@ def _unsaid(config: Config, found: Config, dialect: str, loose: frozenset[str]) 
         yield f"the file does not say how tokens are pooled: this model takes {pools[0]}, {dialect}'s reader {pools[1]}"
     if config.remainder != found.remainder:
         yield f"the file does not say remainder {config.remainder!r}: {dialect}'s reader takes {found.remainder!r}"
-    ours, theirs = (getattr(each.position, "convention", None) for each in (config, found))
-    if ours != theirs:
-        yield f"on another grid {dialect}'s reader resamples positions as {theirs} does, and this model as {ours} does"
     essences = _essence(config), _essence(found)
     for name in sorted(loose):
         if essences[0].get(name) != essences[1].get(name):
@@ -304,22 +306,24 @@ def _essence(config: Config) -> dict[str, Any]:
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     for name in ("dropout", "attention_dropout", "drop_path", "remainder"):
         fields.pop(name, None)
-    if isinstance(config, PyramidConfig) and all(
-        Windows.of(grid, config.window).padded == grid for grid in config.grids
-    ):
-        fields.pop("window_padding")  # nothing is padded
-    if not isinstance(config, ViTConfig):
+    if isinstance(config, MobileConfig):
         return fields
-    fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
-    fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}"
+    if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
+        window = config.attention.window
+        fields |= {name: getattr(config.attention, name) for name in ("window", "shift")}
+        if any(Windows.of(grid, window).padded != grid for grid in config.grids):  # otherwise nothing is padded
+            fields["window_padding"] = config.attention.window_padding
     fields["attention"] = type(config.attention).__name__
-    fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.position, Learned):
-        prefix = config.prefix
-        rows = config.position.prefix_rows(prefix)
+        rows = config.position.prefix_rows(config.prefix)
         fields["position"] = f"a learned table with {rows} prefix rows"
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
+    if isinstance(config, PyramidConfig):
+        return fields
+    fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
+    fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}"
+    fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.pool, AttentionPool):
         pool = config.pool
         alike = pool.activation == fields["activation"]  # as in every library, so the blocks' activation implies it

@@ -84,9 +84,18 @@ def _size(found: Description) -> list[tuple[str, str]]:
         (f"  stage {number}", f"grid {stage.grid}, width {stage.width}, {_stage(stage)}")
         for number, stage in enumerate(found.stages, start=1)
     ]
-    mobile = isinstance(config, MobileConfig)
-    patch = f"transformers cut their map into patches of {found.patch}" if mobile else f"patch {found.patch}"
-    return [("size", f"{len(stages)} stages"), *stages, ("image", f"{found.image}, {channels}, {patch}")]
+    size = ("size", f"{len(stages)} stages")
+    if isinstance(config, MobileConfig):
+        patch = f"transformers cut their map into patches of {found.patch}"
+        return [size, *stages, ("image", f"{found.image}, {channels}, {patch}")]
+    stride = f" every {config.embedding.stride}" if config.embedding.stride else ""
+    attention, merging = type(config.attention).__name__, type(config.merging).__name__
+    return [
+        size,
+        *stages,
+        ("blocks", f"{attention}, {merging} between stages, norms with eps {config.norm_eps:g}"),
+        ("image", f"{found.image}, {channels}, patch {found.patch}{stride}"),
+    ]
 
 
 def _stage(stage: Stage) -> str:

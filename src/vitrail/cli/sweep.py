@@ -127,7 +127,7 @@ def _answer(
         return Answer(values=values, numbers={}, error=str(error))
     numbers = {
         "grid": config.grid,
-        "tokens": getattr(config, "tokens", config.grid.area),
+        "tokens": config.tokens,
         "params": books.params,
         "flops_forward": books.flops_forward,
         "flops_train": books.flops_train,

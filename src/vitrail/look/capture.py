@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 from torch import nn
 
 from vitrail.charts.notebook import panel, pictures
-from vitrail.config import ViTConfig
+from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.look.attention_map import AttentionMap, heat_map
 from vitrail.look.inputs import Queries, attention_modules, watching
@@ -115,7 +115,7 @@ def capture(
     if queries == "cls":
         config = getattr(model, "config", None)
         require(
-            isinstance(config, ViTConfig) and config.prefix.cls,
+            isinstance(config, ViTConfig | PyramidConfig) and config.prefix.cls,
             f"queries 'cls' needs a CLS token, and {type(model).__name__} has none; use 'patches' or token indices",
         )
     depth = len(modules)

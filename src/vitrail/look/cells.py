@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.geometry import Size
 from vitrail.parts import Patches
 
@@ -47,19 +47,17 @@ class Cells:
 def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
     """Return the cells of a layer's `grid` on an image of `seen` pixels, which leaves no remainder.
 
-    Cells of overlapping patches have the size of the stride, around the patches' centres.
+    Cells of overlapping patches have the size of the stride, around the patches' centres; in every further stage of a
+    pyramid they are twice as large, around every other centre.
 
     >>> from vitrail import Size, preset
     >>> from vitrail.look import cells_of
     >>> cells_of(preset("B/16"), Size(14, 14), Size(224, 224)).grid
     Size(height=14, width=14)
     """
-    if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches) and config.embedding.stride is not None:
-        patch, stride = config.embedding.patch, config.embedding.stride
-        return Cells(
-            grid=grid,
-            step=(stride.height, stride.width),
-            top=(patch.height - stride.height) / 2,
-            left=(patch.width - stride.width) / 2,
-        )
+    embedding = None if isinstance(config, MobileConfig) else config.embedding
+    if isinstance(embedding, Patches) and embedding.stride is not None:
+        level = config.grids_on(seen).index(grid) if isinstance(config, PyramidConfig) else 0
+        patch, (down, right) = embedding.patch, (side * 2**level for side in embedding.stride)
+        return Cells(grid=grid, step=(down, right), top=(patch.height - down) / 2, left=(patch.width - right) / 2)
     return Cells(grid=grid, step=(seen.height / grid.height, seen.width / grid.width))

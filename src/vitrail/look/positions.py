@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.charts.notebook import Brief
-from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.attention import Attention
@@ -24,7 +23,6 @@ from vitrail.nn.positions import AddedPosition, AttentionPosition
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.rotary import Rotation
-from vitrail.parts import RelativeBias
 
 __all__ = ["PositionSimilarity", "position_similarity"]
 
@@ -74,10 +72,9 @@ def position_similarity(
     """
     if isinstance(model, MobileViT):
         raise VitrailError("a mobile model has no positions, only convolutions; use a ViT or a pyramid")
-    prefix = model.config.prefix.count if isinstance(model.config, ViTConfig) else 0
-    where = grid or model.config.grid
+    prefix, where = model.config.prefix.count, grid or model.config.position_grid
     layout = Layout(grid=where, frame=where).with_prefix(prefix)
-    shared = model.position if isinstance(model, VisionFrontEnd) else None
+    shared = model.position
     position = shared or _position_of(model, layer)
     match position:
         case AddedPosition():
@@ -97,8 +94,7 @@ def position_similarity(
             values, measure = rotated @ rotated.mT / width, "q·k of equal tokens, over |q||k|"
         case _:
             raise VitrailError("this model has no positions, so there is no similarity to show; use one that has some")
-    own = model.config.position if isinstance(model.config, ViTConfig) else RelativeBias()
-    kind = own.describe().words
+    kind = model.config.position.describe().words
     if shared is None:
         kind = f"{kind}, layer {layer}"
     if values.ndim == 3 and len(values) > 1:

@@ -15,16 +15,17 @@ from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.attention import Attention, FullMix
 from vitrail.nn.block import Block
+from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.image import check_image
 from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
-from vitrail.nn.mlp import FeedForward, linear
+from vitrail.nn.mlp import FeedForward
 
 __all__ = ["MobileViT"]
 
 
-class MobileViT(nn.Module, Intermediates):
+class MobileViT(nn.Module, Intermediates, Classifier):
     """A stem, stages of inverted residuals and transformers, a last 1×1 convolution, mean pooling and a head.
 
     >>> MobileViT(MobileConfig(image="64x128"))(torch.zeros(1, 3, 64, 128)).shape
@@ -40,12 +41,11 @@ class MobileViT(nn.Module, Intermediates):
             Stage(before, stage, config) for before, stage in zip(widths, config.stages, strict=False)
         )
         self.last = ConvNorm(widths[-1], config.last_width)
-        self.head = linear(config.last_width, config.classes) if config.classes else None
+        self.head, self.distillation_head = build_head(config.last_width, config.classes), None
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → logits (B, classes), or the vector (B, E) of a model without a head."""
-        vector = self.vector(image)
-        return vector if self.head is None else self.head(vector)
+        return self.classify(self.vector(image))
 
     def vector(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → (B, E)."""

@@ -1,31 +1,37 @@
-"""Pyramids of token grids: fine patches are merged 2×2 into coarser and wider grids.
+"""Pyramids of token grids: fine grids are merged into coarser and wider ones.
 
-`PyramidEmbed` is an embedding for a plain encoder; `PyramidViT` has windowed attention at every level, as Swin
-(arXiv 2103.14030).
+`PyramidEmbed` is an embedding for a plain encoder; `PyramidViT` has blocks at every level, as Swin (arXiv 2103.14030)
+and PiT (arXiv 2103.16302).
 
-Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w tokens, D width.
+Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w patches, T tokens with p of the prefix, D width.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from vitrail import parts
 from vitrail.config import PyramidConfig
-from vitrail.geometry import Size, fit
-from vitrail.nn.attention import Attention
+from vitrail.geometry import Size, fit, halved
+from vitrail.nn.attention import Attention, build_mix
 from vitrail.nn.block import Block
+from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.image import check_image
+from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
 from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.pool import build_pool
+from vitrail.nn.positions import LearnedTable
+from vitrail.nn.prefix import Prefix
 from vitrail.nn.relative import RelativeTable
-from vitrail.nn.windowed_attention import WindowedMix
 
-__all__ = ["PatchMerge", "PyramidEmbed", "PyramidViT"]
+__all__ = ["GridPool", "PatchMerge", "PyramidEmbed", "PyramidViT"]
 
 
 class PatchMerge(nn.Module):
@@ -36,12 +42,32 @@ class PatchMerge(nn.Module):
         self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
         self.reduce = linear(4 * before, after, bias=False)
 
-    def forward(self, x: Tensor, grid: Size) -> tuple[Tensor, Size]:
-        """(B, h·w, D) → (B, h/2·w/2, D'), and the new grid."""
-        half = fit(grid, Size(2, 2)).grid
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """(B, h·w, D) → (B, h/2·w/2, D'), and the new layout."""
+        half = fit(layout.grid, Size(2, 2)).grid
         x = x.unflatten(1, (half.height, 2, half.width, 2))
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)  # Swin's order: columns of the 2×2 before rows
-        return self.reduce(self.norm(x)), half
+        return self.reduce(self.norm(x)), replace(layout, grid=half, frame=half)
+
+
+class GridPool(nn.Module):
+    """A depthwise 3×3 convolution of stride 2 over the patches, and a linear layer for the prefix: half the grid."""
+
+    def __init__(self, before: int, after: int, *, prefix: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3, stride=2, padding=1, groups=before)
+        initialise(self.conv.weight.data, followed_by="linear")
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.prefix = linear(before, after) if prefix else None
+
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """(B, p + h·w, D) → (B, p + h/2·w/2, D'), sides rounded up, and the new layout."""
+        before, patches = x.split([layout.prefix, layout.grid.area], dim=1)
+        pooled = self.conv(patches.mT.unflatten(2, tuple(layout.grid)))  # (B, D, h, w) → (B, D', h/2, w/2)
+        tokens, half = pooled.flatten(2).mT, halved(layout.grid)
+        if self.prefix is not None:
+            tokens = torch.cat([self.prefix(before.contiguous()), tokens], dim=1)
+        return tokens, replace(layout, grid=half, frame=half)
 
 
 class PyramidEmbed(nn.Module):
@@ -56,23 +82,21 @@ class PyramidEmbed(nn.Module):
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → tokens of the last level; `inside` (B, h, w) is true for cells of the image, not padding."""
-        tokens, grid = self.levels(image)[-1]
-        return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
+        tokens, layout = self.levels(image)[-1]
+        return tokens, replace(layout, mask=None if inside is None else inside.flatten(1))
 
-    def levels(self, image: Tensor) -> list[tuple[Tensor, Size]]:
-        """(B, C, H, W) → tokens (B, N, D) and grid of every level, finest first."""
+    def levels(self, image: Tensor) -> list[tuple[Tensor, Layout]]:
+        """(B, C, H, W) → tokens (B, N, D) and layout of every level, finest first."""
         fit(Size(*image.shape[2:]), self.patch)
-        tokens, layout = self.finest(image)
-        levels = [(tokens, layout.grid)]
+        levels = [self.finest(image)]
         for merge in self.merges:
             levels.append(merge(*levels[-1]))
         return levels
 
 
-class PyramidViT(nn.Module, Intermediates):
-    """Stages of windowed blocks with merges between them, a norm, mean pooling and a head.
+class PyramidViT(nn.Module, Intermediates, Classifier):
+    """Patches, prefix and positions; stages of blocks with merges between them; a norm, a pool and a head.
 
-    >>> import torch
     >>> PyramidViT(PyramidConfig(image="64x96"))(torch.zeros(1, 3, 64, 96)).shape
     torch.Size([1, 1000])
     """
@@ -80,26 +104,32 @@ class PyramidViT(nn.Module, Intermediates):
     def __init__(self, config: PyramidConfig) -> None:
         super().__init__()
         self.config = config
-        first, last = config.stages[0].width, config.stages[-1].width
-        self.embedding = PatchEmbed(config.patch, first, channels=config.channels)
-        self.embedding_norm = nn.LayerNorm(first, eps=config.norm_eps)
+        first, last, eps = config.stages[0].width, config.stages[-1].width, config.norm_eps
+        patches, distilled = config.embedding, config.prefix.distillation
+        self.embedding = PatchEmbed(
+            patches.patch, first, channels=config.channels, stride=patches.stride, bias=patches.bias
+        )
+        self.prefix = Prefix(config.prefix, first)
+        self.position = _build_table(config)
+        self.embedding_norm = nn.LayerNorm(first, eps=eps) if config.embedding_norm else None
         self.stages = nn.ModuleList(Stage(config, level) for level in range(len(config.stages)))
-        self.norm = nn.LayerNorm(last, eps=config.norm_eps)
-        self.head = linear(last, config.classes) if config.classes else None
+        self.norm = nn.LayerNorm(last, eps=eps)
+        self.pool = build_pool(config.pool, last, distillation=distilled, norm_eps=eps)
+        self.head = build_head(last, config.classes)
+        self.distillation_head = build_head(last, config.classes if distilled else 0)
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → logits (B, classes), or the vector (B, D) of a model without a head."""
-        vector = self.vector(image)
-        return vector if self.head is None else self.head(vector)
+        return self.classify(self.vector(image))
 
     def vector(self, image: Tensor) -> Tensor:
-        """(B, C, H, W) → (B, D)."""
-        return self.features(image)[0].mean(dim=1)
+        """(B, C, H, W) → (B, D); (B, 2, D) with a distillation token."""
+        return self.pool(*self.features(image))
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → the last stage's tokens (B, N, D), normalised, and their layout."""
-        tokens, grid = self.levels(image)[-1]
-        return self.norm(tokens), Layout(grid=grid, frame=grid)
+        """(B, C, H, W) → the last stage's tokens (B, T, D), normalised, and their layout."""
+        tokens, layout = self.levels(image)[-1]
+        return self.norm(tokens), layout
 
     def count_layers(self) -> int:
         return len(self.stages)
@@ -107,59 +137,84 @@ class PyramidViT(nn.Module, Intermediates):
     def layer_features(self, image: Tensor, layers: frozenset[int], *, norm: bool) -> dict[int, tuple[Tensor, Layout]]:
         levels = {index: level for index, level in enumerate(self.levels(image)) if index in layers}
         last = len(self.stages) - 1
-        return {
-            index: (self.norm(x) if norm and index == last else x, Layout(grid=grid, frame=grid))
-            for index, (x, grid) in levels.items()
-        }
+        return {index: (self.norm(x) if norm and index == last else x, layout) for index, (x, layout) in levels.items()}
 
-    def levels(self, image: Tensor) -> list[tuple[Tensor, Size]]:
-        """(B, C, H, W) → tokens (B, N, D) before the final norm, and grid, of every stage, finest first."""
+    def levels(self, image: Tensor) -> list[tuple[Tensor, Layout]]:
+        """(B, C, H, W) → tokens (B, T, D) before the final norm, and layout, of every stage, finest first."""
+        x, layout = self.embed(image)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        levels = []
+        for stage in self.stages:
+            x, layout = stage(x, layout)
+            levels.append((x, layout))
+        return levels
+
+    def embed(self, image: Tensor) -> tuple[Tensor, Layout]:
+        """(B, C, H, W) → patches, prefix and positions (B, T, D) on the first grid, and their layout."""
         check_image(image, self.config.channels)
         self.config.check(Size(*image.shape[2:]))
-        tokens, layout = self.embedding(image)
-        x, grid, levels = self.embedding_norm(tokens), layout.grid, []
-        for stage in self.stages:
-            x, grid = stage(x, grid)
-            levels.append((x, grid))
-        return levels
+        x, layout = self.prefix(*self.embedding(image))
+        return x if self.position is None else self.position(x, layout), layout
+
+
+def _build_table(config: PyramidConfig) -> LearnedTable | None:
+    spec = config.position
+    if not isinstance(spec, parts.Learned):
+        return None
+    rows = spec.prefix_rows(config.prefix)
+    return LearnedTable(config.grids[0], config.stages[0].width, prefix_rows=rows, convention=spec.convention)
 
 
 class Stage(nn.Module):
-    """A merge (except in the first stage), then blocks; every other block shifts its windows."""
+    """A merge (except in the first stage), then blocks; with windows, every other block shifts them."""
 
     def __init__(self, config: PyramidConfig, level: int) -> None:
         super().__init__()
-        spec, grid = config.stages[level], config.grids[level]
-        before = config.stages[level - 1].width
-        self.merge = PatchMerge(before, spec.width, norm_eps=config.norm_eps) if level else None
-        window = Size(min(config.window.height, grid.height), min(config.window.width, grid.width))
-        zeros = config.window_padding == "zeros"
+        width, grid = config.stages[level].width, config.grids[level]
+        self.merge = _build_merge(config, config.stages[level - 1].width, width) if level else None
         earlier = sum(stage.depth for stage in config.stages[:level])
         total = sum(stage.depth for stage in config.stages)
         self.blocks = nn.ModuleList(
             Block(
-                spec.width,
-                attention=Attention(
-                    spec.width,
-                    spec.num_heads,
-                    mix=WindowedMix(window, shifted=index % 2 == 1, zeros_for=grid if zeros else None),
-                    dropout=config.dropout,
-                    attention_dropout=config.attention_dropout,
-                    position=RelativeTable(
-                        window, spec.num_heads, window_padding=config.window_padding, convention="timm"
-                    ),
-                ),
-                mlp=FeedForward(spec.width, config.mlp_ratio * spec.width, dropout=config.dropout),
+                width,
+                attention=_build_attention(config, level, grid, shifted=index % 2 == 1),
+                mlp=FeedForward(width, config.mlp_ratio * width, dropout=config.dropout),
                 norm_eps=config.norm_eps,
                 drop_path=config.drop_path * (earlier + index) / max(1, total - 1),
             )
-            for index in range(spec.depth)
+            for index in range(config.stages[level].depth)
         )
 
-    def forward(self, x: Tensor, grid: Size) -> tuple[Tensor, Size]:
+    def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         if self.merge is not None:
-            x, grid = self.merge(x, grid)
-        layout = Layout(grid=grid, frame=grid)
+            x, layout = self.merge(x, layout)
         for block in self.blocks:
             x = block(x, layout)
-        return x, grid
+        return x, layout
+
+
+def _build_merge(config: PyramidConfig, before: int, after: int) -> nn.Module:
+    match config.merging:
+        case parts.PatchMerging():
+            return PatchMerge(before, after, norm_eps=config.norm_eps)
+        case parts.GridPooling():
+            return GridPool(before, after, prefix=config.prefix.count > 0)
+
+
+def _build_attention(config: PyramidConfig, level: int, grid: Size, *, shifted: bool) -> Attention:
+    width, num_heads = config.stages[level].width, config.stages[level].num_heads
+    attention, position, padding = config.attention, None, None
+    if isinstance(attention, parts.WindowedAttention):
+        attention, padding = attention.but(window=attention.span(grid)), attention.window_padding
+    if isinstance(config.position, parts.RelativeBias):
+        convention = config.position.convention
+        position = RelativeTable(attention.span(grid), num_heads, window_padding=padding, convention=convention)
+    return Attention(
+        width,
+        num_heads,
+        mix=build_mix(attention, grid=grid, shifted=shifted),
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        position=position,
+    )

@@ -16,9 +16,10 @@ from vitrail.geometry import Size
 from vitrail.nn.attention import Attention, build_mix, within
 from vitrail.nn.block import Block
 from vitrail.nn.front import VisionFrontEnd, build_position
+from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
-from vitrail.nn.mlp import build_mlp, linear
+from vitrail.nn.mlp import build_mlp
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
 from vitrail.nn.positions import AttentionPosition
@@ -26,7 +27,7 @@ from vitrail.nn.positions import AttentionPosition
 __all__ = ["ViT"]
 
 
-class ViT(VisionFrontEnd, Intermediates):
+class ViT(VisionFrontEnd, Intermediates, Classifier):
     """A front end, `depth` blocks, a norm, a pool and a head, as the config describes.
 
     >>> import torch
@@ -41,8 +42,9 @@ class ViT(VisionFrontEnd, Intermediates):
         self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
         self.norm = nn.LayerNorm(width, eps=eps) if config.final_norm != "none" else None
         self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps)
-        self.head = _build_head(config)
-        self.distillation_head = _build_head(config) if config.prefix.distillation else None
+        distilled = config.classes if config.prefix.distillation else 0
+        self.head = build_head(config.vector_width, config.classes, bias=config.head_bias)
+        self.distillation_head = build_head(config.vector_width, distilled, bias=config.head_bias)
 
     def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
         """(B, C, H, W) → logits (B, classes), or the vector (B, D) of a model without a head."""
@@ -87,15 +89,6 @@ class ViT(VisionFrontEnd, Intermediates):
         x = self.pool(x, layout)
         return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
 
-    def classify(self, vector: Tensor) -> Tensor:
-        """The pooled vector → logits; a distilled model returns the mean of its two heads."""
-        if self.head is None:
-            return vector
-        if self.distillation_head is None:
-            return self.head(vector)
-        cls, distillation = vector.unbind(1)
-        return (self.head(cls) + self.distillation_head(distillation)) / 2
-
     def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> ViT:
         """Return a model for uint8 (B, H, W, C) with `(x/255 − mean)/std` folded in; the other weights are shared."""
         require(
@@ -132,7 +125,3 @@ def _build_block(config: ViTConfig, index: int) -> Block:
         layer_scale=config.layer_scale,
         drop_path=config.drop_path * index / max(1, config.depth - 1),
     )
-
-
-def _build_head(config: ViTConfig) -> nn.Linear | None:
-    return linear(config.vector_width, config.classes, bias=config.head_bias) if config.classes else None

@@ -3,9 +3,10 @@
 Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
-from . import attention, embeddings, mlp, pools, positions, prefix
+from . import attention, embeddings, merging, mlp, pools, positions, prefix
 from .attention import *
 from .embeddings import *
+from .merging import *
 from .mlp import *
 from .pools import *
 from .positions import *
@@ -14,6 +15,7 @@ from .prefix import *
 __all__: list[str] = []
 __all__ += attention.__all__
 __all__ += embeddings.__all__
+__all__ += merging.__all__
 __all__ += mlp.__all__
 __all__ += pools.__all__
 __all__ += positions.__all__

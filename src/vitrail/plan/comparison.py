@@ -42,7 +42,7 @@ def compared(name: str, config: Config, workload: Workload, target: Card | None 
         model=name,
         image=config.image,
         grid=config.grid,
-        tokens=getattr(config, "tokens", config.grid.area),
+        tokens=config.tokens,
         params=books.params,
         flops_forward=books.flops_forward,
         flops_train=books.flops_train,

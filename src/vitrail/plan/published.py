@@ -125,6 +125,10 @@ def _swin(model: str, accuracy: float, pretraining: str = "ImageNet-1k") -> Resu
     return Result(model, accuracy, pretraining, 224, "microsoft/Swin-Transformer, README.md", "read")
 
 
+def _pit(model: str, accuracy: float) -> Result:
+    return Result(model, accuracy, "ImageNet-1k", 224, "naver-ai/pit, README.md", "read")
+
+
 def _flexivit(model: str, accuracy: float, name: str) -> Result:
     return _timm(model, accuracy, "ImageNet-1k, distilled", 240, f"{name}.1200ep_in1k")
 
@@ -158,6 +162,14 @@ _RELATIVES = (
     _swin("swin-S", 83.2),
     _swin("swin-B", 83.5),
     _swin("swin-B", 85.2, "ImageNet-21k"),
+    _pit("pit-Ti", 73.0),
+    _pit("pit-XS", 78.1),
+    _pit("pit-S", 80.9),
+    _pit("pit-B", 82.0),
+    _pit("pit-Ti-distilled", 74.6),
+    _pit("pit-XS-distilled", 79.1),
+    _pit("pit-S-distilled", 81.9),
+    _pit("pit-B-distilled", 84.0),
     _timm("mobilevit-XXS", 68.932, "ImageNet-1k", 256, "mobilevit_xxs.cvnets_in1k"),
     _timm("mobilevit-XS", 74.636, "ImageNet-1k", 256, "mobilevit_xs.cvnets_in1k"),
     _timm("mobilevit-S", 78.312, "ImageNet-1k", 256, "mobilevit_s.cvnets_in1k"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrail.charts.notebook import Shown, facts, html_table
 from vitrail.charts.numbers import bytes_text, count_text
-from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
 from vitrail.plan.changes import Change, changes
@@ -44,11 +44,9 @@ class Report(Shown):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a ViT, prefix included; for a pyramid or a mobile model, the cells of its last grid."""
+        """Tokens, prefix included; in a pyramid or a mobile model, those of the last grid."""
         config = self.config
-        if not isinstance(config, ViTConfig):
-            return config.grid.area
-        if self.workload.adaptive_tokens is not None:
+        if isinstance(config, ViTConfig) and self.workload.adaptive_tokens is not None:
             return config.prefix.count + self.workload.adaptive_tokens
         return config.tokens
 
@@ -90,7 +88,7 @@ class Report(Shown):
         shard = work.shard and f"{work.shard.kind}:{work.shard.devices}"
         return {
             "image": _size(config.image),
-            "patch": _size(config.patch) if isinstance(config, ViTConfig | PyramidConfig) else None,
+            "patch": None if isinstance(config, MobileConfig) else _size(config.patch),
             "grid": _size(config.grid),
             "tokens": self.tokens,
             "params": self.books.params,

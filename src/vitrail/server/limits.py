@@ -27,7 +27,7 @@ def limits_of(weights: str, session: Session) -> dict[str, Limit]:
     """Return the ranges that depend on the model, by the name of the control."""
     config = session.config(weights)
     layers, heads = _attention(config)
-    rows, columns = config.grid
+    rows, columns = config.position_grid
     side = min(config.unit)
     limits = {
         "layer": Limit(minimum=-1, maximum=layers - 1),

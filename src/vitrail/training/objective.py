@@ -56,7 +56,7 @@ class Teacher:
 
     @torch.no_grad()
     def classify(self, vector: Tensor) -> Tensor:
-        return self.model.classify(vector) if isinstance(self.model, ViT) else self.model.head(vector)  # type: ignore[misc]
+        return self.model.classify(vector)
 
 
 class Objective(nn.Module):
@@ -74,7 +74,7 @@ class Objective(nn.Module):
             return
         if distillation.what == "token":
             require(
-                isinstance(model, ViT) and model.distillation_head is not None,
+                model.distillation_head is not None,
                 "distillation by token needs a distillation token; use Prefix(distillation=True) and ClsPool()",
             )
         if distillation.what == "features":
@@ -107,11 +107,11 @@ class Objective(nn.Module):
     def _heads(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits for the labels and for the teacher, which differ if there is a distillation head."""
         model = self.model
-        if isinstance(model, ViT) and model.distillation_head is not None and model.head is not None:
+        if model.distillation_head is not None and model.head is not None:
             cls, token = vector.unbind(1)
             own = model.head(cls)
             return own, model.distillation_head(token)
-        logits = model.classify(vector) if isinstance(model, ViT) else model.head(vector)  # type: ignore[misc]
+        logits = model.classify(vector)
         return logits, logits
 
     def _taught(self, teacher: Teacher, images: Tensor, vector: Tensor, logits: Tensor) -> Tensor:

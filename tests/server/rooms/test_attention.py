@@ -60,7 +60,7 @@ CONFIGS: dict[str, Config] = {
     "pyramid": PyramidConfig(
         image=Size(24, 40),
         stages=(PyramidStage(width=12, depth=2, num_heads=3), PyramidStage(width=24, depth=2, num_heads=4)),
-        window=Size(2, 3),
+        attention=parts.WindowedAttention(window=Size(2, 3)),
     ),
     "mobile": MobileConfig(
         image=Size(64, 64),

@@ -17,7 +17,7 @@ from vitrail.config import PyramidConfig, PyramidStage
 from vitrail.geometry import Size
 from vitrail.look.positions import position_similarity
 from vitrail.nn.build import build
-from vitrail.parts import RelativeBias
+from vitrail.parts import RelativeBias, WindowedAttention
 from vitrail.presets import preset
 from vitrail.server.rooms.positions.position_kinds import POSITIONS
 from vitrail.training.experiments.structure import position_structure
@@ -130,10 +130,17 @@ def test_a_relative_bias_shows_the_layer_and_head_that_are_asked_for(tmp_path):
 
 def test_a_pyramid_shows_its_window_beside_a_grid(tmp_path):
     stages = tuple(PyramidStage(width=12 * 2**i, depth=1, num_heads=3) for i in range(2))
-    config = PyramidConfig(image=Size(48, 48), patch=Size(4, 4), stages=stages, window=Size(3, 3), classes=0)
+    config = PyramidConfig(image=Size(48, 48), stages=stages, attention=WindowedAttention(window=Size(3, 3)), classes=0)
     _, asker = studio_with(config, tmp_path)
     said = ask(asker=asker, weights=OWN, grid_rows=4, grid_columns=6)
     assert [side["grid"] for side in said["sides"]] == [[3, 3], [4, 6]]
+
+
+def test_a_pyramid_with_a_table_shows_it_on_its_first_grid(tmp_path):
+    _, asker = studio_with(preset("pit-Ti-distilled", image=Size(48, 80)), tmp_path)
+    said = ask(asker=asker, weights=OWN, cell_row=1, cell_column=2)
+    assert (said["own_grid"], said["token"]) == ([5, 9], 2 + 1 * 9 + 2)
+    assert (said["sides"][0]["by_layer"], said["sides"][0]["parameters"]) == (False, 5 * 9 * 64)
 
 
 @pytest.mark.parametrize(

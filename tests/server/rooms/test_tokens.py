@@ -17,7 +17,7 @@ from vitrail.config import MobileConfig, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size, position_id
 from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.patches import cut_patches
-from vitrail.parts import Adaptive, Hierarchical, Learned, Mlp, Patches, Prefix, Rotary
+from vitrail.parts import Adaptive, Hierarchical, Learned, Mlp, Patches, Prefix, Rotary, WindowedAttention
 from vitrail.plan.ledger import ledger
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
@@ -41,8 +41,9 @@ OTHERS = {
     "pyramid": PyramidConfig(
         image=Size(64, 96),
         stages=(PyramidStage(width=12, depth=1, num_heads=3), PyramidStage(width=24, depth=1, num_heads=3)),
-        window=Size(4, 4),
+        attention=WindowedAttention(window=Size(4, 4)),
     ),
+    "pooling pyramid": preset("pit-Ti", image=Size(64, 96)),
 }
 
 

@@ -122,6 +122,7 @@ def describe(checkpoint: Checkpoint | Header) -> Description:
         name = str(tensor.dtype).removeprefix("torch.")
         dtypes[name] = dtypes.get(name, 0) + prod(tensor.shape)
     vit = config if isinstance(config, ViTConfig) else None
+    parts = None if isinstance(config, MobileConfig) else config
     return Description(
         source=checkpoint.source,
         format=checkpoint.format,
@@ -132,10 +133,10 @@ def describe(checkpoint: Checkpoint | Header) -> Description:
         channels=config.channels,
         patch=config.patch,
         grid=config.grid,
-        prefix=vit.prefix.names if vit else (),
+        prefix=parts.prefix.names if parts else (),
         position=_position(config),
         convention=_convention(config),
-        pool=type(vit.pool).__name__ if vit else "MeanPool",
+        pool=type(parts.pool).__name__ if parts else "MeanPool",
         width=vit.width if vit else None,
         depth=vit.depth if vit else None,
         num_heads=vit.num_heads if vit else None,
@@ -196,29 +197,27 @@ def _stages(config: Config) -> tuple[Stage, ...]:
 
 
 def _convention(config: Config) -> str:
-    match config:
-        case PyramidConfig() | ViTConfig(position=RelativeBias(), attention=WindowedAttention()):
+    if isinstance(config, MobileConfig):
+        return "nothing to do"
+    match config.position, config.attention:
+        case RelativeBias(), WindowedAttention():
             return "kept: they count offsets within a window"
-        case ViTConfig(position=Learned(convention=convention)):
+        case Learned(convention=convention), _:
             return f"resampled as {convention} does"
-        case ViTConfig(position=position):
+        case position, _:
             return position.describe().on_new_grid
-        case _:
-            return "nothing to do"
 
 
 def _position(config: Config) -> str:
-    match config:
-        case PyramidConfig(window=window):
+    if isinstance(config, MobileConfig):
+        return "NoPosition"
+    match config.position, config.attention:
+        case RelativeBias(), WindowedAttention(window=window):
             return f"RelativeBias within windows of {window}"
-        case MobileConfig():
-            return "NoPosition"
-        case ViTConfig(position=RelativeBias(), attention=WindowedAttention(window=window)):
-            return f"RelativeBias within windows of {window}"
-        case ViTConfig(position=Learned(prefix=kind), prefix=prefix) if prefix.count:
+        case Learned(prefix=kind), _ if config.prefix.count:
             rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
             return f"Learned, {rows[kind]}"
-        case ViTConfig(position=position):
+        case position, _:
             return position.name
 
 

@@ -20,7 +20,7 @@ from vitrail.checkpoint.assess.similarity import PLACES, SimilarityMap, agreemen
 from vitrail.checkpoint.assess.simulate import known_table
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.resample import Method, resample_relative, resample_table
-from vitrail.config import MobileConfig, ViTConfig
+from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, offsets_of
 from vitrail.nn.front import build_position
@@ -65,12 +65,13 @@ def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) ->
 def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = None) -> Survival:
     """Measure the checkpoint's own kind of position, with its trained weights."""
     config, tensors = checkpoint.config, checkpoint.tensors
-    if not isinstance(config, ViTConfig):
+    in_blocks = isinstance(config, PyramidConfig) and isinstance(config.position, RelativeBias)
+    if isinstance(config, MobileConfig) or in_blocks:
         has = "no positions" if isinstance(config, MobileConfig) else "positions within windows, which stay"
         raise VitrailError(
             f"a {type(config).__name__} has {has}: nothing to carry to another grid; give a ViT's weights"
         )
-    position, old = config.position, config.grid
+    position, old = config.position, config.position_grid
     match position:
         case Learned():
             table = tensors["position.table"][-old.area :].double()
@@ -92,9 +93,9 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
 def learned_table(checkpoint: Checkpoint) -> Tensor | None:
     """(N, D): the patches' rows of a learned table; None for other kinds."""
     config = checkpoint.config
-    if not isinstance(config, ViTConfig) or not isinstance(config.position, Learned):
+    if isinstance(config, MobileConfig) or not isinstance(config.position, Learned):
         return None
-    return checkpoint.tensors["position.table"][-config.grid.area :]
+    return checkpoint.tensors["position.table"][-config.position_grid.area :]
 
 
 # ── likeness: a function of the grid ────────────────────────────────────────────────────────────────────────────

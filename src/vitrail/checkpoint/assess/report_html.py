@@ -16,7 +16,6 @@ from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 from vitrail.checkpoint.assess.report import Report, TableChange
 from vitrail.checkpoint.surgery.changes import STATUSES, Change, shape_text
 from vitrail.checkpoint.surgery.resample import METHODS
-from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size
 
 __all__ = ["paired_filters", "to_html"]
@@ -98,7 +97,7 @@ def _headline(report: Report) -> str:
 
 def _figures(report: Report) -> str:
     old, new = report.changes.source, report.changes.target
-    cells = [("grid", _arrow(old.grid, new.grid)), ("tokens", _arrow(_tokens(old), _tokens(new)))]
+    cells = [("grid", _arrow(old.grid, new.grid)), ("tokens", _arrow(old.tokens, new.tokens))]
     cells += [(status, f"{len(report.changes.named(status)):,}") for status in STATUSES]
     if report.drift is not None:
         cells.append(("cosine, old with new", f"{report.drift.mean:.4f}"))
@@ -107,10 +106,6 @@ def _figures(report: Report) -> str:
         for name, value in cells
     )
     return f'<div class="figures">{"".join(boxes)}</div>'
-
-
-def _tokens(config: Config) -> int:
-    return config.tokens if isinstance(config, ViTConfig) else config.grid.area
 
 
 def _arrow(old: object, new: object) -> str:

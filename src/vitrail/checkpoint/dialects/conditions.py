@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.parts import Learned, RelativeBias, SinCos2d, SwiGLU
 
-__all__ = ["gated", "is_learned", "is_shared_bias", "is_sincos", "plain", "pooled_norm", "token_norm"]
+__all__ = ["gated", "is_learned", "is_shared_bias", "is_sincos", "on_first_grid", "plain", "pooled_norm", "token_norm"]
 
 
 def pooled_norm(config: Config) -> bool:
@@ -26,6 +26,14 @@ def is_sincos(config: Config) -> bool:
 
 def is_learned(config: Config) -> bool:
     return isinstance(config, ViTConfig) and isinstance(config.position, Learned)
+
+
+def on_first_grid(config: Config) -> bool:
+    """Whether a pyramid has a position table for its patches alone."""
+    match config:
+        case PyramidConfig(position=Learned() as position, prefix=prefix):
+            return position.prefix_rows(prefix) == 0
+    return False
 
 
 def is_shared_bias(config: Config) -> bool:

@@ -114,4 +114,4 @@ def sizes_of(config: Config) -> Sizes:
         case ViTConfig():
             return Sizes(num_heads=config.num_heads, patch=config.patch, channels=config.channels)
         case PyramidConfig() | MobileConfig():
-            return Sizes(channels=config.channels)
+            return Sizes(channels=config.channels, grid=config.position_grid)

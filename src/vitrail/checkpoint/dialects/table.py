@@ -23,6 +23,7 @@ from vitrail.geometry import Size
 __all__ = [
     "CLS",
     "DENSE",
+    "GRID",
     "HEADS_IN",
     "HEADS_IN_BIAS",
     "HEADS_OUT",
@@ -35,6 +36,7 @@ __all__ = [
     "SPLIT",
     "TABLE",
     "TOKEN",
+    "TWO_TOKENS",
     "Row",
     "Sizes",
     "Transform",
@@ -53,6 +55,8 @@ class Sizes:
     num_heads: int = 1
     patch: Size = Size(1, 1)
     channels: int = 3
+    grid: Size | None = None
+    """The grid of a position table that is stored with its height and width."""
 
 
 Change = Callable[[list[Tensor], Sizes, int], list[Tensor]]
@@ -76,8 +80,15 @@ def _each(read: Callable[[Tensor, Sizes], Tensor], write: Callable[[Tensor, Size
 SAME = _each(lambda x, _: x, lambda x, _: x)
 TABLE = _each(lambda x, _: x[0], lambda x, _: x[None])
 """A position table behind a batch axis."""
+GRID = _each(lambda x, _: x[0].flatten(1).T, lambda x, sizes: x.T.unflatten(1, tuple(sizes.grid or ()))[None])
+"""A position table as a feature map, (1, width, height, width of the grid)."""
 TOKEN = _each(lambda x, _: x[None], lambda x, _: x[0])
 """A token without a batch axis."""
+TWO_TOKENS = Transform(
+    read=lambda tensors, _, count: list(tensors[0].tensor_split(count, dim=1)),
+    write=lambda tensors, _, count: [torch.cat(tensors, dim=1)],
+)
+"""CLS and distillation token in one tensor."""
 CLS = _each(lambda x, _: x[None, None], lambda x, _: x[0, 0])
 """A CLS token without batch and token axes."""
 DENSE = _each(lambda x, _: x.T, lambda x, _: x.T)

@@ -1,4 +1,5 @@
-"""timm: one naming for ViT, DeiT, DINOv2, CLIP, SigLIP, FlexiViT …; others for distilled DeiT, BEiT and EVA/DINOv3."""
+"""timm: one naming for ViT, DeiT, DINOv2, CLIP, SigLIP, FlexiViT …; others for distilled DeiT, BEiT, EVA/DINOv3, and
+models in stages."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.json_config import JsonConfig
+from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
 from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
-from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, SWIN_ROWS, settle_stages
+from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
 from vitrail.config import Config, PyramidConfig, ViTConfig
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
 from vitrail.parts import AttentionPool, Learned, Mlp, Patches, SwiGLU
 
@@ -31,6 +33,8 @@ SIZES = {"embed_dim": 768, "depth": 12, "in_chans": 3, "patch_size": 16}
 """Defaults of timm's ViT, BEiT and EVA classes."""
 STAGES_SHOWN = frozenset({"patch_size", "embed_dim", "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias"})
 """Arguments of a model in stages that leave tensors of their own shape."""
+PIT_SHOWN = frozenset({"img_size", "num_classes", "in_chans", "patch_size", "depth", "mlp_ratio", "distilled"})
+"""PiT's; its base_dims, heads and stride show less, and are read from presets alone."""
 
 
 def _known(stored: Stored, prefix: str) -> Known:
@@ -123,6 +127,34 @@ def _known_stages(stored: Stored, prefix: str) -> Known:
     name = said.text("architecture")
     source = f"config.json (timm's {name})" if name else "names and shapes"
     return Known(source=source, image=_image(said))
+
+
+def _known_pit(stored: Stored, prefix: str) -> Known:
+    said = JsonConfig(stored.config)
+    only = {"global_pool": ("token",), "stem_type": ("overlap",)}
+    said.part("model_args").understand(NO_EFFECT | PIT_SHOWN | {"pos_drop_drate"}, only)
+    name, table = said.text("architecture"), stored.tensors.get(f"{prefix}pos_embed")
+    require(
+        table is not None and table.ndim == 4,
+        f"{stored.path} has no table of positions with the height and width of a grid, as PiT has; it is not whole",
+    )
+    assert table is not None
+    return Known(
+        source=f"config.json (timm's {name})" if name else "names and shapes",
+        image=_image(said),
+        sizes=Sizes(grid=Size(*table.shape[2:])),
+    )
+
+
+def _is_pit(tokens: int) -> Any:
+    """Match PiT's names and this many tokens before the patches: CLS, or CLS and distillation."""
+
+    def signs(stored: Stored, prefix: str) -> bool:
+        cls = stored.tensors.get(f"{prefix}cls_token")
+        there = _any(stored, prefix, ("transformers.0.blocks.0.norm1.weight",))
+        return there and cls is not None and tuple(cls.shape[1:2]) == (tokens,)
+
+    return signs
 
 
 def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
@@ -391,6 +423,23 @@ TIMM = Dialect(
             write=_describe,
             needs=("stages.0.blocks.0.norm1.weight",),
             settle=settle_stages,
+        ),
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="patch_embed.conv.weight",
+                signs=_is_pit(tokens),
+                known=_known_pit,
+                statistics=IMAGENET,
+                write=_describe,
+                needs=("stages.0.blocks.0.norm1.weight", "position.table", *needs),
+                settle=settle_stages,
+            )
+            for name, rows, tokens, needs in (
+                ("pit", PIT_ROWS, 1, ("prefix.cls",)),
+                ("distilled pit", PIT_DISTILLED_ROWS, 2, ("prefix.cls", "prefix.distillation")),
+            )
         ),
         Family(
             name="mobilevit",

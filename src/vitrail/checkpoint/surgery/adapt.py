@@ -81,8 +81,8 @@ def adapt(
 
 
 def _evidence(before: Evidence, source: Config, target: Config) -> Evidence:
-    moved = source.grid != target.grid
-    return replace(before, grid=f"adapted to {target.grid} from {source.grid}") if moved else before
+    old, new = source.position_grid, target.position_grid
+    return replace(before, grid=f"adapted to {new} from {old}") if old != new else before
 
 
 class _Surgery:

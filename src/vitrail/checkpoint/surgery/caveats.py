@@ -45,7 +45,7 @@ def caveats(
         *_on_channels(checkpoint, target),
         *_on_projection(patch),
     ]
-    if isinstance(source, ViTConfig) and isinstance(target, ViTConfig):
+    if not isinstance(source, MobileConfig) and not isinstance(target, MobileConfig):
         found += [
             *_on_prefix(source.prefix, target.prefix),
             *_on_parts(source, target),
@@ -62,9 +62,11 @@ def _on_method(source: Config, target: Config, tables: Sequence[Resized], method
 
 
 def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Iterator[str]:
-    if source.grid == target.grid:
+    old, new = source.position_grid, target.position_grid
+    if old == new:
         return
-    if not isinstance(source, ViTConfig):
+    in_blocks = isinstance(source, PyramidConfig) and isinstance(source.position, RelativeBias)
+    if isinstance(source, MobileConfig) or in_blocks:
         kind = "feature map" if isinstance(source, MobileConfig) else "grid"
         yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
@@ -74,7 +76,7 @@ def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Itera
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
         become = f"resampled by {tables[0].by}"
-    yield f"positions ({type(position).__name__}) go from grid {source.grid} to {target.grid}: {become}; {REMEDY}"
+    yield f"positions ({type(position).__name__}) go from grid {old} to {new}: {become}; {REMEDY}"
 
 
 def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
@@ -118,7 +120,7 @@ def _on_prefix(old: Prefix, new: Prefix) -> Iterator[str]:
             yield f"{tokens} {are} new and untrained, and every token attends to {them}: all vectors change; {REMEDY}"
 
 
-def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
+def _on_parts(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConfig) -> Iterator[str]:
     """Warn about parts that keep their tensors but compute differently."""
     if not _in_proportion(source, target):
         yield _changed("embedding", source.embedding, target.embedding)
@@ -131,14 +133,19 @@ def _on_parts(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
     if old != new and not exact:
         yield _changed("position", old, new)
     old, new = source.attention, target.attention
-    if old != new and not (isinstance(old, FullAttention) and isinstance(new, FullAttention)):
+    exact = isinstance(old, FullAttention) and isinstance(new, FullAttention)
+    if isinstance(old, WindowedAttention) and isinstance(new, WindowedAttention):
+        exact = old == new.but(window_padding=old.window_padding)  # what pads windows is said where any is padded
+    if old != new and not exact:
         yield _changed("attention", old, new)
+    if not isinstance(source, ViTConfig) or not isinstance(target, ViTConfig):
+        return
     fits = [config.embedding.fit(config.image, config.remainder) for config in (source, target)]
     if source.remainder != target.remainder and any(fit.fitted != fit.image for fit in fits):
         yield _changed("remainder", source.remainder, target.remainder)
 
 
-def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
+def _in_proportion(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConfig) -> bool:
     """Whether the embedding differs only in its patch size."""
     try:
         return source.embedding.with_patch(target.patch) == target.embedding
@@ -146,7 +153,7 @@ def _in_proportion(source: ViTConfig, target: ViTConfig) -> bool:
         return False
 
 
-def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
+def _on_pool(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConfig) -> Iterator[str]:
     old, new = source.pool, target.pool
     if type(old) is not type(new):
         names = f"the vector is pooled by {type(new).__name__}, and what reads it was trained on {type(old).__name__}"
@@ -154,6 +161,8 @@ def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
         yield f"{names}{untrained}: fine-tune"
     elif old != new:
         yield _changed("pool", old, new)
+    if not isinstance(source, ViTConfig) or not isinstance(target, ViTConfig):
+        return
     norms = {source.final_norm, target.final_norm}
     cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # norm then CLS equals CLS then norm
     if len(norms) == 2 and not (cls_alone and "none" not in norms):
@@ -168,12 +177,12 @@ def _on_pool(source: ViTConfig, target: ViTConfig) -> Iterator[str]:
 
 
 ELSEWHERE = (*TRAINING_ONLY, "image", "channels", "classes", "head_bias", "prefix", "pool", "final_norm")
-PARTS = ("embedding", "position", "attention", "remainder", "window_padding")
+PARTS = ("embedding", "position", "attention", "remainder")
 
 
 def _on_fields(source: Config, target: Config) -> Iterator[str]:
     """Warn about changed fields without tensors that no other sentence covers."""
-    said = (*ELSEWHERE, *PARTS, *(() if isinstance(source, MobileConfig) else ("patch",)))
+    said = (*ELSEWHERE, *PARTS)
     for field in fields(source):
         old, new = getattr(source, field.name), getattr(target, field.name)
         if field.name not in said and old != new:
@@ -229,8 +238,7 @@ def _on_windows(source: Config, target: Config) -> Iterator[str]:
 
 def _windows(config: Config) -> tuple[Size, tuple[Size, ...], str] | None:
     """Return the window, the grids that it divides, and its padding; None without windows."""
-    if isinstance(config, PyramidConfig):
-        return config.window, config.grids, config.window_padding
-    if isinstance(config, ViTConfig) and isinstance(config.attention, WindowedAttention):
-        return config.attention.window, (config.grid,), config.attention.window_padding
-    return None
+    if isinstance(config, MobileConfig) or not isinstance(config.attention, WindowedAttention):
+        return None
+    grids = config.grids if isinstance(config, PyramidConfig) else (config.grid,)
+    return config.attention.window, grids, config.attention.window_padding

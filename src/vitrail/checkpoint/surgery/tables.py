@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint.surgery.changes import Resized
 from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, MobileConfig
 from vitrail.geometry import offsets_of
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.relative import RelativeTable
@@ -32,7 +32,7 @@ class Carried(NamedTuple):
 
 def prefix_rows(config: Config) -> tuple[str, ...]:
     """Return the names of the prefix tokens that have a row in the learned table, in order."""
-    if not isinstance(config, ViTConfig) or not isinstance(config.position, Learned):
+    if isinstance(config, MobileConfig) or not isinstance(config.position, Learned):
         return ()
     prefix = config.prefix
     tokens = ("cls",) * prefix.cls + ("distillation",) * prefix.distillation

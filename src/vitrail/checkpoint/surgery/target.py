@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.resample import Method
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import (
@@ -30,7 +30,7 @@ from vitrail.parts import (
 __all__ = ["change_preprocessing", "check_target", "find_target"]
 
 VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
-FIXED = frozenset((*VIT_FIXED, "stages", "mlp_ratio", "stem_width", "expansion", "last_width"))
+FIXED = frozenset((*VIT_FIXED, "stages", "merging", "mlp_ratio", "stem_width", "expansion", "last_width"))
 """Fields that determine the shapes of the encoder's weights and cannot change."""
 
 
@@ -40,7 +40,7 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
     Values may be text, as on the command line: an image "384x640", a prefix "cls,registers=4", a pool "mean".
     """
     found = {name: _read_value(config, name, value) for name, value in changes.items()}
-    if isinstance(config, ViTConfig):
+    if not isinstance(config, MobileConfig):
         if "patch" in found:
             require("embedding" not in found, "patch and embedding both say the patch; give one of them")
             found["embedding"] = config.embedding.with_patch(found.pop("patch"))
@@ -67,24 +67,24 @@ def _position_of(position: Position, prefix: Prefix, method: Method | None) -> d
 
 def _read_value(config: Config, name: str, value: Any) -> Any:
     """Parse values that are given as text; the config checks all others."""
-    if isinstance(config, ViTConfig) and name == "pool":
+    if not isinstance(config, MobileConfig) and name == "pool":
         return _read_pool(value, config)
-    if isinstance(config, ViTConfig) and name == "prefix":
+    if not isinstance(config, MobileConfig) and name == "prefix":
         return Prefix.parse(value)
     return Size.of(value) if name == "patch" else value
 
 
-def _read_pool(value: Pool | str, config: ViTConfig) -> Pool:
+def _read_pool(value: Pool | str, config: ViTConfig | PyramidConfig) -> Pool:
     if isinstance(value, Pool):
         return value
-    activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "gelu_tanh"
-    pools: dict[str, Pool] = {
-        "cls": ClsPool(),
-        "mean": MeanPool(),
-        "max": MaxPool(),
-        "cls_mean": ClsMeanPool(),
-        "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width, activation=activation),
-    }
+    pools: dict[str, Pool] = {"cls": ClsPool(), "mean": MeanPool()}
+    if isinstance(config, ViTConfig):
+        activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "gelu_tanh"
+        pools |= {
+            "max": MaxPool(),
+            "cls_mean": ClsMeanPool(),
+            "attention": AttentionPool(num_heads=config.num_heads, mlp_width=config.mlp.width, activation=activation),
+        }
     if not isinstance(value, str) or value not in pools:
         kinds = ", ".join(type(pool).__name__ for pool in pools.values())
         raise VitrailError(f"pool {value!r} is unknown; use one of {', '.join(pools)}, or a value of {kinds}")

@@ -30,16 +30,12 @@ __all__ = ["view_adaptive", "view_patches", "view_pca"]
 def view_patches(subject: Subject) -> Sheet:
     """Draw the grid on the image, the patches, and the sequence."""
     config = subject.model.config
-    if not isinstance(config, ViTConfig):
-        if isinstance(config, MobileConfig):
-            raise VitrailError("a mobile model has no patches of pixels; use a ViT or a pyramid")
-        patch = config.patch
-        grid, prefix = Size(subject.photo.seen.height // patch.height, subject.photo.seen.width // patch.width), []
-    elif isinstance(config.embedding, Adaptive):
+    if isinstance(config, MobileConfig):
+        raise VitrailError("a mobile model has no patches of pixels; use a ViT or a pyramid")
+    if isinstance(config.embedding, Adaptive):
         return view_adaptive(subject)
-    else:
-        patch, grid = config.patch, config.fit(Size(*subject.image.shape[2:])).grid
-        prefix = prefix_names(subject)
+    patch, grid = config.patch, config.fit(Size(*subject.image.shape[2:])).grid
+    prefix = prefix_names(subject)
     cells = cells_of(config, grid, subject.photo.seen)
     stride = "" if cells.step == tuple(patch) else f" every {cells.step[0]:g}×{cells.step[1]:g}"
     count = f"{times(grid)} = {grid.area:,} patches of {times(patch)} pixels{stride}"

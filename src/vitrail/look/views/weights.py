@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.charts.sheet import Sheet
-from vitrail.config import ViTConfig
+from vitrail.config import MobileConfig
 from vitrail.geometry import Size
 from vitrail.look.draw import draw_filters, draw_positions
 from vitrail.look.filters import projection_filters
@@ -29,7 +29,7 @@ def view_filters(subject: Subject) -> Sheet:
 def view_positions(subject: Subject, *, layer: int | None = None, head: int | None = None) -> Sheet:
     """Draw the position similarity on the image's grid, as a grid of grids."""
     config = subject.model.config
-    grid = config.fit(Size(*subject.image.shape[2:])).grid if isinstance(config, ViTConfig) else None
+    grid = None if isinstance(config, MobileConfig) else config.fit(Size(*subject.image.shape[2:])).grid
     similarity = position_similarity(subject.model, grid=grid, layer=layer or 0, head=head)
     return draw_positions(
         similarity,

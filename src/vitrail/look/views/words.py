@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.config import ViTConfig
+from vitrail.config import MobileConfig
 from vitrail.geometry import Size
 from vitrail.look.cells import Cells, cells_of
 from vitrail.look.subject import Subject
@@ -13,12 +13,12 @@ __all__ = ["cells_on", "has_cls", "prefix_names", "style", "times"]
 
 def has_cls(subject: Subject) -> bool:
     config = subject.model.config
-    return isinstance(config, ViTConfig) and config.prefix.cls
+    return not isinstance(config, MobileConfig) and config.prefix.cls
 
 
 def prefix_names(subject: Subject) -> list[str]:
     config = subject.model.config
-    return list(config.prefix.names) if isinstance(config, ViTConfig) else []
+    return [] if isinstance(config, MobileConfig) else list(config.prefix.names)
 
 
 def cells_on(subject: Subject, layout: Layout) -> Cells:

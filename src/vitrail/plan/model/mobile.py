@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from vitrail.config import MobileConfig, MobileStage
-from vitrail.geometry import Size
+from vitrail.geometry import Size, halved
 from vitrail.parts import Mlp
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
+from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
-from vitrail.plan.model.patches import halved
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["mobile_vit"]
@@ -18,7 +18,7 @@ __all__ = ["mobile_vit"]
 def mobile_vit(t: Tape, c: MobileConfig, batch: int, image: Tensor) -> Tensor:
     size = _last_map(c)
     x = ops.mean(t, _last(t, c, batch, image, size), batch * c.last_width)
-    return ops.Linear(t, "head", x, c.last_width, c.classes) if c.classes else x
+    return classify(t, x, c.last_width, c.classes)
 
 
 def _last(t: Tape, c: MobileConfig, batch: int, image: Tensor, size: Size) -> Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from vitrail.geometry import Size
+from vitrail.geometry import Size, halved
 from vitrail.parts import Stem
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["conv_stem", "halved", "patch_embed"]
+__all__ = ["conv_stem", "patch_embed"]
 
 
 @module
@@ -24,11 +24,6 @@ def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, chan
         pixels = halved(pixels)
         image = conv_norm_relu(t, f"embedding.layers.{i}", image, before, after, batch * pixels.area)
     return ops.conv(t, "embedding.projection", image, spec.widths[-1] * width, width, batch * pixels.area)
-
-
-def halved(size: Size) -> Size:
-    """Return the output size of a 3×3 convolution of stride 2."""
-    return Size(-(-size.height // 2), -(-size.width // 2))
 
 
 @module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.config import ViTConfig
+from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.parts import AttentionPool, ClsMeanPool, ClsPool, MaxPool, MeanPool, Mlp
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, unbind_heads
@@ -14,7 +14,7 @@ __all__ = ["pool"]
 
 
 @module
-def pool(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
+def pool(t: Tape, c: ViTConfig | PyramidConfig, n: Sizes, x: Tensor) -> Tensor:
     match c.pool:
         case ClsPool():
             return ops.narrow(t, x, n.batch * n.width * (1 + c.prefix.distillation))
@@ -25,6 +25,7 @@ def pool(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
             return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
+    assert isinstance(c, ViTConfig)
     return attention_pool(t, c, c.pool, n, x)
 
 
@@ -47,5 +48,5 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Sizes, x: Tens
     return ops.narrow(t, x, n.batch * d)
 
 
-def _patches(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
+def _patches(t: Tape, c: ViTConfig | PyramidConfig, n: Sizes, x: Tensor) -> Tensor:
     return ops.narrow(t, x, n.batch * n.patches * n.width) if c.prefix.count else x

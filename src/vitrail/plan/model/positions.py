@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.parts import Adaptive, Learned, SinCos1d, SinCos2d
 from vitrail.plan import ops
+from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.tape import Tape, Tensor, module
 
@@ -12,9 +13,10 @@ __all__ = ["position"]
 
 
 @module
-def position(t: Tape, c: ViTConfig, n: Sizes, tokens: Tensor) -> Tensor:
+def position(t: Tape, c: ViTConfig | Encoder, n: Sizes, tokens: Tensor) -> Tensor:
     """Add a learned table, or a fixed one, which is a buffer."""
     spec, count, cells = c.position, c.prefix.count, c.grid.area
+    adaptive = isinstance(c, ViTConfig) and isinstance(c.embedding, Adaptive)
     match spec:
         case SinCos1d():
             return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size), spread=True)
@@ -23,10 +25,10 @@ def position(t: Tape, c: ViTConfig, n: Sizes, tokens: Tensor) -> Tensor:
     assert isinstance(spec, Learned)
     rows = spec.prefix_rows(c.prefix)
     table = t.parameter("position", (rows + cells) * n.width, "table")
-    if rows == count and not isinstance(c.embedding, Adaptive):
+    if rows == count and not adaptive:
         return ops.add(t, tokens, table, spread=True)
     of_prefix, of_patches = ops.split(t, table, rows * n.width, cells * n.width)
-    if isinstance(c.embedding, Adaptive):  # a patch takes the mean of its cells
+    if adaptive:  # a patch takes the mean of its cells
         of_patches = ops.index(t, of_patches, n.batch * n.patches * n.width)
     return _add_rows(t, n, tokens, count, of_prefix, of_patches)
 

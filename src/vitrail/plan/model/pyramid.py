@@ -5,15 +5,19 @@ from __future__ import annotations
 from itertools import pairwise
 
 from vitrail.config import PyramidConfig
-from vitrail.parts import Hierarchical, Mlp, RelativeBias, WindowedAttention
+from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
+from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.patches import patch_embed
+from vitrail.plan.model.pool import pool
+from vitrail.plan.model.positions import position
+from vitrail.plan.model.prefix import prefix
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
-__all__ = ["patch_merge", "pyramid_embed", "pyramid_vit"]
+__all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]
 
 
 @module
@@ -22,6 +26,21 @@ def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tenso
     x = ops.copy(t, ops.copied_back(t, x))
     normed = ops.LayerNorm(t, f"{path}.norm", x, 4 * before)
     return ops.linear(t, f"{path}.reduce", normed, 4 * before, after, bias=False)
+
+
+@module
+def grid_pool(t: Tape, path: str, x: Tensor, before: Sizes, after: Sizes) -> Tensor:
+    """Pool the patches, project the prefix, and join them."""
+    count = before.tokens - before.patches
+    first, patches = (before.batch * tokens * before.width for tokens in (count, before.patches))
+    leading, patch_tokens = ops.split(t, x, first, patches)
+    places = after.batch * after.patches
+    pooled = ops.Conv(t, f"{path}.conv", patch_tokens, 9 * after.width, after.width, places)
+    if not count:
+        return pooled
+    if before.batch > 1:  # the prefix of a single image is already contiguous
+        leading = ops.copy(t, leading)
+    return ops.cat(t, ops.Linear(t, f"{path}.prefix", leading, before.width, after.width), pooled)
 
 
 @module
@@ -38,47 +57,70 @@ def pyramid_embed(
 
 
 def pyramid_vit(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
-    width = c.stages[-1].width
-    x = ops.mean(t, _features(t, c, batch, image), batch * width)
-    return ops.Linear(t, "head", x, width, c.classes) if c.classes else x
+    x = _vector(t, c, batch, image)
+    return classify(t, x, c.stages[-1].width, c.classes, distillation=c.prefix.distillation)
 
 
-def _features(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
-    return ops.LayerNorm(t, "norm", _levels(t, c, batch, image)[-1], c.stages[-1].width)
+def _vector(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
+    n = _sizes(c, batch, len(c.stages) - 1)
+    tokens = ops.LayerNorm(t, "norm", _levels(t, c, batch, image)[-1], n.width)
+    return pool(t, c, n, tokens)
+
+
+def _sizes(c: PyramidConfig, batch: int, level: int) -> Sizes:
+    spec, patches = c.stages[level], c.grids[level].area
+    tokens = c.prefix.count + patches
+    return Sizes(batch=batch, patches=patches, tokens=tokens, width=spec.width, num_heads=spec.num_heads)
+
+
+def _encoder(c: PyramidConfig, level: int) -> Encoder:
+    return Encoder(
+        grid=c.grids[level],
+        mlp=Mlp(width=c.mlp_ratio * c.stages[level].width),
+        attention=c.attention,
+        position=c.position,
+        prefix=c.prefix,
+        dropout=c.dropout,
+        attention_dropout=c.attention_dropout,
+    )
 
 
 def _levels(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> list[Tensor]:
-    width, levels = c.stages[0].width, []
-    tokens = patch_embed(t, "embedding", image, c.channels * c.patch.area, width, batch * c.grids[0].area)
-    x = ops.LayerNorm(t, "embedding_norm", tokens, width)
+    x, levels = _embed(t, c, batch, image), []
+    if c.embedding_norm:
+        x = ops.LayerNorm(t, "embedding_norm", x, c.stages[0].width)
     for level in range(len(c.stages)):
         x = _stage(t, c, batch, level, x)
         levels.append(x)
     return levels
 
 
+def _embed(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
+    n, values = _sizes(c, batch, 0), c.channels * c.patch.area
+    x = patch_embed(t, "embedding", image, values, n.width, batch * n.patches, c.embedding.bias)
+    x = prefix(t, c.prefix, n, x)
+    return position(t, _encoder(c, 0), n, x) if c.position.acts_on == "tokens" else x
+
+
 @module
 def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tensor:
-    spec, grid, path = c.stages[level], c.grids[level], f"stages.{level}"
+    depth, path = c.stages[level].depth, f"stages.{level}"
     earlier = sum(stage.depth for stage in c.stages[:level])
-    encoder = Encoder(
-        grid=grid,
-        mlp=Mlp(width=c.mlp_ratio * spec.width),
-        attention=WindowedAttention(window=c.window, window_padding=c.window_padding),
-        position=RelativeBias(prefix=False),
-        dropout=c.dropout,
-        attention_dropout=c.attention_dropout,
-    )
-    n = Sizes(batch=batch, patches=grid.area, tokens=grid.area, width=spec.width, num_heads=spec.num_heads)
+    encoder, n = _encoder(c, level), _sizes(c, batch, level)
 
     def one(x: Tensor, i: int) -> Tensor:
         return block(t, encoder, n, x, f"{path}.blocks.{i}", c.drop_path * (earlier + i), None, i % 2 == 1)
 
     if level:
-        x = patch_merge(t, f"{path}.merge", x, c.stages[level - 1].width, spec.width)
+        before = _sizes(c, batch, level - 1)
+        match c.merging:
+            case PatchMerging():
+                x = patch_merge(t, f"{path}.merge", x, before.width, n.width)
+            case GridPooling():
+                x = grid_pool(t, f"{path}.merge", x, before, n)
     start = [x]
     del x
-    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(spec.depth, alone=bool(c.drop_path) and not earlier))
+    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(depth, alone=bool(c.drop_path) and not earlier))
 
 
 def _pairs(depth: int, *, alone: bool) -> list[Run]:

@@ -11,6 +11,7 @@ from vitrail.plan import ops
 from vitrail.plan.model.attention import shares_position, within
 from vitrail.plan.model.block import block
 from vitrail.plan.model.front import embed
+from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.pool import pool
 from vitrail.plan.tape import Run, Tape, Tensor
@@ -37,7 +38,8 @@ def sizes(c: ViTConfig, workload: Workload) -> Sizes:
 
 
 def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
-    return classify(t, c, vector(t, c, n, image))
+    x = vector(t, c, n, image)
+    return classify(t, x, c.vector_width, c.classes, distillation=c.prefix.distillation, bias=c.head_bias)
 
 
 def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
@@ -72,16 +74,3 @@ def runs(c: ViTConfig) -> list[Run]:
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]
-
-
-def classify(t: Tape, c: ViTConfig, x: Tensor) -> Tensor:
-    if not c.classes:
-        return x
-    if not c.prefix.distillation:
-        return head(t, c, x, "head")
-    cls, distillation = ops.unbind(t, x, 2)
-    return ops.fresh(t, ops.add(t, head(t, c, cls, "head"), head(t, c, distillation, "distillation_head")))
-
-
-def head(t: Tape, c: ViTConfig, x: Tensor, path: str) -> Tensor:
-    return ops.Linear(t, path, x, c.vector_width, c.classes, c.head_bias)

@@ -106,7 +106,7 @@ def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool 
 def why_fixed(config: Config) -> str | None:
     """Return why the image size cannot be dynamic in a graph; None if it can."""
     if not isinstance(config, ViTConfig):
-        return f"{type(config).__name__} has windows or maps that are computed for one size"
+        return f"{type(config).__name__} has windows, stages or maps that are computed for one size"
     if not isinstance(config.embedding, parts.Patches) or config.remainder != "error":
         return f"{type(config.embedding).__name__} with remainder {config.remainder!r} reads the size in Python"
     if not isinstance(config.attention, parts.FullAttention):

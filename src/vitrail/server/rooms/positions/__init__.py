@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from vitrail.config import ViTConfig
+from vitrail.config import MobileConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import position_id
 from vitrail.server.arrays import Frame, Header, NoFacts, frame
@@ -87,10 +87,10 @@ def positions(asked: Asked, session: SessionDep) -> Answer:
     config = session.config(asked.weights)
     grid = grid_of(asked, session)
     cell = (min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1))
-    prefix = config.prefix.count if isinstance(config, ViTConfig) else 0
+    prefix = 0 if isinstance(config, MobileConfig) else config.prefix.count
     sides = [_side(kind, asked, session) for kind in (asked.kind, asked.other_kind)]
     return Answer(
-        own_grid=config.grid,
+        own_grid=config.position_grid,
         token=position_id(*cell, grid, prefix),
         sides=sides,
         untrained=measure_kind("learned", asked, session).curve,

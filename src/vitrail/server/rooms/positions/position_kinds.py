@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.parts import Mlp, NoPosition, Patches, Position, RelativeBias, position_variants
+from vitrail.parts import Learned, Mlp, NoPosition, Patches, Position, RelativeBias, position_variants
 from vitrail.server.controls import Loaded, choice, number
+from vitrail.server.own_position import own_position
 from vitrail.server.session import Session
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Question(Loaded):
 
 def grid_of(asked: Question, session: Session) -> Size:
     """Return the chosen grid; 0 is the model's own number of rows or columns."""
-    own = session.config(asked.weights).grid
+    own = session.config(asked.weights).position_grid
     grid = Size(asked.grid_rows or own.height, asked.grid_columns or own.width)
     require(grid.area <= MAX_PATCHES, f"a grid of {grid} has {grid.area:,} patches; use at most {MAX_PATCHES:,}")
     return grid
@@ -95,7 +96,7 @@ def position_of(kind: str, config: Config) -> Position | None:
     """Return the position embedding of a kind; None for the windows of a pyramid."""
     if kind != "own":
         return POSITIONS[kind]
-    return config.position if isinstance(config, ViTConfig) else None
+    return own_position(config)
 
 
 def differs_by_head(position: Position | None) -> bool:
@@ -103,9 +104,21 @@ def differs_by_head(position: Position | None) -> bool:
     return position is None or (position.acts_on != "tokens" and is_learned(position))
 
 
+def plain_base(config: Config, session: Session) -> ViTConfig:
+    """Return a ViT with the model's width, heads and prefix: those where a pyramid has its table, and the bundled
+    model's for windows."""
+    if isinstance(config, ViTConfig):
+        return config
+    base = session.planned("default")
+    if not isinstance(config, PyramidConfig) or not isinstance(config.position, Learned):
+        return base
+    first = config.stages[0]
+    return base.but(width=first.width, num_heads=first.num_heads, prefix=config.prefix, pool=config.pool)
+
+
 def plain_vit(config: Config, grid: Size, position: Position, session: Session, **changes: Any) -> ViTConfig:
-    """Return a ViT on a grid with the width and heads of the model; for a pyramid, those of the bundled model."""
-    base = config if isinstance(config, ViTConfig) else session.planned("default")
+    """Return a ViT on a grid with the width and heads of the model."""
+    base = plain_base(config, session)
     if isinstance(position, RelativeBias) and not base.prefix.count:
         position = replace(position, prefix=False)
     return ViTConfig(

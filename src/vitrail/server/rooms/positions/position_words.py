@@ -12,6 +12,7 @@ from vitrail.server.rooms.positions.position_kinds import (
     Question,
     grid_of,
     is_learned,
+    plain_base,
     plain_vit,
     position_of,
 )
@@ -35,7 +36,7 @@ def parameters_of(kind: str, asked: Question, session: Session) -> tuple[int, Fo
         return count, Formula(
             name=name, symbols="(2h − 1) · (2w − 1) · heads, summed over blocks", numbers=f"= {short(count)}"
         )
-    depth = config.depth if isinstance(config, ViTConfig) else session.planned("default").depth
+    depth = plain_base(config, session).depth
     attention = {"attention": config.attention} if kind == "own" and isinstance(config, ViTConfig) else {}
     plain = plain_vit(config, grid_of(asked, session), position, session, depth=depth, **attention)
     learned = plain.position.learns(plain)
@@ -47,7 +48,7 @@ def parameters_of(kind: str, asked: Question, session: Session) -> tuple[int, Fo
 def formulas_of(parameters: dict[str, Formula], asked: Question, session: Session) -> list[Formula]:
     """Return the room's formulas, including the parameter formulas of the shown kinds."""
     grid, config = grid_of(asked, session), session.config(asked.weights)
-    base = config if isinstance(config, ViTConfig) else session.planned("default")
+    base = plain_base(config, session)
     row, column = min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1)
     prefix, offsets = base.prefix.count, offsets_of(grid)
     own = [each.model_copy(update={"name": f"{each.name}: {words}"}) for words, each in parameters.items()]

@@ -13,7 +13,7 @@ from pydantic import Field
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, position_id
-from vitrail.parts import Adaptive, Patches, Stem
+from vitrail.parts import Adaptive, Patches, Stem, WindowedAttention
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,12 +108,8 @@ def run_sequence(subject: Subject) -> Sequence:
         image = subject.image
         if isinstance(config, ViTConfig):
             image = fit_pixels(image, config.fit(Size(*image.shape[2:])))
-        projected, layout = model.embedding(image)  # type: ignore[operator]
-        if isinstance(config, ViTConfig):
-            projected, layout = model.prefix(projected, layout)  # type: ignore[operator]
-            tokens = model.embed(subject.image)[0]  # type: ignore[operator]
-        else:
-            tokens = projected
+        projected, layout = model.prefix(*model.embedding(image))  # type: ignore[operator]
+        tokens = model.embed(subject.image)[0]  # type: ignore[operator]
     boxes, cells = _boxes(config, layout, Size(*image.shape[2:]))
     return Sequence(
         prefix=tuple(prefix_names(subject)),
@@ -138,7 +134,7 @@ def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tup
         return boxes, boxes
     grid, patch = layout.grid, Size(seen.height // layout.grid.height, seen.width // layout.grid.width)
     stride = patch
-    if isinstance(config, ViTConfig) and isinstance(config.embedding, Patches):
+    if isinstance(config.embedding, Patches):
         patch, stride = config.patch, config.embedding.stride or config.patch
     top, left = (patch.height - stride.height) // 2, (patch.width - stride.width) // 2
     corners = [
@@ -150,24 +146,23 @@ def _boxes(config: ViTConfig | PyramidConfig, layout: Layout, seen: Size) -> tup
 
 def _no_position(config: ViTConfig | PyramidConfig) -> str:
     """Return why no position is added to the tokens, or an empty string if one is."""
-    if isinstance(config, PyramidConfig):
-        return "no position is added: attention has a bias for every offset inside its windows"
     match config.position.acts_on:
         case "tokens":
             return ""
         case "queries and keys":
             return "no position is added: every block rotates its queries and keys instead"
         case "scores":
-            return "no position is added: attention has a bias for every offset"
+            inside = " inside its windows" if isinstance(config.attention, WindowedAttention) else ""
+            return f"no position is added: attention has a bias for every offset{inside}"
         case "nothing":
             return "this model has no positions"
 
 
 def _projection(config: ViTConfig | PyramidConfig) -> str:
-    if isinstance(config, ViTConfig) and isinstance(config.embedding, Stem):
+    if isinstance(config.embedding, Stem):
         return "by the convolutions of the stem, whose receptive field is larger than the patch"
-    if isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive):
+    if isinstance(config.embedding, Adaptive):
         return "by the projection for its patch size"
-    if isinstance(config, ViTConfig) and not isinstance(config.embedding, Patches):
+    if not isinstance(config.embedding, Patches):
         return "by the levels of the pyramid"
     return "by one matrix, the same for all patches"

@@ -11,6 +11,7 @@ from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.formulas import Formula
+from vitrail.server.own_position import own_position
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.transfer.transfer_frames import (
     DriftFacts,
@@ -68,8 +69,8 @@ def transfer(asked: Asked, session: SessionDep) -> Answer:
     own = own_table(asked, session)
     key = ("transfer", asked.weights, asked.transfer_table, old, new, asked.bands, asked.resampling)
     errors = session.once(key, lambda: measure_table(asked, session, old, new))
-    is_vit = isinstance(config, ViTConfig)
-    position = type(config.position).__name__ if is_vit else "windows"
+    kind = own_position(config)
+    position = type(kind).__name__ if kind else "windows"
     note = ""
     if asked.transfer_table == "own" and own is None:
         note = f"These weights have no position table ({position}): a 1/f² table on the same grid is shown instead."
@@ -77,7 +78,7 @@ def transfer(asked: Asked, session: SessionDep) -> Answer:
         old=old,
         new=new,
         table="the model's own table" if own is not None else "a table with power 1/f²",
-        own_grid=config.grid,
+        own_grid=config.position_grid,
         position=position,
         note=note,
         formulas=formulas_of(old, new, asked, errors),
@@ -144,7 +145,7 @@ def drift(asked: Asked, session: SessionDep) -> Frame:
     checkpoint, new = session.checkpoint(asked.weights), new_grid(asked)
     config = checkpoint.config
     if not isinstance(config, ViTConfig):
-        raise VitrailError(f"a {type(config).__name__} has windows, not positions on a grid; choose a ViT's weights")
+        raise VitrailError(f"a {type(config).__name__} has no tokens on one grid to compare; choose a ViT's weights")
     pixels = session.image(asked.image)
     key = ("drift", asked.image, asked.weights, new, asked.resampling)
     return frame(*session.once(key, lambda: feature_drift(checkpoint, new, pixels, asked.resampling)))

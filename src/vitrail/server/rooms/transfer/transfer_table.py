@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 
-from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import Convention
 from vitrail.server.formulas import Formula, short
+from vitrail.server.own_position import own_position
 from vitrail.server.rooms.transfer.transfer_question import Question, Resampling
 from vitrail.server.session import Session
 
@@ -79,7 +79,7 @@ def new_grid(asked: Question) -> Size:
 def grids_of(asked: Question, session: Session) -> tuple[Size, Size]:
     """Return the old grid, which is the model's own or a chosen one, and the new grid."""
     if asked.transfer_table == "own":
-        return session.config(asked.weights).grid, new_grid(asked)
+        return session.config(asked.weights).position_grid, new_grid(asked)
     return Size(asked.old_rows, asked.old_columns), new_grid(asked)
 
 
@@ -106,15 +106,14 @@ def measure_table(asked: Question, session: Session, old: Size, new: Size) -> Ta
     simulations = [simulate(old, new, method, table=own, bands=asked.bands) for method in get_args(Resampling)]
     table = known_table(old, KNOWN_WIDTH) if own is None else own
     resampled = {name: resample_table(table.double(), old=old, new=new, method=name) for name in CONVENTIONS}
-    config = session.config(asked.weights)
-    trained = []
-    if asked.transfer_table == "own" and isinstance(config, ViTConfig):
+    position, trained = own_position(session.config(asked.weights)), []
+    if asked.transfer_table == "own":
         with suppress(VitrailError):  # no positions, or window biases: nothing to resample
             trained = [survival_of(session.checkpoint(asked.weights), new, method=asked.resampling)]
     tables = resampled.values()
     disagreement = [[float((row - column).norm() / column.norm()) for column in tables] for row in tables]
     return TableErrors(
-        on_new_grid=config.position.describe().on_new_grid if isinstance(config, ViTConfig) else "the windows stay",
+        on_new_grid=position.describe().on_new_grid if position else "the windows stay",
         methods=[
             MethodErrors(
                 method=each.method,

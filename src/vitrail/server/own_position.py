@@ -1,0 +1,16 @@
+"""The position of a loaded model, as the rooms show it on a grid."""
+
+from __future__ import annotations
+
+from vitrail.config import Config, MobileConfig, PyramidConfig
+from vitrail.parts import Position, RelativeBias
+
+__all__ = ["own_position"]
+
+
+def own_position(config: Config) -> Position | None:
+    """Return the position kind; None for a mobile model and for a pyramid whose positions are biases of windows."""
+    if isinstance(config, MobileConfig):
+        return None
+    in_windows = isinstance(config, PyramidConfig) and isinstance(config.position, RelativeBias)
+    return None if in_windows else config.position
