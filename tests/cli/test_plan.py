@@ -326,3 +326,15 @@ def test_a_selection_that_means_nothing_is_refused_in_a_line(capsys, options: li
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_why_attributes_what_a_part_saves(capsys):
+    assert call("plan", "--why", "S/16", "S/16,lora=4,train_last=3", "--train", "--batch", "8", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {cause["name"] for cause in found["causes"]} == {"LoRA", "last blocks trained"}
+    step = Workload(batch=8, train=True)
+    saved = [
+        memory(preset("S/16"), step.but(tuning=each)).peak_bytes
+        for each in (Tuning(), Tuning(last=3, lora=Lora(rank=4)))
+    ]
+    assert sum(cause["bytes"] for cause in found["causes"]) == saved[1] - saved[0]
