@@ -11,8 +11,10 @@ from vitrail.config import Config, ViTConfig
 from vitrail.nn.build import build
 from vitrail.parts import ClsPool, FullAttention, Learned
 from vitrail.plan import Workload
+from vitrail.plan.peers import huggingface_path, timm_path
+from vitrail.training.tuning import tune as tune_model
 
-__all__ = ["make"]
+__all__ = ["make", "tune"]
 
 
 def make(config: Config, workload: Workload) -> nn.Module:
@@ -25,6 +27,30 @@ def make(config: Config, workload: Workload) -> nn.Module:
     if workload.attention == "eager" and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention):
         config = config.but(attention=FullAttention(fused=False))
     return build(config)
+
+
+def tune(model: nn.Module, config: Config, workload: Workload) -> None:
+    """Freeze and adapt the model as the workload says: another library's with peft."""
+    if not workload.train or workload.tuning.is_everything:
+        return
+    if workload.library == "vitrail":
+        tune_model(model.train(), workload.tuning)  # type: ignore[arg-type]
+        return
+    tuned = workload.tuning.on(config)
+    naming = {"timm": timm_path, "huggingface": huggingface_path}[workload.library]
+    if tuned.lora is not None:
+        from peers import peft
+
+        adapted = [
+            path
+            for path, layer in model.named_modules()
+            if isinstance(layer, nn.Linear) and tuned.adapts(naming(path.removeprefix("model."), "weight"))
+        ]
+        spec = peft.LoraConfig(r=tuned.lora.rank, lora_alpha=tuned.lora.rank, target_modules=adapted)
+        peft.inject_adapter_in_model(spec, model, low_cpu_mem_usage=True)
+    for name, parameter in model.named_parameters():
+        path, _, own = name.removeprefix("model.").replace(".base_layer", "").rpartition(".")
+        parameter.requires_grad_(".lora_" in name or tuned.trains(naming(path, own), own))
 
 
 def _explicit(config: ViTConfig, workload: Workload) -> bool:

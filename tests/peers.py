@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-PEERS = ("open_clip", "timm", "transformers", "vit_pytorch")
+PEERS = ("open_clip", "peft", "timm", "transformers", "vit_pytorch")
 
 for _name in ("nms", "qnms"):
     try:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from libraries import make
+from libraries import make, tune
 from vitrail.config import Config
 from vitrail.plan import Workload
 from vitrail.tracking.step import DTYPES, checkpoint_blocks, materialise, track_step
@@ -53,6 +53,7 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
     """Two steps, so that the second is the steady state; its phases' peaks are the answer."""
     with torch.device("meta"):
         model = make(config, workload)
+        tune(model, config, workload)
     tracker = Tracker(device)
     with ExitStack() as stack:
         if device == "cuda":

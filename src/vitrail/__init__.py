@@ -16,6 +16,7 @@ from .errors import VitrailError
 from .geometry import Size, fit
 from .parts import *
 from .presets import PRESETS, preset
+from .tuning import Lora, Tuning
 
 if TYPE_CHECKING:
     from . import checkpoint, data, images, look, nn, plan, training, vectors
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Checkpoint",
+    "Lora",
     "PatchEmbed",
     "Preprocessing",
     "Run",
     "Size",
+    "Tuning",
     "ViT",
     "VisionFrontEnd",
     "VitrailError",

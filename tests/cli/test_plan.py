@@ -17,6 +17,7 @@ from vitrail.images.synthesize import synthesize_image
 from vitrail.parts import Adaptive
 from vitrail.plan import Workload, ledger, memory
 from vitrail.presets import PRESETS, preset
+from vitrail.tuning import Lora, Tuning
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan.json").read_text(encoding="utf-8"))
 ISSUE = [
@@ -274,3 +275,66 @@ def test_adaptive_tokens_are_counted_on_a_folder(tmp_path: Path, capsys):
     assert found["workload"]["adaptive_tokens"] == round(expected)
     assert call("plan", "--images", str(tmp_path)) == 2
     assert "--images counts adaptive patches" in capsys.readouterr().err
+
+
+# ── training a part ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "tuning"),
+    [
+        (["--train-last", "4"], Tuning(last=4)),
+        (["--freeze", "embedding,blocks[:8]"], Tuning(freeze=("embedding", "blocks[:8]"))),
+        (["--train-only", "norms,head"], Tuning(only=("norms", "head"))),
+        (["--lora", "16", "--lora-on", "qkv,mlp"], Tuning(lora=Lora(rank=16, on=("qkv", "mlp")))),
+    ],
+)
+def test_options_say_what_is_trained(capsys, options: list[str], tuning: Tuning):
+    found = planned(capsys, "plan", "S/16", "--train", *options)
+    step = Workload(train=True, tuning=tuning)
+    assert found["peak_bytes"] == memory(preset("S/16"), step).peak_bytes
+    assert found["trained_params"] == ledger(preset("S/16"), step).trained_params < found["params"]
+    full = found["saving"]["full_peak_bytes"]
+    assert full == memory(preset("S/16"), Workload(train=True)).peak_bytes
+    assert sum(found["saving"]["bytes"].values()) == full - found["peak_bytes"]
+
+
+def test_a_plan_says_in_words_what_freezing_saves_and_what_stands_in_its_way(capsys):
+    assert call("plan", "S/16", "--train", "--freeze", "embedding,blocks[:8]") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "frozen weights have no gradients and no optimizer state" in text
+    assert "nothing is saved for backward below the first trained tensor, in prefix" in text
+    assert "prefix, position below frozen blocks need gradients to pass through them; freezing these too" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--train", "--freeze", "block"],
+            "'block' is no part of this model; name embedding, prefix, position, blocks",
+        ),
+        (["--train", "--train-last", "13"], "more than the model's 12"),
+        (["--train", "--lora", "0"], "rank 0"),
+        (["--train", "--lora", "4", "--lora-on", "qkw"], "did you mean 'qkv'?"),
+        (["--train", "--lora-on", "qkv"], "give --lora RANK too"),
+        (["--lora", "4"], "need --train"),
+    ],
+)
+def test_a_selection_that_means_nothing_is_refused_in_a_line(capsys, options: list[str], message: str):
+    assert call("plan", "B/16", *options) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_why_attributes_what_a_part_saves(capsys):
+    assert call("plan", "--why", "S/16", "S/16,lora=4,train_last=3", "--train", "--batch", "8", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {cause["name"] for cause in found["causes"]} == {"LoRA", "last blocks trained"}
+    step = Workload(batch=8, train=True)
+    saved = [
+        memory(preset("S/16"), step.but(tuning=each)).peak_bytes
+        for each in (Tuning(), Tuning(last=3, lora=Lora(rank=4)))
+    ]
+    assert sum(cause["bytes"] for cause in found["causes"]) == saved[1] - saved[0]

@@ -105,6 +105,21 @@ def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
     assert [step for step, _ in losses(tmp_path / "a")] == [1, 2, 3]
 
 
+def test_a_run_may_train_adapters_or_last_blocks(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert call(*train(model, tmp_path / "whole")) == 0
+    start = str(tmp_path / "whole")
+    assert call(*train(start, tmp_path / "lora", "--lora", "2", "--lora-on", "qkv,mlp", "--train-last", "1")) == 0
+    shown = capsys.readouterr()
+    assert "trained   LoRA of rank 2 on qkv, mlp, in the last block" in shown.out
+    assert "adapters  merged into the weights; alone in" in shown.out
+    assert "fresh, random weights" not in shown.err
+    before, after = (load(tmp_path / name / "model.safetensors").tensors for name in ("whole", "lora"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    layers = ("attention.qkv", "mlp.fc1", "mlp.fc2")
+    assert changed == {*(f"blocks.1.{layer}.weight" for layer in layers), "head.weight", "head.bias"}
+    assert call("evaluate", str(tmp_path / "lora"), "--data", "shapes") == 0
+
+
 def test_an_image_that_is_asked_for_is_the_only_one(model: str, tmp_path: Path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(Recipe(steps=2, batch=8, images=(Size(12, 16), Size(24, 16))).to_json())
@@ -195,6 +210,10 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
         (["--data", "shapes", "--model", "x.json", "--out", "x"], "config x.json cannot be read"),
         (["--data", "shapes", "--model", "cifar", "--batch", "0", "--out", "x"], "batch 0 is not a positive"),
         (["--data", "shapes", "--model", "cifar", "--image", "33", "--out", "x"], "not divisible by patch 4x4"),
+        (
+            ["--data", "shapes", "--model", "cifar", "--freeze", "block", "--out", "x"],
+            "'block' is no part of this model",
+        ),
         (
             ["--data", "shapes", "--model", "H/14", "--image", "448", "--batch", "8192", "--out", "x"],
             "change first: batch",

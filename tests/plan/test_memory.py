@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.codec import from_plain
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -28,7 +29,7 @@ from vitrail.parts import (
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json")]
+GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json", "tuned.json")]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -36,7 +37,8 @@ SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(w
 @pytest.mark.parametrize("case", range(len(GOLDEN)))
 def test_every_phase_peaks_where_the_tracker_says(case: int) -> None:
     golden = GOLDEN[case]
-    plan = memory(config_from_json(json.dumps(golden["config"])), Workload(**golden["workload"]))
+    workload = from_plain(golden["workload"], Workload, "workload")
+    plan = memory(config_from_json(json.dumps(golden["config"])), workload)
     if plan.exact:
         assert plan.phase_peaks == golden["phase_peaks"]
     else:
@@ -45,7 +47,7 @@ def test_every_phase_peaks_where_the_tracker_says(case: int) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the tracker's stand-in for a GPU is compiled")
 def test_the_tracker_still_gives_the_golden_answers() -> None:
-    command = [sys.executable, ROOT / "proof" / "run.py", "--check", *GOLDEN_FILES, "--count", "8"]
+    command = [sys.executable, ROOT / "proof" / "run.py", "--check", *GOLDEN_FILES, "--count", "10"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

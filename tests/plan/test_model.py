@@ -41,6 +41,8 @@ from vitrail.parts import (
 )
 from vitrail.plan import Workload, ledger, memory
 from vitrail.presets import PRESETS, preset
+from vitrail.training.tuning import tune
+from vitrail.tuning import Lora, Tuning
 
 PLAIN = ViTConfig(image=Size(80, 112), width=96, depth=3, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -111,9 +113,10 @@ def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
         "image",
         "initialise",
         "intermediates",
+        "lora",
         "mimetic",
         "resample",
-    }  # they take no part in a step
+    }  # they take no part in a step; an adapter is a part of a linear layer (ops.linear)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -180,6 +183,41 @@ def test_flops_equal_the_counters(name: str, monkeypatch: pytest.MonkeyPatch) ->
         model = build(CONFIGS[name])
     books = ledger(CONFIGS[name])
     assert (books.flops_forward, books.flops_train) == count_flops(model, CONFIGS[name])
+
+
+TUNINGS = [
+    Tuning(last=1),
+    Tuning(only=("head",)),
+    Tuning(only=("norms", "biases")),
+    Tuning(freeze=("blocks[1]", "head")),
+    Tuning(lora=Lora(rank=3, on=("qkv", "out", "mlp"))),
+    Tuning(lora=Lora(rank=2, on=("fc2",)), last=1, only=("norms",)),
+]
+
+
+@pytest.mark.parametrize("tuning", TUNINGS, ids=str)
+@pytest.mark.parametrize("name", ["eager", "swiglu", "windows with zeros", "pyramid", "mobile"])
+def test_flops_and_parameters_of_a_part_equal_the_counters(
+    name: str, tuning: Tuning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen weight has no gradient, and nothing below the first trained tensor has any."""
+    if CONFIGS[name].classes == 0 and "head" in (*tuning.freeze, *tuning.only):
+        tuning = Tuning(only=("blocks[-1]",))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused_attention)
+    with torch.device("meta"):
+        model = build(CONFIGS[name]).train()
+        tune(model, tuning)
+    workload = Workload(train=True, tuning=tuning)
+    books = ledger(CONFIGS[name], workload)
+    assert planned_parameters(CONFIGS[name], workload) == own_parameters(model)
+    assert (books.flops_forward, books.flops_train) == count_flops(model, CONFIGS[name])
+
+
+def test_training_the_head_costs_its_weight_gradient_alone() -> None:
+    books = ledger(ViTConfig(), Workload(tuning=Tuning(only=("head",))))
+    assert books.trained_params == 769_000
+    assert books.flops_train - books.flops_forward == 2 * 768 * 1000
+    assert books.saved_bytes == 4 * 197 * 768  # the CLS row is a view of all tokens, which therefore stay
 
 
 def test_checkpointing_adds_what_it_computes_again() -> None:

@@ -17,6 +17,7 @@ from vitrail.parts import LinearAttention, RelativeBias, Rotary, SparseAttention
 from vitrail.plan import Shard, Timeline, Workload, memory, timeline
 from vitrail.plan.snapshot import snapshot, write_snapshot
 from vitrail.presets import preset
+from vitrail.tuning import Lora, Tuning
 
 TRAIN = Workload(batch=3, train=True)
 SMALL = preset("Ti/16", image=Size(48, 80), depth=5)
@@ -26,6 +27,8 @@ CASES: list[tuple[Config, Workload]] = [
     (SMALL, TRAIN.but(precision="amp-bf16", checkpointing=True, attention="eager")),
     (SMALL, TRAIN.but(precision="bf16", optimizer="adamw-fused", accumulate=2)),
     (SMALL, TRAIN.but(library="timm")),
+    (SMALL, TRAIN.but(tuning=Tuning(last=2))),
+    (SMALL, TRAIN.but(precision="amp-bf16", tuning=Tuning(lora=Lora(rank=3, on=("qkv", "mlp")), only=("norms",)))),
     (SMALL, Workload(batch=2, precision="amp-fp16", library="huggingface")),
     (
         SMALL.but(position=RelativeBias(shared=True, prefix=False), attention=WindowedAttention(window=Size(2, 3))),

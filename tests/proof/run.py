@@ -2,7 +2,8 @@
 
 `--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
-cases of degenerate.py, whose answers are tests/golden/degenerate.json.
+cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
+trained.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
@@ -23,8 +25,10 @@ load_shim()
 import torch  # noqa: E402
 from cases import draw  # noqa: E402
 from degenerate import degenerate  # noqa: E402
+from tunings import draw_tuned  # noqa: E402
 
 from truth import follow_step  # noqa: E402
+from vitrail.codec import from_plain  # noqa: E402
 from vitrail.config import config_from_json  # noqa: E402
 from vitrail.plan import Workload, memory  # noqa: E402
 
@@ -34,11 +38,16 @@ def report(line: str) -> None:
     sys.stdout.flush()
 
 
+def workload_of(held: dict[str, Any]) -> Workload:
+    return from_plain(held, Workload, "workload")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
+    parser.add_argument("--tuned", action="store_true", help="random steps of which only a part is trained")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -46,10 +55,11 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.check:
         golden = [case for path in options.check for case in json.loads(path.read_text())]
-        cases = [(config_from_json(json.dumps(case["config"])), Workload(**case["workload"])) for case in golden]
+        cases = [(config_from_json(json.dumps(case["config"])), workload_of(case["workload"])) for case in golden]
         cases = cases[:: max(1, len(cases) // options.count)]
     else:
-        cases = degenerate() if options.degenerate else draw(options.count, options.seed)
+        drawn = draw_tuned if options.tuned else draw
+        cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:
         plan, tracked = memory(config, workload), follow_step(config, workload).phase_peaks

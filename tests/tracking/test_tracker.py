@@ -30,6 +30,7 @@ from vitrail.parts import (
 from vitrail.plan import Workload
 from vitrail.presets import preset
 from vitrail.tracking.tracker import Tracker
+from vitrail.tuning import Lora, Tuning
 
 PLAIN = ViTConfig(image=Size(48, 80), width=24, depth=1, num_heads=3, mlp=Mlp(width=40), classes=5)
 TRAIN = Workload(batch=2, train=True)
@@ -45,6 +46,10 @@ CASES: list[tuple[Config, Workload]] = [
     (PLAIN.but(depth=2), Workload(batch=2, train=True, checkpointing=True)),
     (PLAIN, Workload(batch=2, train=True, precision="bf16")),
     (PLAIN, Workload(batch=2, train=True, precision="amp-bf16")),
+    (PLAIN.but(depth=3), Workload(batch=2, train=True, tuning=Tuning(last=1))),
+    (PLAIN, Workload(batch=2, train=True, tuning=Tuning(only=("norms", "head")))),
+    (PLAIN.but(depth=2), Workload(batch=2, train=True, tuning=Tuning(lora=Lora(rank=3, on=("qkv", "mlp"))))),
+    (PLAIN.but(depth=2), Workload(batch=2, train=True, checkpointing=True, tuning=Tuning(lora=Lora(rank=3)))),
     (PLAIN.but(attention=FullAttention(fused=False)), TRAIN),
     (PLAIN.but(attention=LinearAttention()), TRAIN),
     (PLAIN.but(attention=SparseAttention()), TRAIN),

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
 from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard
 from vitrail.remote import Location, location_of
+from vitrail.tuning import Lora, Tuning
 
 __all__ = [
     "Architecture",
@@ -25,6 +26,7 @@ __all__ = [
     "FromImage",
     "Json",
     "LocationOption",
+    "Names",
     "NumHeads",
     "Paths",
     "PrefixOption",
@@ -34,6 +36,7 @@ __all__ = [
     "Words",
     "one",
     "several",
+    "tuning_of",
 ]
 
 
@@ -66,6 +69,7 @@ SizeOption = Annotated[Size, one(Size.of)]
 CardOption = Annotated[Card, one(card)]
 ShardOption = Annotated[Shard, one(Shard.of)]
 PrefixOption = Annotated[Prefix, one(Prefix.parse)]
+Names = Annotated[tuple[str, ...], several(str.strip, "embedding,blocks[:8]")]
 
 Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print exact values as JSON instead of tables.")]
 
@@ -92,3 +96,19 @@ Architecture = Annotated[
         "(default: read from the weights)."
     ),
 ]
+
+
+def tuning_of(
+    *,
+    freeze: tuple[str, ...] | None,
+    train_last: int | None,
+    train_only: tuple[str, ...] | None,
+    lora: int | None,
+    lora_on: tuple[str, ...] | None,
+) -> Tuning:
+    """Return what is trained, from the options of `vitrail plan` and `vitrail train`."""
+    require(lora is not None or lora_on is None, "--lora-on names layers for --lora; give --lora RANK too")
+    adapters = None
+    if lora is not None:
+        adapters = Lora(rank=lora) if lora_on is None else Lora(rank=lora, on=lora_on)  # type: ignore[arg-type]
+    return Tuning(freeze=freeze or (), last=train_last, only=train_only or (), lora=adapters)

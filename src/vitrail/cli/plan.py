@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.models import config_named
-from vitrail.cli.options import CardOption, Flag, Json, ShardOption, SizeOption, Words
+from vitrail.cli.options import CardOption, Flag, Json, Names, ShardOption, SizeOption, Words, tuning_of
 from vitrail.cli.plan_timeline import check_timeline, write_timeline
 from vitrail.cli.plan_view import show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
@@ -44,6 +44,11 @@ def plan(
     attention: AttentionKernel = "flash",
     checkpointing: Flag = False,
     accumulate: Annotated[int, Parameter(allow_leading_hyphen=True)] = 1,
+    freeze: Names | None = None,
+    train_last: int | None = None,
+    train_only: Names | None = None,
+    lora: int | None = None,
+    lora_on: Names | None = None,
     shard: ShardOption | None = None,
     adaptive_tokens: int | None = None,
     images: Path | None = None,
@@ -96,6 +101,18 @@ def plan(
         Keep only each block's input for backward, and recompute the rest.
     accumulate
         Forward and backward passes per optimizer step.
+    freeze
+        Parts that are not trained, by the model's own names, e.g. embedding,blocks[:8]; norms and biases name tensors
+        of every part (default: none).
+    train_last
+        Train only the last blocks, and the norm, pool and head that follow them; 0 is these alone (default: none).
+    train_only
+        Train nothing but these parts, e.g. head, or norms,head, or biases,head (default: none).
+    lora
+        Train low-rank adapters of this rank in every block that is not frozen, and the head or what --train-only names
+        (default: none).
+    lora_on
+        Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
     shard
         How training is spread over devices, KIND:DEVICES with ddp, zero1, zero2 or fsdp, e.g. fsdp:8 (default: one
         device).
@@ -144,6 +161,8 @@ def plan(
         "num_heads": num_heads,
         "classes": classes,
     }
+    tuning = tuning_of(freeze=freeze, train_last=train_last, train_only=train_only, lora=lora, lora_on=lora_on)
+    require(train or tuning.is_everything, "--freeze, --train-last, --train-only and --lora need --train; add it")
     workload = Workload(
         batch=batch,
         train=train,
@@ -155,6 +174,7 @@ def plan(
         shard=shard,
         library=as_,
         adaptive_tokens=adaptive_tokens,
+        tuning=tuning,
     )
     check_timeline(timeline)
     elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
@@ -170,7 +190,9 @@ def plan(
         shape = {
             f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
         }
-        _alone("--module", elsewhere | shape | {"--largest": largest, "--smallest": smallest, "--shard": shard})
+        parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
+        limits = {"--largest": largest, "--smallest": smallest, "--shard": shard}
+        _alone("--module", elsewhere | shape | limits | parts)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return
     require(input_ is None, f"--input {input_} is the shape that --module takes, and there is none; give --image")

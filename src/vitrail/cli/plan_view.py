@@ -55,6 +55,9 @@ def _facts(found: Report) -> list[tuple[str, str]]:
             f"{count_text(books.flops_forward, 'FLOP')} an image ({count_text(books.macs_forward, 'MAC')})",
         ),
     ]
+    if found.saving is not None:
+        share = found.saving.trained_params / found.saving.params
+        rows.insert(2, ("trained", f"{found.saving.trained_params:,} ({share:.2%}): {found.workload.tuning}"))
     if found.workload.train:
         rows.append(("forward + backward", f"{count_text(books.flops_train, 'FLOP')} an image"))
     if found.step_bound is not None:

@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.plan.why import Case, Why, texts, why
 from vitrail.plan.workload import Shard, Workload
+from vitrail.tuning import Lora
 
 __all__ = ["run_why"]
 
@@ -31,6 +32,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "attention": str,
     "shard": Shard.of,
     "as": str,
+    "train_last": lambda text: {"last": int(text)},
+    "lora": lambda text: {"lora": Lora(rank=int(text))},
 }
 """What may follow a model's name, KEY=VALUE, and how its value is read."""
 FLAGS = {"train": {"train": True}, "infer": {"train": False}, "checkpointing": {"checkpointing": True}}
@@ -71,6 +74,8 @@ def _case(side: str, asked: dict[str, Any], workload: Workload, build: Callable[
             raise VitrailError(f"--why {key}={text!r} is not a whole number; write {key}=8") from None
         if key in asked:
             question[key] = value
+        elif key in ("train_last", "lora"):
+            work["tuning"] = work.get("tuning", workload.tuning).but(**value)
         else:
             work["library" if key == "as" else key] = value
     name = Path(model).name if Path(model).exists() else model

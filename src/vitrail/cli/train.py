@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from vitrail.cli.options import Flag, SizeOption, Words
+from vitrail.cli.options import Flag, Names, SizeOption, Words, tuning_of
 from vitrail.errors import require
 
 __all__ = ["train"]
@@ -25,6 +25,11 @@ def train(
     batch: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    freeze: Names | None = None,
+    train_last: int | None = None,
+    train_only: Names | None = None,
+    lora: int | None = None,
+    lora_on: Names | None = None,
     compile: Flag = False,  # noqa: A002 — torch's word
     save_every: int = 500,
     evaluate_every: int = 0,
@@ -66,6 +71,19 @@ def train(
         Peak learning rate (default: the recipe's).
     seed
         Seed of weights, order and augmentation (default: the recipe's).
+    freeze
+        Parts that are not trained, by the model's own names, e.g. embedding,blocks[:8]; norms and biases name tensors
+        of every part (default: the recipe's).
+    train_last
+        Train only the last blocks, and the norm, pool and head that follow them; 0 is these alone (default: the
+        recipe's).
+    train_only
+        Train nothing but these parts, e.g. head, or norms,head, or biases,head (default: the recipe's).
+    lora
+        Train low-rank adapters of this rank in every block that is not frozen, and the head or what --train-only names
+        (default: the recipe's).
+    lora_on
+        Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
     compile
         Compile the model with torch.compile, which takes a minute and a C++ compiler; steps are then faster.
     save_every
@@ -88,7 +106,15 @@ def train(
     from vitrail.cli.train_view import View
     from vitrail.training.train import train as run
 
-    given = {"steps": steps, "batch": batch, "lr": lr, "seed": seed, "compile": compile or None}
+    tuning = tuning_of(freeze=freeze, train_last=train_last, train_only=train_only, lora=lora, lora_on=lora_on)
+    given = {
+        "steps": steps,
+        "batch": batch,
+        "lr": lr,
+        "seed": seed,
+        "compile": compile or None,
+        "tuning": None if tuning.is_everything else tuning,
+    }
     folder = out or resume
     assert folder is not None
     with View(folder, tensorboard=tensorboard) as view:

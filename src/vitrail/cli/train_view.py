@@ -35,6 +35,8 @@ class View(LiveView):
         grid: Size = config.grid
         self.say("model", f"image {config.image}, grid {grid}" + (f", from {facts.start}" if facts.start else ""))
         self.say("recipe", f"{recipe.steps:,} steps of {recipe.batch}, lr {recipe.lr:g}, seed {recipe.seed}")
+        if not recipe.tuning.is_everything:
+            self.say("trained", f"{recipe.tuning}")
         if planned is None:
             self.say("memory", "no forecast: the planner does not know this kind of model")
         else:
@@ -74,6 +76,8 @@ class View(LiveView):
         accuracy = "" if run.accuracy is None else f", test accuracy {run.accuracy:.2%}"
         self.say("finished", f"step {run.step}, loss {run.loss or 0:.4f}{accuracy}")
         self.say("weights", f"{self.folder / 'model.safetensors'}")
+        if run.job.recipe.tuning.lora is not None:
+            self.say("adapters", f"merged into the weights; alone in {self.folder / 'adapters.safetensors'}")
         if (self.folder / "curves.png").is_file():
             self.say("curves", f"{self.folder / 'curves.png'}")
         self.say("next", f"vitrail evaluate {self.folder}, or vitrail classify PHOTO --weights {self.folder}")

@@ -16,6 +16,7 @@ from vitrail import parts
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix
+from vitrail.nn.lora import LoraLinear
 from vitrail.nn.mlp import linear
 from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.rotary import Rotation
@@ -141,10 +142,14 @@ class Attention(nn.Module):
             return self.qkv.bias
         return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
 
+    def biased(self, x: Tensor) -> Tensor:
+        """Project with the biases of queries and values, which are not the layer's own."""
+        qkv = F.linear(x, self.qkv.weight, self.qkv_bias())
+        return self.qkv.add_adapter(x, qkv) if isinstance(self.qkv, LoraLinear) else qkv
+
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → q, k, v, each (B, h, T, d)."""
-        bias = self.qkv_bias()
-        qkv = F.linear(x, self.qkv.weight, bias)
+        qkv = self.qkv(x) if self.q_bias is None else self.biased(x)
         q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)

@@ -91,10 +91,11 @@ def sdpa(
         statistics = t.new(p.count * p.queries, 4, "attention_maps")
         seed, offset = t.new(2, 8), t.new(1, 8)
     else:
-        statistics = t.new(p.count * -(-p.queries // 32) * 32 if t.train else 0, 4, "attention_maps")
+        needed = any(each.node is not None for each in (q, k, v))
+        statistics = t.new(p.count * -(-p.queries // 32) * 32 if needed else 0, 4, "attention_maps")
         seed, offset = t.new(1, 8), t.new(1, 8)
     kept = (q, k, v, out, statistics, seed, offset)
-    saved = t.save(path, *kept) if m is None else t.save(path, *kept, m)
+    saved = t.save(path, (q, k, v, m), *kept, m)
     counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
     if m is not None and m.node is not None:  # all rows but the last are padded to 16
         counts.append((p.count * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
@@ -195,7 +196,9 @@ def product(
     cast_b, cast_a = t.cast(b, size), t.cast(a, size)
     left = copy(t, cast_a) if copies[0] else cast_a
     right = copy(t, cast_b) if copies[1] else cast_b
-    saved = t.save(path, left, right)
+    saved = t.save(
+        path, (left, right), left if right.node is not None else None, right if left.node is not None else None
+    )
     flops, counts = 2 * batch * m * k * n, (batch * m * k, batch * k * n)
     needs = left.node is not None, right.node is not None
     t.tally(path, flops)
@@ -214,4 +217,4 @@ def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
     a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
     count, size = a.count, a.size
     y = t.new(count, 4 if full else size, "attention_maps")
-    return t.record(y, (a,), t.save(path, y), lambda grad: (t.new(count, size),))
+    return t.record(y, (a,), t.save(path, (a,), y), lambda grad: (t.new(count, size),))

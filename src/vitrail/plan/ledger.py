@@ -36,6 +36,7 @@ class Row:
     """Forward, backward and recomputation by checkpointing."""
     saved_bytes: int
     """Bytes saved for backward in a training step, for the whole batch."""
+    trained_params: int
 
     @property
     def macs(self) -> int:
@@ -57,6 +58,10 @@ class Ledger(Shown):
     @property
     def params(self) -> int:
         return sum(row.params for row in self.rows)
+
+    @property
+    def trained_params(self) -> int:
+        return sum(row.trained_params for row in self.rows)
 
     @property
     def flops_forward(self) -> int:
@@ -121,7 +126,14 @@ def _rows(one: Tape, batch: Tape) -> list[Row]:
     for path in one.paths:
         places.setdefault(path.split(".")[0], len(places))
         flops = one.flops[path]
-        row = Row(path, one.params[path], flops, flops + one.backward_flops[path], batch.saved_bytes[path])
+        row = Row(
+            path=path,
+            params=one.params[path],
+            flops=flops,
+            train_flops=flops + one.backward_flops[path],
+            saved_bytes=batch.saved_bytes[path],
+            trained_params=one.trained_params[path],
+        )
         rows[path] = row
         for template, others in one.repeats.items():
             if path == template or path.startswith(f"{template}."):

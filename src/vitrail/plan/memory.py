@@ -72,7 +72,8 @@ def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], in
         return persistent, 0
     if workload.accumulate > 1:
         persistent["gradients"] = tape.total(tape.grad_bytes)
-    persistent["optimizer"], temporary = _optimizer_bytes(workload.optimizer, params, tape, size)
+    trained = tape.total(tape.trained_params)
+    persistent["optimizer"], temporary = _optimizer_bytes(workload.optimizer, trained, tape, size)
     return persistent, temporary
 
 
@@ -92,7 +93,7 @@ def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -
         case "adamw":
             return 2 * params * size, params * size
         case "adamw-fused":
-            return 2 * params * size + 4 * tape.total(tape.tensors), 0  # its step counters are on the device
+            return 2 * params * size + 4 * tape.total(tape.trained_tensors), 0  # its step counters are on the device
         case "adamw-8bit":
             return 2 * params + 8 * -(-params // 256), 0
         case "adafactor":
@@ -103,7 +104,7 @@ def _sharded(workload: Workload, components: dict[str, int], step: Step) -> dict
     """Return the bytes of one device. DDP's buckets are one more copy of the gradients."""
     shard, size = workload.shard, workload.parameter_bytes
     assert shard is not None
-    count, bucket = shard.devices, step.tape.total(step.tape.params) * size
+    count, bucket = shard.devices, step.tape.total(step.tape.trained_params) * size
     components = dict(components)
 
     def divide(*names: str) -> None:

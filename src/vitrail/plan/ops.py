@@ -38,31 +38,48 @@ __all__ = [
 
 
 def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True) -> Tensor:
-    """x @ Wᵀ + b over the last `width` values; the bias may be a computed tensor."""
+    """x @ Wᵀ + b over the last `width` values, and the adapter's share if there is one; the bias may be a computed
+    tensor."""
+    y = _linear(t, path, x, width, out, bias)
+    rank = t.adapter_rank(path)
+    if not rank:
+        return y
+    if t.naming is not None:  # peft takes the input in the weights' type, and scales the output
+        x = t.cast(x, t.size)
+        low = [_linear(t, path, x, width, rank, False, "lora_a")]
+        return add(t, y, fresh(t, _linear(t, path, low.pop(), rank, out, False, "lora_b")))
+    low = [fresh(t, _linear(t, path, x, width, rank, False, "lora_a"))]
+    return add(t, y, _linear(t, path, low.pop(), rank, out, False, "lora_b"))
+
+
+def _linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor, name: str = "weight") -> Tensor:
     rows = x.count // width
     b = t.weight(path, out, "bias") if bias is True else t.cast(bias, t.compute) if bias else None
-    w = t.weight(path, width * out)
+    w = t.weight(path, width * out, name)
     a = t.cast(x, t.compute)
-    saved = t.save(path, a, w)
-    flops, size, needs_grad, biased = 2 * rows * width * out, t.compute, a.node is not None, b is not None
+    saved = t.save(path, (a, w, b), a if w.node is not None else None, w if a.node is not None else None)
+    flops, size, biased = 2 * rows * width * out, t.compute, b is not None
+    of_input, of_weights, of_bias = (each is not None and each.node is not None for each in (a, w, b))
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + needs_grad))
-        weights = None if biased else t.new(width * out, size)  # without a bias, their gradient is computed first
-        before = t.new(rows * width, size) if needs_grad else None
-        weights = weights or t.new(width * out, size)
+        t.tally(path, flops * (of_input + of_weights))
+        weights = t.new(width * out, size) if of_weights and not biased else None  # before the input's, without a bias
+        before = t.new(rows * width, size) if of_input else None
+        if of_weights and biased:
+            weights = t.new(width * out, size)
         t.forget_recomputed()
-        return before, weights, t.new(out, size) if biased else None
+        return t.new(out, size) if of_bias else None, weights, before
 
-    return t.record(t.new(rows * out, size), (a, w, b), saved, backward)
+    # the parameters' gradients are accumulated before the input's, which passes a view
+    return t.record(t.new(rows * out, size), (b, w, a), saved, backward)
 
 
 def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: int, flops: int) -> Tensor:
     """A linear layer over gathered rows, which need no gradient, with the given FLOPs."""
     b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
     a = t.cast(x, t.compute)
-    saved, size = t.save(path, a), t.compute
+    saved, size = t.save(path, (w, b), a), t.compute
     t.tally(path, flops)
 
     def backward(grad: Tensor):
@@ -77,14 +94,15 @@ def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias
     b = t.weight(path, width, "bias") if bias else None
     w = t.weight(path, weights)
     a = t.cast(x, t.compute)
-    saved = t.save(path, a, w)
-    flops, size, count, needs_grad = 2 * weights * out, t.compute, x.count, a.node is not None
+    saved = t.save(path, (a, w, b), a, w)
+    flops, size, count = 2 * weights * out, t.compute, x.count
+    of_input, of_weights, of_bias = (each is not None and each.node is not None for each in (a, w, b))
     t.tally(path, flops)
 
     def backward(grad: Tensor):
-        t.tally(path, flops * (1 + needs_grad))
-        before = t.new(count, size) if needs_grad else None
-        return before, t.new(weights, size), t.new(width, size) if bias else None
+        t.tally(path, flops * (of_input + of_weights))
+        before = t.new(count, size) if of_input else None
+        return before, t.new(weights, size) if of_weights else None, t.new(width, size) if of_bias else None
 
     return t.record(t.new(width * out, size), (a, w, b), saved, backward)
 
@@ -94,12 +112,13 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     rows, count = x.count // width, x.count
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
     a = t.cast(x, 4) if t.amp else x
-    size, needs_grad = a.size, a.node is not None
+    size = a.size
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
-    saved = t.save(path, a, mean, rstd)
+    saved = t.save(path, (a, w, b), a, mean, rstd)
+    sizes = _gradients((a, count, size), (w, width, t.size), (b, width, t.size))
 
     def backward(grad: Tensor):
-        return t.new(count, size) if needs_grad else None, t.new(width, t.size), t.new(width, t.size)
+        return [each and t.new(*each) for each in sizes]
 
     return t.record(y, (a, w, b), saved, backward)
 
@@ -114,12 +133,18 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     count, size = x.count, x.size
     y = t.new(count, size)
     mean, rstd = t.new(width, 4), t.new(width, 4)
-    saved = t.save(path, x, mean, rstd)
+    saved = t.save(path, (x, w, b), x, mean, rstd)
+    sizes = _gradients((x, count, size), (w, width, t.size), (b, width, t.size))
 
     def backward(grad: Tensor):
-        return t.new(count, size), t.new(width, t.size), t.new(width, t.size)
+        return [each and t.new(*each) for each in sizes]
 
     return t.record(y, (x, w, b), saved, backward)
+
+
+def _gradients(*inputs: tuple[Tensor, int, int]) -> list[tuple[int, int] | None]:
+    """Return count and size of the gradients of the tensors that need one, and None for the others."""
+    return [(count, size) if tensor.node is not None else None for tensor, count, size in inputs]
 
 
 # ── element by element ──────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +158,7 @@ def fresh(t: Tape, x: Tensor, saved: Any = None) -> Tensor:
 
 def activate(t: Tape, path: str, x: Tensor) -> Tensor:
     """An activation that saves its input, like GELU and SiLU."""
-    saved = t.save(path, x)
+    saved = t.save(path, (x,), x)
     return fresh(t, x, saved)
 
 
@@ -141,14 +166,14 @@ def saving_output(t: Tape, path: str, x: Tensor) -> Tensor:
     """An activation that saves its output, like sigmoid and ReLU."""
     count, size = x.count, x.size
     y = t.new(count, size)
-    return t.record(y, (x,), t.save(path, y), lambda grad: (t.new(count, size),))
+    return t.record(y, (x,), t.save(path, (x,), y), lambda grad: (t.new(count, size),))
 
 
 def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) -> Tensor:
     """x · y, where y has x's shape or is broadcast (`spread`); each is saved if the other needs a gradient."""
     needs = x.node is not None, y.node is not None
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
-    saved = t.save(path, *[other for other, need in ((y, needs[0]), (x, needs[1])) if need]) if any(needs) else None
+    saved = t.save(path, (x, y), y if needs[0] else None, x if needs[1] else None)
 
     def backward(grad: Tensor):
         whole = [t.new(count, size) if need else None for need in needs]
@@ -187,7 +212,7 @@ def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: 
 def divide(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
     """x / y, where y is broadcast."""
     count, size, small = x.count, x.size, y.count
-    saved = t.save(path, x, y)
+    saved = t.save(path, (x, y), x, y)
 
     def backward(grad: Tensor):
         steps = [t.new(count, size) for _ in range(4)]  # x/y, x/y/y, its negative, times the gradient
@@ -204,7 +229,7 @@ def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
         return x
     count, size = x.count, x.size
     y, mask = t.new(count, size), t.new(count, 1)
-    return t.record(y, (x,), t.save(path, mask), lambda grad: (t.new(count, size),))
+    return t.record(y, (x,), t.save(path, (x,), mask), lambda grad: (t.new(count, size),))
 
 
 # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +335,7 @@ def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
         del steps
         return (before,)
 
-    return t.record(y, (x,), t.save(path, x, y), backward)
+    return t.record(y, (x,), t.save(path, (x,), x, y), backward)
 
 
 # ── PyTorch's modules, which keep their input alive until they return ───────────────────────────────────────────
@@ -326,4 +351,4 @@ def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
     full = t.cast(logs, 4) if t.amp else logs
     count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    return t.record(loss, (full,), t.save("loss", full, total), lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("loss", (full,), full, total), lambda grad: (t.new(count, size),))

@@ -5,6 +5,8 @@ The libraries are timm 1.0.30 and transformers 5.18. A config that a library can
 
 from __future__ import annotations
 
+import re
+
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
@@ -18,7 +20,7 @@ from vitrail.plan.model.vit import sizes
 from vitrail.plan.tape import Run, Tape, Tensor, module
 from vitrail.plan.workload import Workload
 
-__all__ = ["build_huggingface", "build_timm"]
+__all__ = ["build_huggingface", "build_timm", "huggingface_path", "timm_path"]
 
 
 def _require(library: str, condition: bool, what: str, instead: str) -> None:
@@ -58,6 +60,16 @@ def _check_timm(config: Config) -> ViTConfig:
     unbiased = embedding.bias != c.embedding_norm
     _require("timm", unbiased, "this patch bias", "a bias exactly where there is no embedding_norm")
     return c
+
+
+def timm_path(path: str, name: str) -> str:
+    """Return vitrail's path of a module of timm's ViT that has a tensor called `name`."""
+    if not path:
+        return "position" if name == "pos_embed" else "prefix"
+    head, *rest = path.split(".")
+    head = {"patch_embed": "embedding", "norm_pre": "embedding_norm", "fc_norm": "norm"}.get(head, head)
+    inside = ".".join(rest).replace("attn.qkv", "attention.qkv").replace("attn.proj", "attention.out")
+    return f"{head}.{inside}" if rest else head
 
 
 def build_timm(config: Config, workload: Workload) -> Model:
@@ -190,6 +202,16 @@ def _check_huggingface(config: Config) -> ViTConfig:
     _require(name, not c.qk_norm and c.layer_scale is None, "qk_norm or LayerScale", "neither")
     _require(name, c.dropout == 0 and c.drop_path == 0, "dropout where vitrail has it, or drop_path", "0")
     return c
+
+
+def huggingface_path(path: str, name: str) -> str:
+    """Return vitrail's path of a module of transformers' ViT that has a tensor called `name`."""
+    if path == "vit.embeddings":
+        return "prefix" if name == "cls_token" else "position"
+    path = path.removeprefix("vit.").replace("layers.", "blocks.")
+    path = re.sub(r"attention\.[qkv]_proj", "attention.qkv", path).replace("attention.o_proj", "attention.out")
+    heads = {"embeddings.patch_embeddings.projection": "embedding", "layernorm": "norm", "classifier": "head"}
+    return heads.get(path, path)
 
 
 def build_huggingface(config: Config, workload: Workload) -> Model:

@@ -20,6 +20,7 @@ from vitrail.plan.fit import largest_batches, on_card
 from vitrail.plan.hardware import Bound, Verdict, flash_scratch_bytes, roofline, verdicts
 from vitrail.plan.ledger import Ledger, ledger
 from vitrail.plan.memory import memory
+from vitrail.plan.saving import Saving, saving
 from vitrail.plan.workload import Memory, Workload
 
 __all__ = ["Report", "report"]
@@ -40,6 +41,8 @@ class Report(Shown):
     max_batch: dict[str, int]
     changes: tuple[Change, ...]
     step_bound: Bound | None
+    saving: Saving | None
+    """What training a part saves against full training; None if everything is trained."""
     notes: tuple[str, ...]
 
     @property
@@ -92,6 +95,7 @@ class Report(Shown):
             "grid": _size(config.grid),
             "tokens": self.tokens,
             "params": self.books.params,
+            "trained_params": self.books.trained_params if work.train else 0,
             "flops_forward": self.books.flops_forward,
             "flops_train": self.books.flops_train,
             "macs_forward": self.books.macs_forward,
@@ -123,6 +127,13 @@ class Report(Shown):
                 for change in self.changes
             ],
             "step_bound": None if self.step_bound is None else asdict(self.step_bound),
+            "saving": None
+            if self.saving is None
+            else {
+                "first_trained": self.saving.first,
+                "full_peak_bytes": self.saving.full_peak_bytes,
+                "bytes": self.saving.by_component,
+            },
             "notes": list(self.notes),
         }
 
@@ -139,6 +150,10 @@ def report(config: Config, workload: Workload, card: Card | None = None) -> Repo
     notes = [planned.note] if planned.note else []
     if real.attention != workload.attention:
         notes.append(f"{workload.attention} attention does not run on this card; planned with {real.attention}")
+    part = None
+    if real.train and not real.tuning.is_everything:
+        part = saving(config, real, books, planned)
+        notes += part.sentences()
     bound = None
     if card is not None:
         bound = _bound(card, real, books, planned)
@@ -153,6 +168,7 @@ def report(config: Config, workload: Workload, card: Card | None = None) -> Repo
         max_batch={} if card is None else largest_batches(config, workload, card),
         changes=() if card is None else changes(config, workload, card),
         step_bound=bound,
+        saving=part,
         notes=tuple(notes),
     )
 

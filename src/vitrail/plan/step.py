@@ -17,6 +17,7 @@ from vitrail.plan.workload import Workload
 __all__ = ["Step", "run_step"]
 
 _LIBRARIES = {"vitrail": build, "timm": peers.build_timm, "huggingface": peers.build_huggingface}
+_NAMES = {"timm": peers.timm_path, "huggingface": peers.huggingface_path}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, met
         explicit=workload.attention == "eager" or getattr(config, "attention", None) == FullAttention(fused=False),
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
+        tuned=None if not train or workload.tuning.is_everything else workload.tuning.on(config),
+        naming=_NAMES.get(workload.library),
     )
     model = _LIBRARIES[workload.library](config, workload)
     peaks: dict[str, int] = {}
@@ -70,6 +73,8 @@ def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, met
     labels = tape.new(workload.batch, 8, "input") if train else None
     logits = model(tape, images)
     loss = cross_entropy(tape, logits) if train else logits
+    if train and loss.node is None:
+        raise workload.tuning.refuse()
     tape.end_autocast()
     end("forward")
     if train:

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from itertools import groupby
 from typing import Any
 
 from vitrail.plan.meter import Meter, Storage
+from vitrail.tuning import Tuned
 
 __all__ = ["Tape", "Tensor", "module"]
 
@@ -53,12 +55,12 @@ class Node:
 class Leaf:
     """A parameter in autograd's graph: it keeps the sum of the gradients of all its uses."""
 
-    __slots__ = ("grad", "path", "uses", "waiting")
+    __slots__ = ("grad", "path", "trained", "uses", "waiting")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, trained: bool) -> None:
         self.grad: Tensor | None = None
         self.waiting: Tensor | None = None
-        self.path, self.uses = path, 0
+        self.path, self.trained, self.uses = path, trained, 0
 
 
 class _Frame:
@@ -90,9 +92,13 @@ class Tape:
         explicit: bool = False,
         checkpointing: bool = False,
         has_grads: bool = False,
+        tuned: Tuned | None = None,
+        naming: Callable[[str, str], str] | None = None,
     ) -> None:
         self.meter, self.train, self.amp, self.fp16, self.kernel = meter, train, amp, fp16, kernel
         self.explicit, self.checkpointing, self.has_grads = explicit, checkpointing, has_grads
+        self.tuned, self.naming = tuned, naming
+        """What is trained, None for everything; and vitrail's path of a tensor, where another library's model runs."""
         self.size = size
         """Bytes per element of a parameter."""
         self.compute = 2 if amp else size
@@ -100,8 +106,9 @@ class Tape:
         self.paths: dict[str, None] = {}
         """Modules, in order of first use."""
         self.params: dict[str, int] = defaultdict(int)
-        self.tensors: dict[str, int] = defaultdict(int)
-        """The number of parameter tensors."""
+        self.trained_params: dict[str, int] = defaultdict(int)
+        self.trained_tensors: dict[str, int] = defaultdict(int)
+        """The number of trained parameter tensors."""
         self.flops: dict[str, int] = defaultdict(int)
         self.backward_flops: dict[str, int] = defaultdict(int)
         self.saved_bytes: dict[str, int] = defaultdict(int)
@@ -125,17 +132,25 @@ class Tape:
         """Return a learned tensor of the module at `path`."""
         leaf = self._leaves.get((path, name))
         if leaf is None:
-            leaf = self._leaves[path, name] = Leaf(path)
+            trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
+            leaf = self._leaves[path, name] = Leaf(path, trained)
             self.paths[path] = None
             self.params[path] += count
-            self.tensors[path] += 1
-        return Tensor(None, count, self.size, leaf if self.train else None)
+            if trained:
+                self.trained_params[path] += count
+                self.trained_tensors[path] += 1
+        return Tensor(None, count, self.size, leaf if leaf.trained else None)
 
     def weight(self, path: str, count: int, name: str = "weight") -> Tensor:
-        """Return a learned tensor for a matrix product: under autocast a copy, cached until autocast ends."""
+        """Return a learned tensor for a matrix product: under autocast a copy, cached until autocast ends.
+
+        PyTorch caches copies of trained weights only; a frozen one is copied again for every use.
+        """
         parameter = self.parameter(path, count, name)
         if not self.amp:
             return parameter
+        if self.train and parameter.node is None:
+            return self.cast(parameter, self.compute, "weight_casts")
         cast = self._casts.get((path, name))
         if cast is None:
             cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
@@ -147,16 +162,30 @@ class Tape:
             self.buffer_bytes[path] += count * size
         return Tensor(None, count, size)
 
+    def adapter_rank(self, path: str) -> int:
+        """Return the rank of the adapter of the linear layer at `path`; 0 if it has none."""
+        if self.tuned is None or self.tuned.lora is None or not self.tuned.adapts(self._own(path)):
+            return 0
+        return self.tuned.lora.rank
+
+    def _own(self, path: str, name: str = "weight") -> str:
+        return path if self.naming is None else self.naming(path, name)
+
     # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def new(self, count: int, size: int, component: str | None = None) -> Tensor:
         return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
 
-    def save(self, path: str, *tensors: Tensor) -> Any:
-        """Keep tensors for backward. Inputs are saved before the result is made, outputs after, as in PyTorch."""
-        if not self.train:
+    def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
+        """Keep tensors for backward, if an input of the operation needs a gradient; None are left out.
+
+        Inputs are saved before the result is made, outputs after, as in PyTorch.
+        """
+        if not self.train or all(tensor is None or tensor.node is None for tensor in inputs):
             return None
-        storages = [tensor.storage for tensor in tensors]
+        storages = [tensor.storage for tensor in tensors if tensor is not None]
+        if not storages:
+            return None
         frame = self._frame
         if frame is None:
             for storage in storages:
@@ -220,16 +249,17 @@ class Tape:
         """Run numbered blocks; the groups of a run have the same costs.
 
         Every group of a run changes the live bytes by the same amount, forward and backward, so peaks occur in its
-        first or last group: those between are skipped and extrapolated.
+        first or last group: those between are skipped and extrapolated. A group is no model of the next one if it is
+        the first whose result has another type, or needs a gradient.
         """
-        for groups in runs:
+        for groups in self._alike(name, runs):
             done, last, marks = 0, len(groups) - 1, []
             while done <= last:
-                before, size, outer, self._casts = self.meter.state(), x.size, self._casts, {}
+                before, kind, outer, self._casts = self.meter.state(), (x.size, x.node is None), self._casts, {}
                 for number in groups[done]:
                     x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
                 times = 0
-                if x.size == size and done < last - 1:
+                if (x.size, x.node is None) == kind and done < last - 1:
                     times = last - done - 1
                     self.meter.extrapolate(before, times)
                     for i, number in enumerate(groups[done]):
@@ -241,6 +271,16 @@ class Tape:
                 done += 1
             self._nodes.append(lambda marks=marks: marks.append(self.meter.state()))
         return x
+
+    def _alike(self, name: str, runs: list[Run]) -> list[Run]:
+        """Cut runs where other tensors are trained."""
+        if self.tuned is None:
+            return runs
+        tuned, cut = self.tuned, []
+        for groups in runs:
+            alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
+            cut += [list(run) for _, run in alike]
+        return cut
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
         """Run a block and keep only its input; backward runs it again."""

@@ -206,9 +206,9 @@ class _NamingTape(Tape):
         self.meter.module = path
         return super().parameter(path, count, name)
 
-    def save(self, path: str, *args: Any) -> Any:
+    def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
         self.meter.module = path
-        return super().save(path, *args)
+        return super().save(path, inputs, *tensors)
 
     def tally(self, path: str, flops: int) -> None:
         self.meter.module = path

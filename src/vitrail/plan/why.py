@@ -49,6 +49,10 @@ WORDS = {
     "workload.attention": "attention kernel",
     "workload.library": "implementation",
     "workload.train": "training",
+    "workload.tuning.freeze": "frozen",
+    "workload.tuning.last": "last blocks trained",
+    "workload.tuning.lora": "LoRA",
+    "workload.tuning.only": "trained only",
 }
 """Names of causes that the field alone does not say."""
 
@@ -296,4 +300,6 @@ def _said(value: Any) -> str:
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, Value):
         return type(value).__name__ if not value.changed_fields() else str(value)
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return ", ".join(value) or "none"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,7 @@ from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
 from vitrail.charts.numbers import bytes_text
 from vitrail.errors import VitrailError, shown
 from vitrail.rules import PositiveInt
+from vitrail.tuning import Tuning
 from vitrail.value import Value, one_of
 
 __all__ = ["AttentionKernel", "Library", "Memory", "Optimizer", "Precision", "Shard", "Workload"]
@@ -71,6 +72,8 @@ class Workload(Value):
     """The library whose implementation of the config is planned."""
     adaptive_tokens: PositiveInt | None = None
     """Patch tokens per image, for adaptive patches (default: the maximum)."""
+    tuning: Tuning = Tuning()
+    """Which weights a training step changes."""
 
     @property
     def parameter_bytes(self) -> int:

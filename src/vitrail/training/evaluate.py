@@ -49,7 +49,7 @@ def evaluate(
 
     `forward` is called instead of the model, e.g. if it is sharded; `watch`, with the number of images done so far.
     """
-    training, device = model.training, next(model.parameters()).device
+    modes, device = [(part, part.training) for part in model.modules()], next(model.parameters()).device
     model.eval()
     right = images = 0
     damaged: list[str] = []
@@ -61,7 +61,8 @@ def evaluate(
         right += int((logits.argmax(1).cpu() == labels).sum())
         images += len(labels)
         watch(min((number + 1) * batch, len(source)))
-    model.train(training)
+    for part, training in modes:  # each its own: frozen batch norms are not in training mode
+        part.training = training
     require(images > 0 or world > 1, "no image of the test split could be read; check the data")
     return Score(image=preprocessing.image, images=images, right=right, damaged=tuple(damaged))
 

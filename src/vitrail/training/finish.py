@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from vitrail.atomic import write_file
 from vitrail.charts.palette import BLUE, SKY, VERMILLION
 from vitrail.charts.plots import plots
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.formats.safetensors import write_safetensors
 from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.write import save
+from vitrail.codec import to_plain
+from vitrail.nn.lora import merged
 from vitrail.training.folder import RunFolder, read_metrics
 from vitrail.training.job import Job
 from vitrail.training.objective import Model
+from vitrail.tuning import Lora
 
-__all__ = ["draw_curves", "finish", "trained_checkpoint"]
+__all__ = ["draw_curves", "finish", "trained_checkpoint", "whole_tensors"]
 
 
-def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
-    """Return the trained weights as a checkpoint; all processes must call it if the model is sharded."""
+def whole_tensors(model: Model) -> dict[str, Tensor]:
+    """Return the model's tensors by name; all processes must call it if the model is sharded."""
     tensors = {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for name, tensor in model.state_dict().items()
     }
-    facts = job.data
+    return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+
+def trained_checkpoint(job: Job, tensors: dict[str, Tensor]) -> Checkpoint:
+    """Return the trained weights as a checkpoint, with adapters merged into the layers that they belong to."""
+    facts, lora = job.data, job.recipe.tuning.lora
     return Checkpoint(
         config=job.config,
-        tensors={name: tensor.detach().cpu() for name, tensor in tensors.items()},
+        tensors=tensors if lora is None else merged(tensors, lora.scale),
         preprocessing=facts.preprocessing,
         evidence=Evidence(config="trained by vitrail", grid="trained by vitrail"),
         labels=facts.classes if len(facts.classes) == job.config.classes else (),
@@ -36,11 +48,20 @@ def trained_checkpoint(job: Job, model: Model) -> Checkpoint:
 
 
 def finish(job: Job, folder: RunFolder, model: Model) -> None:
-    checkpoint = trained_checkpoint(job, model)
+    tensors = whole_tensors(model)
     if folder.writes:
-        save(checkpoint, folder.model)
+        if job.recipe.tuning.lora is not None:
+            _save_adapters(folder.adapters, job.recipe.tuning.lora, tensors)
+        save(trained_checkpoint(job, tensors), folder.model)
         draw_curves(folder.path, folder.curves)
     folder.status(state="finished", eta_seconds=0)
+
+
+def _save_adapters(path: Path, lora: Lora, tensors: dict[str, Tensor]) -> None:
+    """Write the adapters alone, as they were before they were merged."""
+    own = {name: tensor for name, tensor in tensors.items() if name.endswith((".lora_a", ".lora_b"))}
+    facts = {"lora": json.dumps(to_plain(lora))}
+    write_file(path, lambda file: write_safetensors(file, own, facts))
 
 
 def draw_curves(run: Path, picture: Path) -> None:

@@ -32,6 +32,7 @@ class RunFolder:
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
         self.states, self.model, self.curves = path / "states", path / "model.safetensors", path / "curves.png"
+        self.adapters = path / "adapters.safetensors"
         self.metrics, self.status_file = path / "metrics.jsonl", path / "status.json"
         self.lock_file = path / ".lock"
         self.held: dict[str, Any] = {}

@@ -27,6 +27,7 @@ def workload_of(config: Config, recipe: Recipe, *, world: int = 1, shard: str = 
         accumulate=recipe.accumulate,
         shard=Shard("fsdp" if shard == "fsdp" else "ddp", world) if world > 1 else None,
         adaptive_tokens=config.grid.area if adaptive else None,
+        tuning=recipe.tuning,
     )
 
 

@@ -36,6 +36,7 @@ from vitrail.training.optimizer import build_optimizers
 from vitrail.training.random import reseed
 from vitrail.training.recipe import Recipe
 from vitrail.training.state import Trained, newest_state, read_state, save_state, states, sweep
+from vitrail.training.tuning import tune
 
 __all__ = ["Outcome", "Watch", "train"]
 
@@ -190,6 +191,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     if recipe.mimetic and start is None:
         require(isinstance(model, ViT), f"mimetic is for a plain ViT, not for a {type(model).__name__}; leave it out")
         begin_mimetic(model)  # type: ignore[arg-type]
+    tune(model, recipe.tuning)
     taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
     objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
     if recipe.checkpointing:
@@ -200,8 +202,10 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
         "muon needs whole matrices, and --shard fsdp splits them; use --shard ddp, or optimizer adamw",
     )
     shared = world.share(objective)
-    mean = None if recipe.ema is None else {name: p.detach().clone() for name, p in objective.named_parameters()}
-    return Trained(objective, build_optimizers(objective, recipe), mean), shared
+    trained = Trained(objective, build_optimizers(objective, recipe), None)
+    if recipe.ema is not None:
+        trained.mean = {name: p.detach().clone() for name, p in trained.parameters()}
+    return trained, shared
 
 
 def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> int:
@@ -231,7 +235,7 @@ def _follow(trained: Trained, recipe: Recipe, step: int) -> None:
     if trained.mean is None or recipe.ema is None:
         return
     decay = min(recipe.ema, (1 + step) / (10 + step))
-    for name, parameter in trained.objective.named_parameters():
+    for name, parameter in trained.parameters():
         _local(trained.mean[name]).lerp_(_local(parameter), 1 - decay)
 
 
@@ -255,7 +259,7 @@ def _model(trained: Trained) -> Model:
     """Return the model with its final weights: the moving average, if there is one."""
     model: Model = trained.objective.model  # type: ignore[assignment]
     if trained.mean is not None:
-        for name, parameter in trained.objective.named_parameters():
+        for name, parameter in trained.parameters():
             _local(parameter).copy_(_local(trained.mean[name]))
     return model.eval()
 
@@ -287,7 +291,7 @@ def _exchange(trained: Trained, held: dict[str, Tensor] | None = None) -> dict[s
     new = trained.mean if held is None else held
     if new is None:
         return None
-    before = {name: _local(p).clone() for name, p in trained.objective.named_parameters()}
-    for name, parameter in trained.objective.named_parameters():
+    before = {name: _local(p).clone() for name, p in trained.parameters()}
+    for name, parameter in trained.parameters():
         _local(parameter).copy_(_local(new[name]))
     return before

@@ -14,9 +14,10 @@ __all__ = ["build_optimizers"]
 def build_optimizers(objective: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
     """Build AdamW and, if the recipe says so, Muon for the encoder's matrices; their state exists from the start.
 
-    Only matrices have weight decay, not vectors nor tables of positions and tokens.
+    Only matrices have weight decay, not vectors nor tables of positions and tokens nor adapters. Frozen weights are
+    left out.
     """
-    named = dict(objective.named_parameters())
+    named = {name: parameter for name, parameter in objective.named_parameters() if parameter.requires_grad}
     decayed = {name: p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1}
     hidden = {name: p for name, p in decayed.items() if p.ndim == 2 and not name.endswith("head.weight")}
     turned = hidden if recipe.optimizer == "muon" else {}

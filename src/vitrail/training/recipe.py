@@ -16,6 +16,7 @@ from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, Rate
+from vitrail.tuning import Tuning
 from vitrail.value import Value
 
 __all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "recipe_from_text", "recipe_named"]
@@ -81,6 +82,8 @@ class Recipe(Value):
     patches: tuple[Size, ...] = ()
     """Each step draws its patch size from these, and the projection is resized (FlexiViT, arXiv 2212.08013)."""
     distillation: Distillation | None = None
+    tuning: Tuning = Tuning()
+    """Which weights are trained: frozen parts, last blocks, norms, biases, or low-rank adapters (LoRA)."""
 
     precision: Literal["fp32", "amp-bf16"] = "fp32"
     checkpointing: bool = False

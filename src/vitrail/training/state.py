@@ -40,7 +40,11 @@ class Trained:
     optimizers: tuple[torch.optim.Optimizer, ...]
     """Their state has all its tensors from the start, so that a saved state can be read into them."""
     mean: dict[str, Tensor] | None
-    """Moving average of the weights by name; None if the recipe has none."""
+    """Moving average of the trained weights by name; None if the recipe has none."""
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield name and tensor of what is trained; frozen weights are left out."""
+        return ((name, each) for name, each in self.objective.named_parameters() if each.requires_grad)
 
     def groups(self) -> Iterator[dict[str, Any]]:
         """Yield the optimizers' parameter groups."""

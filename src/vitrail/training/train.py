@@ -51,8 +51,9 @@ def train(
 
     `data` is what `open_source` reads. `model` is a preset's name or a config for fresh weights, or weights or a run's
     folder to fine-tune (default: cifar). `recipe` is a name, a file or a value (default: plain), and `changes` are
-    fields of it to set: {"steps": 100, "lr": 1e-3}. `epochs` are passes over the data, instead of steps. `image` and
-    `patch` are sizes to train at, and `teacher` is weights or a run to distil from.
+    fields of it to set: {"steps": 100, "lr": 1e-3}, or {"tuning": Tuning(last=4)} to train a part. `epochs` are passes
+    over the data, instead of steps. `image` and `patch` are sizes to train at, and `teacher` is weights or a run to
+    distil from.
 
     With `resume`, the run in `out` is resumed; options that are given must be those that it was started with. A signal
     stops the run after saving a step; the result says its number. `begin` is called with the job, the forecast of its
@@ -100,6 +101,7 @@ def train(
                 f"{folder} stopped before its first state, and fresh weights would not be {held.data.start}'s; "
                 "remove it and start again with --out",
             )
+        job.recipe.tuning.on(job.config)  # refuses names that the model does not have
         taught = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
         workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
         planned, free = forecast(job.config, workload), free_bytes(world.device)
@@ -110,6 +112,8 @@ def train(
         if held is None and place.writes:
             write_job(folder, job)
         tell: Watch = watch if place.writes else lambda facts: None
+        if not job.recipe.tuning.is_everything and job.data.start is None:
+            tell({"note": "what is frozen has fresh, random weights: give --model the weights to start from"})
         try:
             test = open_source(job.data.sources, "test", image=job.config.image)
         except VitrailError as error:

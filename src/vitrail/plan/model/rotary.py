@@ -58,7 +58,7 @@ def _rotation_of(t: Tape, path: str, angles: Tensor, padded: int, size: int) -> 
 def _wave(t: Tape, path: str, angles: Tensor, steps: int) -> Tensor:
     """A cosine or sine; backward computes the other one, for a cosine also its negative, then the gradient."""
     count, size = angles.count, angles.size
-    saved = t.save(path, angles)
+    saved = t.save(path, (angles,), angles)
 
     def backward(grad: Tensor):
         made = t.new(count, size)

@@ -25,7 +25,7 @@ def sparse_mix(
     of_prefix = _spread(t, k, p, h, prefix)
     to_prefix = product(t, path, q_grid, of_prefix, p.count * h, w, d, prefix, copies=(True, prefix > 0))
     twice = t.new(h * h, 1)
-    along_column = ops.fresh(t, along_column, t.save(path, twice))
+    along_column = ops.fresh(t, along_column, t.save(path, (along_column,), twice))
     weights = softmax(t, path, ops.cat(t, along_row, along_column, to_prefix))
     in_row, in_column, in_prefix = ops.split(t, weights, scores * w, scores * h, scores * prefix)
     mixed = ops.add(

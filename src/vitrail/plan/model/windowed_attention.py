@@ -136,7 +136,7 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
     if bias is None or allowed is None:
         return allowed if bias is None else bias
     hidden = t.new(allowed.count, 1, "attention_maps")
-    saved = t.save(path, hidden)
+    saved = t.save(path, (bias,), hidden)
     own, size = bias.count, bias.size
 
     def backward(grad: Tensor):
