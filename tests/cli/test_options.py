@@ -15,6 +15,7 @@ from vitrail.cli import COMMANDS, app
 from vitrail.geometry import Size
 
 DIFFERENT = {
+    "--device": "a training may name one of several cards (cuda:1); the workers of embed take turns on one kind",
     "--engine": "embed also runs on a Ray cluster, which bench does not time",
     "--shard": "plan is asked for KIND:DEVICES; torchrun tells train the number of devices",
 }
