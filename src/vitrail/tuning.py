@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require, shown
-from vitrail.parts import AttentionPool
+from vitrail.parts import AttentionPool, Learned
 from vitrail.rules import NonNegativeInt, PositiveInt, Range
 from vitrail.value import Value
 
@@ -193,30 +193,40 @@ def parts_of(config: Config) -> tuple[str, ...]:
             return tuple(_mobile_parts(config))
 
 
-def _vit_parts(c: ViTConfig) -> Iterator[str]:
+def _front_parts(c: ViTConfig | PyramidConfig, *, table: bool) -> Iterator[str]:
+    """Yield what precedes the blocks; `table`: whether positions are a learned table before them."""
     yield "embedding"
     if c.prefix.count:
         yield "prefix"
-    if c.position_parameters and not c.position.per_block:
+    if table:
         yield "position"
     if c.embedding_norm:
         yield "embedding_norm"
+
+
+def _head_parts(c: ViTConfig | PyramidConfig) -> Iterator[str]:
+    if c.classes:
+        yield from ("head", "distillation_head") if c.prefix.distillation else ("head",)
+
+
+def _vit_parts(c: ViTConfig) -> Iterator[str]:
+    yield from _front_parts(c, table=c.position_parameters > 0 and not c.position.per_block)
     yield from (f"blocks.{number}" for number in range(c.depth))
     if c.final_norm != "none":
         yield "norm"
     if isinstance(c.pool, AttentionPool):
         yield "pool"
-    if c.classes:
-        yield from ("head", "distillation_head") if c.prefix.distillation else ("head",)
+    yield from _head_parts(c)
 
 
 def _pyramid_parts(c: PyramidConfig) -> Iterator[str]:
-    yield from ("embedding", "embedding_norm")
+    yield from _front_parts(c, table=isinstance(c.position, Learned))
     for level, stage in enumerate(c.stages):
         if level:
             yield f"stages.{level}.merge"
         yield from (f"stages.{level}.blocks.{number}" for number in range(stage.depth))
-    yield from ("norm", "head") if c.classes else ("norm",)
+    yield "norm"
+    yield from _head_parts(c)
 
 
 def _mobile_parts(c: MobileConfig) -> Iterator[str]:

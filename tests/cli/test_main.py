@@ -59,7 +59,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
         ("plan --model B/16", "plan has no option --model; write the model without a name: vitrail plan MODEL"),
         ("plan --gpu", "--gpu needs a value: card by name, e.g. rtx-4090, or by memory, e.g. 24GiB; see vitrail plan"),
         ("look", "look needs --out: file to draw into: .png, .svg or .pdf; see vitrail look --help"),
-        ("search", "search needs VECTORS: folder that vitrail embed wrote, finished or not; see vitrail search --help"),
+        (
+            "search",
+            "search needs VECTORS: folder that vitrail embed wrote, finished or not; a path, s3:// or gs://; see vitrail search --help",
+        ),
         ("demo --seed", "--seed needs a value: seed of the drawn image and of the weights; see vitrail demo --help"),
         ("demo --seed x", 'Invalid value for --seed: unable to convert "x" into int; see vitrail demo --help'),
     ],

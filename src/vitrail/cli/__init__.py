@@ -60,7 +60,7 @@ COMMANDS = {
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
     "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
-    "embed": "Turn a folder of images into vectors in Parquet; after an interruption, the same command resumes.",
+    "embed": "Turn a folder of images into vectors in Parquet; the same command resumes, and later embeds what is new.",
     "search": "Find the images nearest to one, near duplicates or outliers, as a table and a contact sheet.",
     "serve": "Serve a model over HTTP: images in, vectors out, batched across requests.",
     "export": "Write weights as ONNX or OpenVINO, read the file back, and compare it with torch on images.",
