@@ -61,7 +61,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
         ("look", "look needs --out: file to draw into: .png, .svg or .pdf; see vitrail look --help"),
         (
             "search",
-            "search needs VECTORS: folder that vitrail embed wrote, finished or not; a path, s3:// or gs://; see vitrail search --help",
+            "search needs VECTORS: folder that vitrail embed wrote, finished or not; a path, s3:// or gs://; "
+            "see vitrail search --help",
         ),
         ("demo --seed", "--seed needs a value: seed of the drawn image and of the weights; see vitrail demo --help"),
         ("demo --seed x", 'Invalid value for --seed: unable to convert "x" into int; see vitrail demo --help'),
