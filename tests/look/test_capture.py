@@ -15,7 +15,7 @@ from vitrail.look import inputs as attention_inputs
 from vitrail.look.heads import patch_distances, uniform_attention
 from vitrail.look.statistics import head_statistics
 from vitrail.look.weights import attention_rows
-from vitrail.nn.attention import Attention, FullMix, within
+from vitrail.nn.attention import Attention, within
 from vitrail.nn.build import build
 from vitrail.nn.linear_attention import feature_map
 from vitrail.nn.remainder import pad_batch
@@ -532,25 +532,6 @@ def test_statistics_from_chunks_are_those_of_the_whole_map(kind: str, monkeypatc
         even = uniform_attention(whole)
         assert found.even_distance == pytest.approx(attention_distance(even, step)[0].item(), abs=1e-12)
         assert found.even_entropy == pytest.approx(head_entropy(even)[0].item(), abs=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_statistics_in_the_pass_are_those_after_it(kind: str, monkeypatch):
-    monkeypatch.setattr(attention_inputs, "CHUNK_ELEMENTS", 2 * 3 * 36 * 5)
-    model, step = make(**KINDS[kind]), (4.0, 3.0)
-    plain, recording = record(model, images()), record(model, images(), spacing=lambda layout: step)
-    # the rows mix the values in place of the fused kernel, so that outputs differ by rounding
-    torch.testing.assert_close(recording.output, plain.output, **EXACT)
-    full = [
-        inputs.layer for inputs in plain.attention if isinstance(inputs.mix, FullMix) and inputs.layout.mask is None
-    ]
-    assert list(recording.heads) == full
-    for layer in full:
-        inputs, found = plain.attention[layer], recording.heads[layer]
-        expected = head_statistics(inputs.chunks(), patch_distances(inputs.layout, inputs.k, step))
-        torch.testing.assert_close(found.distance, expected.distance, **EXACT)
-        torch.testing.assert_close(found.entropy, expected.entropy, **EXACT)
-        torch.testing.assert_close(found.fused.weights, expected.fused.weights, **EXACT)
 
 
 @pytest.mark.parametrize("discard", [0.0, 0.6])

@@ -121,5 +121,5 @@ def capture(
     depth = len(modules)
     chosen = range(depth) if layers is None else sorted({layer_index(layer, depth) for layer in layers})
     maps: Maps[Any] = Maps(chosen, depth)
-    with watching(model, lambda inputs, _: maps._keep(inputs.layer, keep(inputs.rows(queries))), chosen):
+    with watching(model, lambda inputs: maps._keep(inputs.layer, keep(inputs.rows(queries))), chosen):
         yield maps

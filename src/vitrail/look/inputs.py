@@ -1,6 +1,6 @@
 """The inputs of attention layers: queries and keys, from which any row of attention can be computed later.
 
-Forward passes inside `watching` run with their fused attention and their exact outputs, unless the observer mixes.
+Forward passes inside `watching` run with their fused attention and their exact outputs.
 
 Shapes: B images, h heads, T tokens, Q queries, d values per head.
 """
@@ -25,7 +25,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MapTransformer
 from vitrail.nn.windowed_attention import Padding
 
-__all__ = ["AttentionInputs", "Observe", "Queries", "attention_modules", "watching"]
+__all__ = ["AttentionInputs", "Queries", "attention_modules", "watching"]
 
 Queries = Literal["all", "cls", "patches"] | Sequence[int]
 """Which queries: all tokens, the CLS token, the patches, or tokens by their index in the sequence."""
@@ -102,10 +102,6 @@ class AttentionInputs(Brief):
         return torch.tensor(list(queries), dtype=torch.long, device=device)
 
 
-Observe = Callable[[AttentionInputs, Tensor], Tensor | None]
-"""Called with a layer's inputs and its values (B, h, T, d); returns the mixed values if it computes them itself."""
-
-
 def attention_modules(model: nn.Module) -> list[tuple[str, Attention]]:
     """Return the attention layers of a model with their names, in order."""
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
@@ -117,7 +113,9 @@ def attention_modules(model: nn.Module) -> list[tuple[str, Attention]]:
 
 
 @contextmanager
-def watching(model: nn.Module, observe: Observe, layers: Sequence[int] | None = None) -> Iterator[None]:
+def watching(
+    model: nn.Module, observe: Callable[[AttentionInputs], None], layers: Sequence[int] | None = None
+) -> Iterator[None]:
     """Call `observe` with the inputs of each of `layers` (default: all) as it runs inside the `with` block."""
     modules, places = attention_modules(model), _places(model)
     watched = {
@@ -138,25 +136,26 @@ def watching(model: nn.Module, observe: Observe, layers: Sequence[int] | None = 
 
 
 def _observed(
-    attention: Attention, layer: int, name: str, places: Size | None, observe: Observe
+    attention: Attention, layer: int, name: str, places: Size | None, observe: Callable[[AttentionInputs], None]
 ) -> Callable[..., Tensor]:
     mix = attention.mixed
 
     def mixed(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
         with torch.no_grad():
-            inputs = AttentionInputs(
-                layer=layer,
-                name=name,
-                mix=attention.mix,
-                q=q.detach().contiguous(),  # else views of memory that also holds the values
-                k=k.detach().contiguous(),
-                bias=None if bias is None else bias.detach(),
-                padding=attention.padding(layout),
-                layout=layout,
-                places=places,
+            observe(
+                AttentionInputs(
+                    layer=layer,
+                    name=name,
+                    mix=attention.mix,
+                    q=q.detach().contiguous(),  # else views of memory that also holds the values
+                    k=k.detach().contiguous(),
+                    bias=None if bias is None else bias.detach(),
+                    padding=attention.padding(layout),
+                    layout=layout,
+                    places=places,
+                )
             )
-            found = observe(inputs, v)
-        return mix(q, k, v, layout, bias, dropout) if found is None else found
+        return mix(q, k, v, layout, bias, dropout)
 
     return mixed
 

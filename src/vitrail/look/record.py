@@ -11,7 +11,7 @@ Shapes: B images, C channels, H×W pixels, h heads, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.charts.notebook import Brief
-from vitrail.geometry import Size
-from vitrail.look.attention_map import AttentionMap
-from vitrail.look.cells import Spacing
-from vitrail.look.heads import patch_distances
 from vitrail.look.inputs import AttentionInputs, watching
-from vitrail.look.statistics import HeadStatistics, head_statistics
 from vitrail.look.tokens import block_outputs, blocks_of
-from vitrail.nn.attention import FullMix
 from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
@@ -58,8 +52,6 @@ class Recording(Brief):
     """What `model.features` returned."""
     output: Tensor
     """What the model returned: logits, or the vector of a model without a head."""
-    heads: dict[int, HeadStatistics]
-    """By layer: the statistics that were computed in the pass."""
 
     def after(self, layer: int | None = None) -> tuple[Tensor, Layout]:
         """Return the tokens after a block, and their layout; by default, the features: see `tokens_after`."""
@@ -69,14 +61,8 @@ class Recording(Brief):
 
 
 @torch.no_grad()
-def record(
-    model: ViT | PyramidViT | MobileViT, image: Tensor, *, spacing: Callable[[Layout], Spacing] | None = None
-) -> Recording:
+def record(model: ViT | PyramidViT | MobileViT, image: Tensor) -> Recording:
     """Run the model once on (B, C, H, W) and record what its views need.
-
-    `spacing` gives the size of a patch in pixels. With it, the statistics of heads are computed in the same pass where
-    attention is full and nothing is padded: the rows that they reduce also mix the values, in place of the fused
-    kernel, whose results they equal up to rounding.
 
     >>> import torch
     >>> from vitrail import load
@@ -85,45 +71,11 @@ def record(
     >>> recording = record(model, torch.zeros(1, 3, 32, 32))
     >>> recording.attention[0].rows([3, 4]).weights.shape
     torch.Size([1, 4, 2, 65])
-    >>> record(model, torch.zeros(1, 3, 32, 32), spacing=lambda layout: (4, 4)).heads[5].distance.shape
-    torch.Size([1, 4])
     """
     attention: list[AttentionInputs] = []
-    heads: dict[int, HeadStatistics] = {}
-    distances: dict[tuple[Size, torch.dtype], Tensor] = {}
-
-    def observe(inputs: AttentionInputs, v: Tensor) -> Tensor | None:
-        attention.append(inputs)
-        layout = inputs.layout
-        if spacing is None or not isinstance(inputs.mix, FullMix) or layout.mask is not None or inputs.places:
-            return None
-        key = layout.grid, v.dtype
-        if layout.rectangles is not None or key not in distances:  # the layers of one grid share them
-            distances[key] = patch_distances(layout, v, spacing(layout))
-        rows = _Mixed(inputs, v)
-        heads[inputs.layer] = head_statistics(rows, distances[key])
-        return rows.values
-
-    with watching(model, observe), block_outputs(model) as blocks, _returned(model, "features") as features:
+    with watching(model, attention.append), block_outputs(model) as blocks, _returned(model, "features") as features:
         output = model(image)
-    return Recording(model=model, attention=attention, blocks=blocks, features=features[0], output=output, heads=heads)
-
-
-class _Mixed:
-    """The rows of attention, which mix the values (B, h, T, d) while they are iterated over."""
-
-    def __init__(self, inputs: AttentionInputs, v: Tensor) -> None:
-        self._inputs, self._v = inputs, v.contiguous()
-        batch, heads, tokens, width = v.shape
-        self.values = v.new_empty(batch, tokens, heads, width).transpose(1, 2)  # the order that the layer goes on with
-
-    def __iter__(self) -> Iterator[AttentionMap]:
-        done = 0
-        for rows in self._inputs.chunks():
-            count = len(rows.queries)
-            self.values[:, :, done : done + count] = rows.weights.to(self._v.dtype) @ self._v
-            done += count
-            yield rows
+    return Recording(model=model, attention=attention, blocks=blocks, features=features[0], output=output)
 
 
 @contextmanager

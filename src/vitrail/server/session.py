@@ -203,23 +203,16 @@ class Session:
             self._kept[key] = make()
         return self._kept[key]
 
-    def recording(
-        self, image: str, weights: str = DEFAULT, seen: int = 0, *, heads: bool = False
-    ) -> tuple[Subject, Recording]:
-        """Return the one forward pass of a model on an image at a size, which all views of all rooms share.
-
-        If it has not run yet, it computes the statistics of `heads` on the way, where it can.
-        """
+    def recording(self, image: str, weights: str = DEFAULT, seen: int = 0) -> tuple[Subject, Recording]:
+        """Return the one forward pass of a model on an image at a size, which all views of all rooms share."""
         size = self.seen_size(weights, seen)
 
         def compute() -> tuple[Subject, Recording]:
             from vitrail.look.record import record
-            from vitrail.look.views.words import cells_on
 
             subject = self.subject(image, weights, seen)
             start = time.perf_counter()
-            spacing = (lambda layout: cells_on(subject, layout).step) if heads else None
-            recording = record(subject.model, subject.image, spacing=spacing)
+            recording = record(subject.model, subject.image)
             self._passes[weights] = Pass(size, time.perf_counter() - start)
             return subject, recording
 

@@ -154,7 +154,7 @@ def _key(asked: Seen, session: Session) -> tuple[Any, ...]:
 
 def _recording(asked: Seen, session: Session) -> tuple[Subject, Recording]:
     """Return the pass. Imports of `vitrail.look` come after it: two threads that load it at once would deadlock."""
-    return session.recording(asked.image, asked.weights, _side(asked, session), heads=True)
+    return session.recording(asked.image, asked.weights, _side(asked, session))
 
 
 def _heads(asked: Seen, session: Session) -> Heads:
@@ -163,30 +163,30 @@ def _heads(asked: Seen, session: Session) -> Heads:
     from vitrail.server.rooms.attention.attention_frames import heads_of
 
     key = ("attention heads", *_key(asked, session))
-    return session.once(key, lambda: heads_of(subject, each(recording.attention), recording.heads))
+    return session.once(key, lambda: heads_of(subject, each(recording.attention)))
 
 
 def _photo(asked: Seen, session: Session) -> np.ndarray:
-    """Return the part of the image that the first layer's grid covers, at up to SHOWN_SIDE pixels."""
+    """Return the part of the image that the first layer's grid covers, at up to SHOWN_SIDE pixels.
+
+    It is cut on the request's own thread: the worker's next job is the statistics of all heads, and pictures of heads
+    would wait for them.
+    """
     subject, recording = _recording(asked, session)
+
+    import numpy as np
+    from PIL import Image
 
     from vitrail.look.views.words import cells_on
 
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
-
-    def compute() -> np.ndarray:
-        import numpy as np
-        from PIL import Image
-
-        photo = subject.photo
-        picture = Image.fromarray(photo.pixels)
-        across, down = picture.width / photo.seen.width, picture.height / photo.seen.height
-        box = (left * across, top * down, right * across, bottom * down)
-        scale = min(1.0, SHOWN_SIDE / max(picture.size))
-        size = (round((box[2] - box[0]) * scale), round((box[3] - box[1]) * scale))
-        return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, box))
-
-    return session.once(("attention photo", *_key(asked, session)), compute)
+    photo = subject.photo
+    picture = Image.fromarray(photo.pixels)
+    across, down = picture.width / photo.seen.width, picture.height / photo.seen.height
+    box = (left * across, top * down, right * across, bottom * down)
+    scale = min(1.0, SHOWN_SIDE / max(picture.size))
+    size = (round((box[2] - box[0]) * scale), round((box[3] - box[1]) * scale))
+    return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, box))
 
 
 def _arrays(layers: list[Rows]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ covers share its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -73,22 +73,17 @@ class Heads:
         return _with_contrast(_scaled(rollout(dict(enumerate(fused)), queries=queries)[0], layout))
 
 
-def heads_of(
-    subject: Subject, layers: Iterable[AttentionInputs], known: Mapping[int, HeadStatistics] | None = None
-) -> Heads:
-    """Return the statistics of all heads; those of layers that are not `known` are computed."""
+def heads_of(subject: Subject, layers: Iterable[AttentionInputs]) -> Heads:
+    """Compute the statistics of all heads, layer by layer."""
     distances: dict[Size, Tensor] = {}  # the layers of one grid share them
     names, statistics, formulas = [], [], []
     for inputs in layers:
         grid = inputs.layout.grid
-        heads = (known or {}).get(inputs.layer)
-        if heads is None:
-            if grid not in distances:
-                distances[grid] = patch_distances(inputs.layout, inputs.k, cells_on(subject, inputs.layout).step)
-            heads = head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid])
-        names.append(inputs.name)
-        statistics.append(heads)
         step, width = cells_on(subject, inputs.layout).step, int(inputs.k.shape[-1])
+        if grid not in distances:
+            distances[grid] = patch_distances(inputs.layout, inputs.k, step)
+        names.append(inputs.name)
+        statistics.append(head_statistics(map(_mean_over_places, inputs.chunks()), distances[grid]))
         formulas.append(head_formulas(grid, prefix_names(subject), step, width))
     heads = Heads(names=names, statistics=statistics, formulas=formulas)
     try:
