@@ -16,7 +16,7 @@ from vitrail.geometry import Size
 
 DIFFERENT = {
     "--device": "a training may name one of several cards (cuda:1); the workers of embed take turns on one kind",
-    "--engine": "embed also runs on a Ray cluster, which bench does not time",
+    "--engine": "embed also runs on a Ray cluster, which bench does not time; serve has no images to calibrate int8 on",
     "--out": "embed also writes to a store, by URL",
     "--shard": "plan is asked for KIND:DEVICES; torchrun tells train the number of devices",
 }

@@ -24,12 +24,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from command import PATIENCE, call, until
-from embedding import png
-from vitrail import embed
+from embedding import CONFIG, png, save_weights
+from vitrail import VitrailError, embed
+from vitrail.parts import Rotary
 from vitrail.serving.app import Model
+from vitrail.serving.batches import Limits
 from vitrail.serving.errors import RequestError
 from vitrail.serving.forms import FIELDS, PARTS, read_question
-from vitrail.serving.serve import serve
+from vitrail.serving.serve import model_of, serve
 
 NAME, WIDTH = "tiny", 24
 
@@ -326,7 +328,7 @@ def test_sigterm_answers_what_was_asked_and_ends_with_code_0(weights: Path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().split()[2].removesuffix("/v1/embeddings")
-        assert server.stdout.readline() == "model tiny, vectors of 24 numbers\n"
+        assert server.stdout.readline().startswith("model tiny, vectors of 24 numbers, float32 by ")
         until(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
         host, port = url.removeprefix("http://").split(":")
         image = png(0)
@@ -340,6 +342,27 @@ def test_sigterm_answers_what_was_asked_and_ends_with_code_0(weights: Path):
             connection.sendall(image[20:])
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
         assert server.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime", "auto"])
+def test_every_engine_gives_the_vectors_of_embed_for_batches_of_any_size_in_several_threads(
+    engine, weights: Path, model, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    served = model_of(weights, engine=engine, limits=Limits(batch=3, workers=2), threads=1)
+    assert served.engine.startswith(engine if engine != "auto" else ("torch", "openvino", "onnxruntime"))
+    images = [model.prepare(png(number)) for number in range(5)]
+    counts = range(1, 6)
+    with ThreadPoolExecutor(2) as pool:
+        for count, found in zip(counts, pool.map(lambda count: served.compute(images[:count]), counts), strict=True):
+            close(found, model.compute(images[:count]))
+
+
+def test_a_model_without_a_graph_is_served_by_torch_and_another_engine_refused(tmp_path):
+    weights = save_weights(tmp_path / "w.safetensors", CONFIG.but(position=Rotary()))
+    assert model_of(weights, engine="auto").engine.startswith("torch (only torch runs this model: its positions")
+    with pytest.raises(VitrailError, match="engine openvino cannot run this model: its positions act on"):
+        model_of(weights, engine="openvino")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,7 @@ def serve(
     *,
     weights: Weights = "default",
     name: str | None = None,
+    engine: Literal["auto", "torch", "openvino", "onnxruntime"] = "auto",
     port: Annotated[int, Parameter(allow_leading_hyphen=True)] = 8000,
     host: str = "127.0.0.1",
     expose: Flag = False,
@@ -40,6 +41,8 @@ def serve(
     ----------
     name
         Name that clients give as the model (default: the weights' name, without folders).
+    engine
+        What computes, in float32: auto compares what is installed with the plain model and takes the fastest here.
     port
         Port to listen on; 0 takes a free one.
     host
@@ -74,7 +77,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise VitrailError(f"vitrail serve needs {error.name}; pip install 'vitrail[serve]'") from None
     limits = Limits(batch=batch, wait_ms=wait_ms, queue=queue, workers=workers)
-    model = partial(model_of, weights, name=name, threads=threads, exact=exact)
+    model = partial(model_of, weights, name=name, engine=engine, limits=limits, threads=threads, exact=exact)
     run(model, host=host, port=port, expose=expose, limits=limits, max_body=max_body * 2**20, say=_say)
 
 

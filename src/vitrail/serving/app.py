@@ -51,6 +51,8 @@ class Model:
     """What is served: a name, and the two steps from a file to a vector."""
 
     name: str
+    engine: str
+    """What computes it, and why."""
     width: int
     tokens: int
     """Tokens of the model's sequence, which answers report as their usage."""

@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.checkpoint.read import load
@@ -22,8 +24,7 @@ from vitrail.errors import require
 from vitrail.server.listening import address_of, listen, names_of, server_of, url_of
 from vitrail.serving.app import MAX_BODY, Model, Service, create_app
 from vitrail.serving.batches import Limits
-from vitrail.vectors.engines.engine import Engine, build_engine
-from vitrail.vectors.job.engine_factory import vectors_of
+from vitrail.serving.engines import EngineChoice, open_engine
 from vitrail.vectors.job.options import Options
 
 __all__ = ["model_of", "serve"]
@@ -33,24 +34,33 @@ GRACE = 30
 LEAST_TOKEN = 16
 
 
-def model_of(weights: str | Path, *, name: str | None = None, threads: int | None = None, exact: bool = False) -> Model:
+def model_of(
+    weights: str | Path,
+    *,
+    name: str | None = None,
+    engine: EngineChoice = "torch",
+    limits: Limits | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+) -> Model:
     """Load weights as what the endpoint serves: prepared and computed as `vitrail embed` does."""
-    path = weights_path(weights)
+    path, limits = weights_path(weights), limits or Limits()
     checkpoint = load(path)
     Options(exact=exact).check(checkpoint.config)
-    engine = build_engine(checkpoint, threads=threads)
+    opened = open_engine(path, checkpoint, engine, batch=limits.batch, workers=limits.workers, threads=threads)
     config = checkpoint.config
     return Model(
         name=name or (Path(weights).name if Path(weights).exists() else str(weights)),
-        width=engine.width,
+        engine=f"{opened.choice.engine} ({opened.choice.why})",
+        width=opened.width,
         tokens=config.tokens if isinstance(config, ViTConfig) else 0,
         prepare=partial(prepare, steps=checkpoint.preprocessing, exact=exact),
-        compute=partial(_vectors, engine),
+        compute=partial(_vectors, opened.vectors),
     )
 
 
-def _vectors(engine: Engine, images: Sequence[Prepared]) -> NDArray[np.float32]:
-    return vectors_of(engine, images).numpy()
+def _vectors(vectors: Callable[[Tensor], Tensor], images: Sequence[Prepared]) -> NDArray[np.float32]:
+    return vectors(torch.stack([torch.from_numpy(image.pixels) for image in images])).numpy()
 
 
 def serve(
@@ -84,7 +94,7 @@ def serve(
         server = server_of(create_app(service, hosts=hosts, token=token, max_body=max_body))
         server.config.timeout_graceful_shutdown = GRACE
         say(f"vitrail serve: {url_of(address, port)}/v1/embeddings  (Ctrl-C ends it)")
-        say(f"model {model.name}, vectors of {model.width} numbers")
+        say(f"model {model.name}, vectors of {model.width} numbers, float32 by {model.engine}")
         if token is not None and given is None:
             say(f"token {token}")
         threading.Thread(target=_warm, args=(service,), daemon=True).start()

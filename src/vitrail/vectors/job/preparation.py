@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,11 +27,12 @@ from vitrail.atomic import write_file, write_json_file
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.pixels import Prepared
-from vitrail.codec import from_plain, to_plain
+from vitrail.codec import to_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError
 from vitrail.remote import Location
+from vitrail.vectors.engines.choice_cache import keep_choice, kept_choice
 from vitrail.vectors.engines.engine import Agreement, Engine, LeanEngine, PlainEngine, agreement_of, build_engine
 from vitrail.vectors.engines.graph import why_no_graph
 from vitrail.vectors.engines.graph_cache import graph_key, kept_folder
@@ -118,7 +116,7 @@ def _prepare_int8(
     """Use the ranges and the runtime of an earlier run if they do as well here; otherwise find out anew."""
     kept = _kept(plan, batch, threads)
     if kept is not None and kept.winner is not None and kept.winner.cosine is not None:
-        ranges = read_safetensors(_kept_folder(plan) / CALIBRATION)[0]
+        ranges = read_safetensors(kept_folder(_key(plan)) / CALIBRATION)[0]
         engine = _candidates(plan, checkpoint, ranges, batch, threads)[kept.engine]()
         found = agreement_of(engine.vectors(judged), reference)
         if found.mean >= kept.winner.cosine - SPARE_COSINE:
@@ -130,7 +128,7 @@ def _prepare_int8(
     choice = _hold(plan, checkpoint, judged, reference, ranges, batch=batch, threads=threads)
     _write_choice(folder, choice)
     with suppress(VitrailError, OSError):
-        _write_ranges(_kept_folder(plan), ranges)
+        _write_ranges(kept_folder(_key(plan)), ranges)
         _keep(plan, choice, batch, threads)
     best = choice.winner
     assert best is not None
@@ -254,42 +252,18 @@ def _write_ranges(folder: Location, ranges: Mapping[str, Tensor]) -> None:
     write_file(folder / CALIBRATION, partial(write_safetensors, tensors=ranges, metadata={}))
 
 
-def _kept_folder(plan: Plan) -> Path:
-    return kept_folder(graph_key(plan.weights_sha256, plan.config, plan.preprocessing, None))
+def _key(plan: Plan) -> str:
+    return graph_key(plan.weights_sha256, plan.config, plan.preprocessing, None)
 
 
-def _kept_name(plan: Plan, batch: int, threads: int) -> str:
-    return f"{'int8' if plan.options.engine == 'int8' else 'float32'}-{batch}-{threads}.json"
+def _kind(plan: Plan) -> Literal["float32", "int8"]:
+    return "int8" if plan.options.engine == "int8" else "float32"
 
 
 def _keep(plan: Plan, choice: Choice, batch: int, threads: int) -> None:
-    if plan.options.engine in RUNTIMES:
-        return  # it was asked for, and nothing was compared
-    with suppress(VitrailError, OSError):  # a machine without a cache folder holds a tournament every time
-        path = _kept_folder(plan) / _kept_name(plan, batch, threads)
-        write_json_file(path, {"machine": _machine(), "choice": to_plain(choice)})
+    if plan.options.engine not in RUNTIMES:  # what was asked for was compared with nothing
+        keep_choice(_key(plan), choice, _kind(plan), batch, threads)
 
 
 def _kept(plan: Plan, batch: int, threads: int) -> Choice | None:
-    """Return the choice of an earlier run with these weights, if this is the same machine with the same packages."""
-    try:
-        held = json.loads((_kept_folder(plan) / _kept_name(plan, batch, threads)).read_bytes())
-        if held["machine"] == _machine():
-            return from_plain(held["choice"], Choice, "choice").but(why="the fastest here in an earlier run")
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
-
-
-def _machine() -> dict[str, str]:
-    """Return what a choice depends on."""
-    names = ("torch", *RUNTIMES)
-    packages = {name: version(name) if find_spec(name) else "" for name in names}
-    return {"processor": _processor(), "cores": str(len(os.sched_getaffinity(0))), **packages}
-
-
-def _processor() -> str:
-    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
-        facts = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "flags"))]
-        return " ".join(facts[:2])
-    return platform.processor() or platform.machine()
+    return kept_choice(_key(plan), _kind(plan), batch, threads)
