@@ -114,7 +114,7 @@ def _decide(asked: decide.Question, _: Session) -> list[str]:
             gpu=asked.card,
             data_size=asked.data_size,
             images_per_second=asked.images_per_second or None,
-            images="FOLDER-OF-YOUR-IMAGES" if asked.measure else None,
+            images="FOLDER-OF-YOUR-IMAGES" if asked.measure or asked.folder else None,
         )
     ]
 

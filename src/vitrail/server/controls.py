@@ -15,12 +15,14 @@ from vitrail.plan.cards import CARDS
 from vitrail.plan.workload import AttentionKernel, Optimizer, Precision
 
 __all__ = [
+    "BINARY",
     "Asking",
     "CardChoice",
     "Control",
     "Geometry",
     "Group",
     "Loaded",
+    "Name",
     "Pictured",
     "Planned",
     "Seen",
@@ -58,6 +60,8 @@ def choice(default: Any, *, label: str, about: str, words: dict[str, str] | None
 
 
 Name = Annotated[str, StringConstraints(max_length=200)]
+BINARY = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+"""The schema of a request whose body is a file."""
 
 
 class Group(BaseModel):

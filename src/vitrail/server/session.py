@@ -19,6 +19,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS, preset
 from vitrail.server.cache import Cache
+from vitrail.server.folders import Folders
 from vitrail.server.jobs import Worker, proceed
 from vitrail.server.pictures import PICTURES
 from vitrail.server.uploads import Uploads
@@ -67,7 +68,7 @@ class Session:
         self._paths |= {name: name for name in known}
         self._checkpoints: dict[str, Checkpoint] = {}
         self._configs: dict[str, Config] = {}
-        self.uploads = Uploads()
+        self.uploads, self.folders = Uploads(), Folders()
         self._images: Cache[Pixels] = Cache(CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
         self._worker = Worker()
@@ -264,6 +265,7 @@ class Session:
     def close(self) -> None:
         self._worker.close()
         self.uploads.close()
+        self.folders.close()
 
 
 def png(pixels: Pixels, side: int) -> bytes:

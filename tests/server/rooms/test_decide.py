@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
 from client import client
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from command import call
+from vitrail.geometry import Size
+from vitrail.images.folder import image_files
+from vitrail.images.synthesize import synthesize_image
+from vitrail.server.folders import MOST_IMAGES
 
 
 def ask(path: str = "decide", **parameters):
@@ -54,6 +61,53 @@ def test_measuring_takes_the_image_that_is_shown():
     assert "detail" in ask("decide/ranking", measure=True, image="window")[0]["factors"]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Images of other sizes than the bundled one, in two subfolders, and a file that is no image."""
+    place = tmp_path_factory.mktemp("photos")
+    for number, size in enumerate([Size(300, 420), Size(260, 380), Size(500, 340), Size(340, 500), Size(290, 410)]):
+        path = place / f"{number % 2}" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(synthesize_image(number, size)).save(path)
+    (place / "0" / "broken.jpg").write_bytes(b"no image")
+    return place
+
+
+def test_a_dropped_folder_is_measured_as_vitrail_advise_does(folder, capsys):
+    asking = client()
+    begun = asking.post("/api/folders").json()
+    for path in image_files(folder):
+        told = asking.post(f"/api/folders/{begun['folder']}", content=path.read_bytes())
+    assert (told.json()["images"], told.json()["most"]) == (6, MOST_IMAGES)
+    said = ask(folder=begun["folder"], data_size=6000)
+    assert call("advise", "--images", str(folder), "--data-size", "6000", "--gpu", "rtx-4090", "--json") == 0
+    expected = json.loads(capsys.readouterr().out)
+    number, reason = said["survey"].pop("failed")[0]
+    (path, told_reason) = expected["survey"].pop("failed")[0]
+    assert image_files(folder)[int(number)] == Path(path)
+    assert reason.split(":")[-1] == told_reason.split(":")[-1]
+    assert said["survey"] == expected["survey"]
+    assert said["decisions"] == expected["decisions"]
+
+
+def test_a_folder_that_is_gone_full_or_empty_is_one_line():
+    asking = client()
+    name = asking.post("/api/folders").json()["folder"]
+    for _ in range(MOST_IMAGES):
+        assert asking.post(f"/api/folders/{name}", content=b"x").status_code == 200
+    lines = {
+        "a folder takes 60 images": asking.post(f"/api/folders/{name}", content=b"x"),
+        "none of 60 images could be read": asking.get("/api/decide", params={"folder": name}),
+        "is no longer stored; drop it on the page again": asking.get("/api/decide", params={"folder": "../etc"}),
+        "the folder has no images": asking.get(
+            "/api/decide", params={"folder": asking.post("/api/folders").json()["folder"]}
+        ),
+    }
+    for words, answer in lines.items():
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]
+
+
 def test_nothing_that_trains_is_an_error_with_its_remedy():
     answer = client().get("/api/decide", params={"card": "1GiB", "input_side": 2048, "application": "medical"})
     assert answer.status_code == 400
@@ -89,3 +143,15 @@ def test_data_decides_the_model_and_a_pin_remembers(page: Page):
     expect(best).to_contain_text("S/16")
     expect(best).to_contain_text("pinned: B/16")
     expect(page.get_by_role("region", name="What would change this recommendation")).to_contain_text("images")
+
+
+def test_a_chosen_folder_is_sent_measured_and_forgotten(page: Page, folder):
+    page.goto("/?room=decide")
+    page.get_by_label("Measure a folder of images").set_input_files(folder)
+    expect(page.get_by_text("photos0: 6 of 6 images")).to_be_visible()
+    detail = page.get_by_role("region", name="Detail in 5 of your images")
+    expect(detail).to_contain_text("median 300 × 420")
+    expect(detail).to_contain_text("photos0/0/broken.jpg was left out")
+    expect(page.get_by_label("Training images, exact")).to_have_value("100")
+    page.get_by_role("button", name="Forget it").click()
+    expect(detail).to_have_count(0)

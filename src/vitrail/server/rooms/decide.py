@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
 from vitrail.geometry import Size
 from vitrail.images.survey import Survey
@@ -14,7 +17,8 @@ from vitrail.plan.advise import Advice, Decision, advise
 from vitrail.plan.cards import Card
 from vitrail.plan.guidance import Question as Asking
 from vitrail.plan.rank import measured, preset_of, rank
-from vitrail.server.controls import CardChoice, Pictured, choice, number
+from vitrail.server.controls import BINARY, CardChoice, Name, Pictured, choice, number
+from vitrail.server.folders import MOST_IMAGES
 from vitrail.server.formulas import Formula, short
 from vitrail.server.plan_formulas import batch_formula, tokens_formula
 from vitrail.server.plans import Pair, card_of
@@ -44,6 +48,31 @@ class Question(CardChoice, Pictured):
     measure: bool = choice(
         False, label="Measure my image", about="Measure size, aspect ratio and detail of the current image"
     )
+    folder: Name = choice(
+        "", label="Folder", about="Measure a dropped folder instead: a sample of its images, by the id of the upload"
+    )
+
+
+class Dropped(BaseModel):
+    folder: str
+    """The id of the folder."""
+    images: int
+    """Images that it has so far."""
+    most: int
+    """Images that it takes."""
+
+
+@router.post("/folders")
+def begin_folder(session: SessionDep) -> Dropped:
+    """Begin a folder, whose images are sent one by one."""
+    return Dropped(folder=session.folders.begin(), images=0, most=MOST_IMAGES)
+
+
+@router.post("/folders/{folder}", openapi_extra=BINARY)
+async def add_to_folder(folder: str, request: Request, session: SessionDep) -> Dropped:
+    """Store an image of a folder, sent as the raw body."""
+    count = await run_in_threadpool(session.folders.add, folder, await request.body())
+    return Dropped(folder=folder, images=count, most=MOST_IMAGES)
 
 
 Asked = Annotated[Question, Query()]
@@ -137,10 +166,23 @@ def _question(asked: Question, session: Session) -> Asking:
         data_size=asked.data_size,
         images_per_second=asked.images_per_second or None,
     )
+    if asked.folder:
+        return measured(question, lambda image: _folder_survey(asked.folder, image, session))
     if not asked.measure:
         return question
     data = png(session.image(asked.image), 2**15)
     return measured(question, lambda image: _survey(data, image))
+
+
+def _folder_survey(folder: str, image: Size, session: Session) -> Survey:
+    """Measure a folder once per input size; files that cannot be read are named by their number."""
+    from vitrail.images.measure import survey
+
+    def compute() -> Survey:
+        found = survey(session.folders.images(folder), image=image)
+        return replace(found, failed=tuple((str(int(Path(path).name)), reason) for path, reason in found.failed))
+
+    return session.kept(("survey", folder, image), compute)
 
 
 @lru_cache(maxsize=8)  # the other sliders repeat the same measurement

@@ -13,7 +13,7 @@ from vitrail.checkpoint.sources.catalogue import CATALOGUE
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.presets import PRESETS
-from vitrail.server.controls import CARD_WORDS, Control, Group, Seen, controls_of
+from vitrail.server.controls import BINARY, CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.server.default_size import default_size
 from vitrail.server.estimate import Estimate, estimate_of
 from vitrail.server.guard import MAX_BODY
@@ -26,9 +26,6 @@ from vitrail.server.uploads import MAX_WEIGHTS
 __all__ = ["describe_controls", "router"]
 
 router = APIRouter()
-
-BINARY = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
-"""The schema of a request whose body is a file."""
 
 
 class Option(BaseModel):
