@@ -33,8 +33,8 @@ __all__ = ["COMMANDS", "router"]
 
 router = APIRouter()
 
-UPLOADED = "YOUR-IMAGE"
-"""Stands for an uploaded image, whose path only the user knows."""
+UPLOADED, FOLDER = "YOUR-IMAGE", "FOLDER-OF-YOUR-IMAGES"
+"""Stand for an uploaded image and a dropped folder, whose paths only the user knows."""
 
 
 def _line(command: str, *values: str, **options: Any) -> str:
@@ -114,7 +114,7 @@ def _decide(asked: decide.Question, _: Session) -> list[str]:
             gpu=asked.card,
             data_size=asked.data_size,
             images_per_second=asked.images_per_second or None,
-            images="FOLDER-OF-YOUR-IMAGES" if asked.measure or asked.folder else None,
+            images=FOLDER if asked.measure or asked.folder else None,
         )
     ]
 
@@ -154,7 +154,8 @@ def _photo(image: str) -> list[str]:
 
 
 def _projection(asked: projection.Question, session: Session) -> list[str]:
-    return [_look(asked, session, "filters")]
+    study = _line("experiment", "vocabulary", data=FOLDER, weights=session.source(asked.weights))
+    return [_look(asked, session, "filters"), *([study] if asked.folder else [])]
 
 
 def _tokens(asked: tokens.Question, session: Session) -> list[str]:

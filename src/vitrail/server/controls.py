@@ -19,6 +19,7 @@ __all__ = [
     "Asking",
     "CardChoice",
     "Control",
+    "Foldered",
     "Geometry",
     "Group",
     "Loaded",
@@ -137,6 +138,12 @@ class Pictured(Group):
     """For rooms that use the image."""
 
     image: Name = choice("cat", label="Image", about="A bundled image, or the id of an uploaded one", source="images")
+
+
+class Foldered(Group):
+    """For rooms that measure several images."""
+
+    folder: Name = choice("", label="Folder", about="A dropped folder, by the id of its upload; empty: the image alone")
 
 
 class Loaded(Pictured):

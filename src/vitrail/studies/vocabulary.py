@@ -8,8 +8,10 @@ Shapes: N patches, P²·C values of a patch, D width, K clusters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.charts.sheet import HEADER, MARGIN, Sheet
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.errors import VitrailError, require
-from vitrail.images.decode import ImageError, decode
+from vitrail.images.decode import ImageError, Pixels, decode
 from vitrail.images.folder import image_files
 from vitrail.nn.vit import ViT
 from vitrail.parts import Patches
@@ -27,7 +30,7 @@ from vitrail.studies.findings import Column, Findings, Kept, Row, Watch, rank_co
 from vitrail.training.experiments.compare import spread
 from vitrail.training.prepare import open_checkpoint
 
-__all__ = ["cluster", "study_vocabulary"]
+__all__ = ["NEIGHBOURS", "PAIRS", "Words", "cluster", "collect", "compare", "draw_words", "study_vocabulary"]
 
 PAIRS, NEIGHBOURS, PER_IMAGE, CLUSTERS, SHOWN = 20_000, 10, 16, 12, 12
 COLUMNS = {"alike": Column("rank correlation"), "shared": Column(f"shared of {NEIGHBOURS} nearest, %", 1, 100)}
@@ -53,10 +56,15 @@ def study_vocabulary(
     kept = Kept(out / "vocabulary.parts.json", weights=weights, folder=str(folder), images=len(paths))
     layers = [_place(layer) for layer in range(len(model.blocks) + 1)]
 
-    def collected(seed: int) -> tuple[Tensor, list[Tensor]]:
-        return _collect(model, checkpoint.preprocessing, paths, seed, watch)
+    def collected(seed: int) -> Words:
+        images = _read(paths, lambda done: watch(f"reading patches, seed {seed}", done, len(paths)))
+        words = collect(model, checkpoint.preprocessing, images, seed=seed)
+        require(
+            words.images > 1, f"{words.images} of {len(paths)} images could be read; give a folder with more images"
+        )
+        return words
 
-    found = [kept(f"seed {seed}", lambda seed=seed: _alike(*collected(seed), seed)) for seed in range(seeds)]
+    found = [kept(f"seed {seed}", lambda seed=seed: compare(collected(seed), seed)) for seed in range(seeds)]
     rows = tuple(
         Row(
             label=name,
@@ -71,7 +79,7 @@ def study_vocabulary(
         columns=COLUMNS,
         rows=rows,
         answers=tuple(_answers(rows, checkpoint)),
-        draw=lambda path: _draw(weights, *collected(0), layers, path),
+        draw=lambda path: _draw(weights, collected(0), layers, path),
     )
 
 
@@ -82,41 +90,56 @@ def _place(layer: int) -> str:
 # ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Words(NamedTuple):
+    """Patches of several images."""
+
+    pixels: Tensor
+    """(N, P, P, C), uint8."""
+    layers: list[Tensor]
+    """Their tokens, (N, D): after the projection alone, then after every block."""
+    images: int
+
+
+def _read(paths: Sequence[Path], watch: Callable[[int], None]) -> Iterator[Pixels]:
+    """Yield the images that can be decoded."""
+    for index, path in enumerate(paths):
+        watch(index)
+        with suppress(ImageError):
+            yield decode(path)
+
+
 @torch.no_grad()
-def _collect(model: ViT, preprocessing, paths: Sequence[Path], seed: int, watch: Watch) -> tuple[Tensor, list[Tensor]]:
-    """Return drawn patches as pixels, (N, P, P, C) uint8, and their tokens by layer, (N, D)."""
-    random = np.random.default_rng(seed)
-    patch = model.config.patch
+def collect(
+    model: ViT, preprocessing: Preprocessing, images: Iterable[Pixels], *, seed: int = 0, per_image: int = PER_IMAGE
+) -> Words:
+    """Draw patches from every image and run the model on it; the positions are not part of the first layer."""
+    random, patch = np.random.default_rng(seed), model.config.patch
     pixels: list[Tensor] = []
     tokens: list[list[Tensor]] = []
-    for index, path in enumerate(paths):
-        watch(f"reading patches, seed {seed}", index, len(paths))
-        try:
-            image = torch.from_numpy(preprocessing.pixels(decode(path.read_bytes())).pixels)  # (H, W, C)
-        except ImageError:
-            continue
+    for each in images:
+        image = torch.from_numpy(preprocessing.pixels(each).pixels)  # (H, W, C)
         values = preprocessing.normalise(image.permute(2, 0, 1)[None])
         plain, layout = model.embedding(values)
-        chosen = torch.from_numpy(random.permutation(layout.grid.area)[:PER_IMAGE])
+        chosen = torch.from_numpy(random.permutation(layout.grid.area)[:per_image])
         cells = image.unfold(0, patch.height, patch.height).unfold(1, patch.width, patch.width)  # (h, w, C, P, P)
         pixels.append(cells.flatten(0, 1)[chosen].permute(0, 2, 3, 1))
         later = model.intermediates(values)
-        tokens.append([each[0, chosen] for each in (plain, *later)])
-    require(len(pixels) > 1, f"{len(pixels)} of {len(paths)} images could be read; give a folder with more images")
-    return torch.cat(pixels), [torch.cat(each) for each in zip(*tokens, strict=True)]
+        tokens.append([layer[0, chosen] for layer in (plain, *later)])
+    require(len(pixels) > 0, "none of the images could be read; give a folder with images")
+    return Words(torch.cat(pixels), [torch.cat(layer) for layer in zip(*tokens, strict=True)], len(pixels))
 
 
-def _alike(pixels: Tensor, layers: list[Tensor], seed: int) -> list[list[float]]:
+def compare(words: Words, seed: int = 0) -> list[list[float]]:
     """Return the rank correlation and the share of common neighbours, by layer."""
     generator = torch.Generator().manual_seed(seed)
-    values = pixels.flatten(1).float() / 255
+    values = words.pixels.flatten(1).float() / 255
     count = len(values)
     first, second = torch.randint(0, count, (2, PAIRS), generator=generator)
     first, second = first[first != second], second[first != second]
     likeness = -(values[first] - values[second]).norm(dim=1)
     near = _nearest(-torch.cdist(values, values))
     found = []
-    for tokens in layers:
+    for tokens in words.layers:
         unit = F.normalize(tokens.float(), dim=1)
         shared = (near[:, :, None] == _nearest(unit @ unit.T)[:, None, :]).any(dim=2).double().mean().item()
         found.append([rank_correlation(likeness, (unit[first] * unit[second]).sum(dim=1)), shared])
@@ -160,25 +183,25 @@ def _answers(rows: tuple[Row, ...], checkpoint) -> list[str]:
     ]
 
 
-def _draw(weights: str, pixels: Tensor, layers: list[Tensor], names: list[str], path: Path) -> None:
+def _draw(weights: str, words: Words, names: list[str], path: Path) -> None:
     """Draw the patches nearest to each cluster's centre, for the projection and for the last block."""
     side, gap = 3.6, 0.4
     sheet = Sheet(
         HEADER + side + 0.75,
         2 * MARGIN + 2 * side + gap,
         f"Clusters of {weights}'s patch tokens",
-        f"a row per cluster: the {SHOWN} patches nearest to its centre, of {len(pixels):,}",
+        f"a row per cluster: the {SHOWN} patches nearest to its centre, of {len(words.pixels):,}",
     )
-    for place, layer in enumerate((0, len(layers) - 1)):
+    for place, layer in enumerate((0, len(names) - 1)):
         axes = sheet.plot(HEADER + 0.3, MARGIN + place * (side + gap), side, side, title=names[layer], x="", y="")
-        axes.imshow(_mosaic(pixels, layers[layer]), interpolation="nearest")
+        axes.imshow(draw_words(words, layer), interpolation="nearest")
         axes.set_axis_off()
     sheet.save(path)
 
 
-def _mosaic(pixels: Tensor, tokens: Tensor) -> np.ndarray:
-    """Return one picture: a row per cluster, largest first, of the patches nearest to its centre."""
-    unit = F.normalize(tokens.float(), dim=1)
+def draw_words(words: Words, layer: int) -> np.ndarray:
+    """Return one picture: a row per cluster of tokens, largest first, of the patches nearest to its centre."""
+    pixels, unit = words.pixels, F.normalize(words.layers[layer].float(), dim=1)
     centres, owners = cluster(unit, CLUSTERS)
     distance = torch.cdist(unit, centres)
     height, width, channels = pixels.shape[1:]

@@ -14,10 +14,15 @@ from playwright.sync_api import Page, expect
 
 from vitrail.config import MobileConfig, ViTConfig
 from vitrail.geometry import Size
+from vitrail.images.decode import decode
+from vitrail.images.synthesize import synthesize_image
 from vitrail.look.filters import filter_responses, projection_filters
+from vitrail.nn.vit import ViT
 from vitrail.parts import Stem
 from vitrail.plan.ledger import ledger
 from vitrail.presets import preset
+from vitrail.server.session import png
+from vitrail.studies.vocabulary import collect, compare, draw_words
 
 SMALL = BASE.but(image=Size(70, 126))
 
@@ -74,6 +79,30 @@ def test_filters_and_answers_are_the_model_s_own(tmp_path):
     assert facts["effective_rank"] == pytest.approx(found.effective_rank)
     assert facts["filters"]["orders"]["norm"] == found.filters.flatten(1).norm(dim=1).argsort(descending=True).tolist()
     assert facts["filters"]["spread"] == pytest.approx(flat.double().std(dim=1, correction=0).tolist(), rel=1e-4)
+
+
+def test_the_likeness_of_patches_is_that_of_the_study_for_an_image_and_for_a_folder(tmp_path):
+    session, asker = studio_with(SMALL, tmp_path)
+    model = session.subject("cat", OWN, 0).model
+    assert isinstance(model, ViT)
+    folder = asker.post("/api/folders").json()["folder"]
+    drawn = [synthesize_image(seed, Size(90, 140)) for seed in range(3)]
+    for pixels in drawn:
+        asker.post(f"/api/folders/{folder}", content=png(pixels, 2**10))
+    steps = session.checkpoint(OWN).preprocessing
+    shuffled = [decode(path) for path in session.folders.images(folder)]
+    for parameters, images, per_image in (({}, [session.image("cat")], 1024), ({"folder": folder}, shuffled, 16)):
+        answer = asker.get("/api/projection/vocabulary", params={"weights": OWN, **parameters})
+        facts, arrays = read_frame(answer.content)
+        words = collect(model, steps, images, per_image=per_image)
+        expected = compare(words)
+        assert (facts["images"], facts["patches"]) == (len(images), len(words.pixels))
+        for layer, place in ((0, 0), (1, -1)):
+            assert facts["layers"][layer]["correlation"] == pytest.approx(expected[place][0], abs=1e-6)
+            assert facts["layers"][layer]["shared"] == pytest.approx(expected[place][1], abs=1e-6)
+        assert (arrays["words0"] == draw_words(words, 0)).all()
+    refused = asker.get("/api/projection/vocabulary", params={"weights": OWN, "folder": "gone"})
+    assert "no longer stored" in refused.json()["error"]
 
 
 def test_three_implementations_differ_by_rounding_alone():
@@ -179,6 +208,7 @@ def test_the_patch_moves_the_projection_s_figures_and_a_pin_stays_beside_them(pa
 def test_the_projection_is_exported(page: Page):
     page.goto("/?room=projection")
     expect(page.get_by_text("strided convolution")).to_be_visible()
+    expect(page.get_by_role("img", name="Clusters of tokens after block 5, a row each")).to_be_visible()
     section = page.get_by_role("region", name="Filters of the projection")
     section.get_by_text("Export").click()
     with page.expect_download() as download:

@@ -12,7 +12,7 @@ class Folder {
   /** The names of the images that were sent, in their order. */
   sent = $state.raw<string[]>([]);
 
-  /** Send a sample of the images, and open the room that measures them. */
+  /** Send a sample of the images, and open the room that measures them, unless this one does. */
   async send(name: string, files: File[]): Promise<void> {
     const images = files.filter((file) => IMAGE.test(file.name) && !file.name.startsWith('.'));
     this.error = this.status = '';
@@ -31,7 +31,7 @@ class Folder {
       this.status = `${name}: ${sample.length} of ${images.length} images`;
       const { minimum, maximum } = studio.control('data_size');
       const data_size = Math.min(Math.max(images.length, minimum ?? 1), maximum ?? Infinity);
-      studio.go('decide', { folder: begun.folder, data_size });
+      studio.go(studio.room === 'projection' ? 'projection' : 'decide', { folder: begun.folder, data_size });
     } catch (error) {
       this.status = '';
       this.error = (error as Error).message;

@@ -17,7 +17,7 @@ from vitrail.plan.advise import Advice, Decision, advise
 from vitrail.plan.cards import Card
 from vitrail.plan.guidance import Question as Asking
 from vitrail.plan.rank import measured, preset_of, rank
-from vitrail.server.controls import BINARY, CardChoice, Name, Pictured, choice, number
+from vitrail.server.controls import BINARY, CardChoice, Foldered, Pictured, choice, number
 from vitrail.server.folders import MOST_IMAGES
 from vitrail.server.formulas import Formula, short
 from vitrail.server.plan_formulas import batch_formula, tokens_formula
@@ -29,7 +29,7 @@ __all__ = ["Question", "router"]
 router = APIRouter()
 
 
-class Question(CardChoice, Pictured):
+class Question(CardChoice, Pictured, Foldered):
     application: Literal["classification", "medical", "satellite", "face", "detection", "mobile"] = choice(
         "classification", label="Application", about="The kind of task"
     )
@@ -47,9 +47,6 @@ class Question(CardChoice, Pictured):
     )
     measure: bool = choice(
         False, label="Measure my image", about="Measure size, aspect ratio and detail of the current image"
-    )
-    folder: Name = choice(
-        "", label="Folder", about="Measure a dropped folder instead: a sample of its images, by the id of the upload"
     )
 
 

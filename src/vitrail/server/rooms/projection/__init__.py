@@ -13,12 +13,13 @@ from vitrail.geometry import Size
 from vitrail.parts import Patches
 from vitrail.plan.laws import TEXT_VOCABULARY, Projection, projection
 from vitrail.server.arrays import Frame, Header
-from vitrail.server.controls import Seen, choice, number
+from vitrail.server.controls import Foldered, Seen, choice, number
 from vitrail.server.default_size import default_size
 from vitrail.server.formulas import Formula, short
 from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.rooms.projection.projection_filters import FilterFacts, filter_frame
 from vitrail.server.rooms.projection.projection_timing import Measured, measure
+from vitrail.server.rooms.projection.projection_vocabulary import Vocabulary, vocabulary_frame
 from vitrail.server.session import SessionDep
 
 __all__ = ["Question", "router"]
@@ -26,7 +27,7 @@ __all__ = ["Question", "router"]
 router = APIRouter()
 
 
-class Question(Shape, Seen):
+class Question(Shape, Seen, Foldered):
     """A model to plan, a loaded model, an image, and a filter."""
 
     shown: Literal["filters", "principal"] = choice(
@@ -198,4 +199,18 @@ def measured(asked: Asked, session: SessionDep) -> Measured:
     return session.once(
         ("projection measured", asked.image, asked.weights, side),
         lambda: measure(session.subject(asked.image, asked.weights, side)),
+    )
+
+
+# ── vocabulary ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("/projection/vocabulary", response_class=Frame, response_model=Header[Vocabulary])
+def vocabulary(asked: Asked, session: SessionDep) -> Frame:
+    """Return clusters of the tokens of patches of the image or of a dropped folder, as pictures, and their likeness."""
+    side = default_size(asked, session)
+    size = session.seen_size(asked.weights, side)
+    return session.once(
+        ("vocabulary", asked.folder or asked.image, asked.weights, size),
+        lambda: vocabulary_frame(asked.image, asked.folder, asked.weights, side, session),
     )
