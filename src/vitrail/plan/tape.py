@@ -367,7 +367,7 @@ class Tape:
         self._unpacked = None
 
     def _deliver(self, target: Node | Leaf, slot: int, grad: Tensor) -> None:
-        if type(target) is Leaf:
+        if isinstance(target, Leaf):
             target.uses -= 1
             if target.waiting is not None:
                 grad, target.waiting = self._sum(target.waiting, grad), None
