@@ -30,8 +30,8 @@ def test_samples_keep_the_shape_grow_and_pass_through_the_image_itself(config: C
     sizes = [sample.image for sample in samples]
     assert sizes == sorted(set(sizes))
     assert all(size.height * config.image.width == size.width * config.image.height for size in sizes)
-    assert [sample.memory.peak_bytes for sample in samples] == sorted(sample.memory.peak_bytes for sample in samples)
-    assert samples[sizes.index(config.image)].memory == memory(config, WORK)
+    assert [sample.peak_bytes for sample in samples] == sorted(sample.peak_bytes for sample in samples)
+    assert samples[sizes.index(config.image)].bytes == memory(config, WORK).bytes
 
 
 def test_a_remainder_is_left_out() -> None:

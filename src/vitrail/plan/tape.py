@@ -281,14 +281,14 @@ class Tape:
             done = 0
             while done < len(groups):
                 kind, outer, self._casts = (x.size, x.node is None), self._casts, {}
-                forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.components["activations"]
+                forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.bytes_of("activations")
                 forward.begin()
                 self._nodes.append(backward.end)
                 for number in groups[done]:
                     x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
                 self._nodes.append(backward.begin)
                 steady = (x.size, x.node is None) == kind
-                outlived = x.node is None and self.meter.components["activations"] != held
+                outlived = x.node is None and self.meter.bytes_of("activations") != held
                 more = len(groups) - done - 1 if steady and not begins and not outlived else 0
                 begins = not steady
                 forward.more = backward.more = more
