@@ -1,8 +1,9 @@
 """Many whole numbers that compute as one, so that code written for one config answers for thousands.
 
-Arithmetic is element by element on a NumPy array. A comparison returns one bool if it holds for all numbers or for none;
-otherwise it raises `Split`, and the caller asks again for each part. So whatever branches the code takes, it takes them
-for every number alike. A bound in Python's own integers says when an array could overflow, which raises `TooLarge`.
+Arithmetic is element by element on a NumPy array. A comparison returns one bool if it holds for all numbers or for
+none; otherwise it raises `Split`, and the caller asks again for each part. So whatever branches the code takes, it
+takes them for every number alike. A bound in Python's own integers says when an array could overflow: that raises
+`TooLarge`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Plan many questions at once: the planner runs on arrays of batches, images, widths and other numbers.
 
-There is one planner. Questions that take the same branches of its code are one run on `Many` numbers; where they differ,
-the run is repeated for each part, and whatever is refused or might not fit 64 bits is planned alone, in Python's integers.
+There is one planner. Questions that take the same branches of its code are one run on `Many` numbers; where they
+differ, the run is repeated for each part. What is refused, or might not fit 64 bits, is planned alone, in Python's
+integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vitrail.config import Config
@@ -44,7 +46,8 @@ class Sweep:
     """Why a question has no answer; empty if it has one."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
     """grid.height, grid.width, tokens, params; flops_forward, flops_train, macs_forward (per image); peak_bytes,
-    bytes.COMPONENT and whether it is exact, as 1 or 0; on a card also needed_bytes and max_batch, by the likely verdict."""
+    bytes.COMPONENT and whether it is exact, as 1 or 0; on a card also needed_bytes and max_batch, by the likely
+    verdict."""
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -78,7 +81,7 @@ def sweep(
         return _one_by_one(describe, values, count, target, batches=batches)
     columns = _columns(values, count)
     found, stored = Sweep([""] * count), {}
-    for places, answer in _answers(describe, columns, count, lambda *asked: _planned(*asked, target)):
+    for places, answer in _answers(describe, columns, count, partial(_planned, target=target)):
         if isinstance(answer, VitrailError):
             found.errors[places[0]] = str(answer)
         else:
@@ -142,8 +145,8 @@ def _columns(values: Mapping[str, Sequence[int | Size]], count: int) -> dict[str
     for name, each in values.items():
         require(len(each) == count, f"a sweep of {count} questions has {len(each)} values of {name}; give one for each")
         if each and isinstance(each[0], Size):
-            columns[f"{name}.height"] = _array([size.height for size in each])
-            columns[f"{name}.width"] = _array([size.width for size in each])
+            for side in ("height", "width"):
+                columns[f"{name}.{side}"] = _array([getattr(size, side) for size in each])
         else:
             columns[name] = _array(each)
     return columns
@@ -189,7 +192,7 @@ def _values(columns: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, column in columns.items():
         alike = len(column) == 1 or (column == column[0]).all()
-        value = column[:1].tolist()[0] if alike else Many(column, int(abs(column).max()))
+        value: Any = column[:1].tolist()[0] if alike else Many(column, int(abs(column).max()))
         part, dot, side = name.partition(".")
         if not dot:
             found[name] = value
