@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import lcm
 from operator import mul
@@ -278,7 +279,7 @@ class PyramidConfig(_Config):
         """Return the grid of every stage for an image of this size, finest first."""
         return tuple(accumulate(self.stages[1:], lambda grid, _: halved(grid), initial=self.fit(image).grid))
 
-    @property
+    @cached_property
     def grids(self) -> tuple[Size, ...]:
         """The grid of every stage, finest first."""
         return self.grids_on(self.image)

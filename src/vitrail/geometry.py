@@ -8,10 +8,12 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
 
 from vitrail.errors import VitrailError, require, shown
+from vitrail.many import Many
 
 __all__ = [
     "Fit",
@@ -55,11 +57,11 @@ class Size:
     width: int = 0  # a missing width then raises the same one-line VitrailError as any other mistake
 
     def __post_init__(self) -> None:
+        if type(self.height) is type(self.width) is int and 0 < self.height < _LIMIT and 0 < self.width < _LIMIT:
+            return
         for name in ("height", "width"):
             value = getattr(self, name)
-            if type(value) is int and 0 < value < _LIMIT:
-                continue
-            whole = 0 if isinstance(value, bool) else _whole(value)
+            whole = value if isinstance(value, Many) else 0 if isinstance(value, bool) else _whole(value)
             require(
                 0 < whole < _LIMIT,
                 f"{name} {shown(value)} is not a positive whole number of up to 9 digits; "
@@ -199,12 +201,12 @@ class Windows:
         )
         return cls(grid, window, (down, right), zeros)
 
-    @property
+    @cached_property
     def across(self) -> Size:
         """The number of windows along each side."""
         return Size(*(-(-length // side) for length, side in zip(self.grid, self.window, strict=True)))
 
-    @property
+    @cached_property
     def padded(self) -> Size:
         """The grid, padded to whole windows."""
         return Size(*(count * side for count, side in zip(self.across, self.window, strict=True)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command import call
-from vitrail.config import Config
+from vitrail.config import Config, PyramidConfig, PyramidStage
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import LinearAttention, RelativeBias, Rotary, SparseAttention, SwiGLU, WindowedAttention
@@ -37,7 +37,10 @@ CASES: list[tuple[Config, Workload]] = [
     (SMALL.but(position=Rotary(), mlp=SwiGLU(width=96), layer_scale=1e-5, drop_path=0.1), TRAIN),
     (SMALL.but(attention=SparseAttention()), TRAIN.but(precision="amp-bf16")),
     (SMALL.but(attention=LinearAttention()), Workload(batch=2)),
+    (SMALL.but(position=Rotary()), TRAIN.but(tuning=Tuning(lora=Lora(rank=1, on=("mlp",))))),
     (preset("swin-T"), TRAIN.but(optimizer="sgd")),
+    (PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=24, depth=7, num_heads=3),)), Workload(batch=2)),
+    (preset("pit-Ti"), TRAIN.but(precision="amp-bf16")),
     (preset("mobilevit-XXS"), TRAIN),
 ]
 

@@ -45,9 +45,9 @@ def memory_chart(config: Config, workload: Workload, target: Card | None, path: 
     samples = memory_by_image(config, workload, target, widest=6)
     require(len(samples) > 1, f"image {config.image} leaves nothing to draw; give a larger one")
     images, here = [sample.image for sample in samples], memory(config, workload).peak_bytes
-    unit, unit_name = (GIB, "GiB") if samples[-1].memory.peak_bytes >= GIB else (MIB, "MiB")
-    total, needed = samples[-1].memory.peak_bytes / unit, [sample.needed_bytes / unit for sample in samples]
-    stack = {part: [sample.memory.bytes.get(part, 0) / unit for sample in samples] for part in COLOURS}
+    unit, unit_name = (GIB, "GiB") if samples[-1].peak_bytes >= GIB else (MIB, "MiB")
+    total, needed = samples[-1].peak_bytes / unit, [(sample.needed_bytes or 0) / unit for sample in samples]
+    stack = {part: [sample.bytes.get(part, 0) / unit for sample in samples] for part in COLOURS}
     visible = 0 if target is None else target.visible_bytes / unit
 
     square = config.image.height == config.image.width

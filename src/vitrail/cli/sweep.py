@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text
-from vitrail.cli.progress import counted
 from vitrail.cli.tables import plain, show, table, write_csv, write_json, written
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import largest_batch, need_bytes, on_card
-from vitrail.plan.ledger import ledger
-from vitrail.plan.memory import memory
+from vitrail.plan.sweep import Sweep, sweep
 from vitrail.plan.workload import Workload
 
 __all__ = ["Answer", "parse", "run_sweep"]
@@ -28,7 +25,7 @@ NUMBERS = ("width", "depth", "num_heads", "classes", "batch", "accumulate")
 WORDS = ("model", "precision", "optimizer", "attention")
 WORKLOAD = ("batch", "accumulate", "precision", "optimizer", "attention")
 FLOPS = "FLOPs are per image; peak: live tensors per device"
-MOST = 20_000
+MOST = 200_000
 """The most questions that one command answers."""
 
 
@@ -85,10 +82,7 @@ def run_sweep(
 ) -> None:
     """Answer every combination, and show, write or draw the answers."""
     axes = parse(tokens)
-    questions = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    answers = [
-        _answer(question, asked, workload, target, build) for question in counted(questions, "planning", len(questions))
-    ]
+    answers = _answers(axes, asked, workload, target, build)
     if all(answer.error for answer in answers):
         raise VitrailError(answers[0].error)
     if chart is not None:
@@ -110,36 +104,50 @@ def run_sweep(
             written(chart)
 
 
-def _answer(
-    values: dict[str, Any],
+def _answers(
+    axes: dict[str, list[Any]],
     asked: dict[str, Any],
     workload: Workload,
     target: Card | None,
     build: Callable[..., Config],
-) -> Answer:
-    question = {key: value for key, value in values.items() if key not in WORKLOAD}
-    try:
-        work = replace(workload, **{key: value for key, value in values.items() if key in WORKLOAD})
-        config = build(**{**asked, **question})
-        real = work if target is None else on_card(work, target)
-        books, held = ledger(config, replace(real, batch=1, accumulate=1, train=True)), memory(config, real)
-    except VitrailError as error:
-        return Answer(values=values, numbers={}, error=str(error))
-    numbers = {
-        "grid": config.grid,
-        "tokens": config.tokens,
-        "params": books.params,
-        "flops_forward": books.flops_forward,
-        "flops_train": books.flops_train,
-        "macs_forward": books.macs_forward,
-        "peak_bytes": held.peak_bytes,
-    }
+) -> list[Answer]:
+    """Answer every combination, in the order of the axes; those that differ only in numbers are planned together."""
+    questions = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    numeric = [key for key in axes if key not in WORDS]
+    together: dict[tuple[str, ...], list[int]] = {}
+    for place, question in enumerate(questions):
+        together.setdefault(tuple(question[key] for key in axes if key in WORDS), []).append(place)
+    answers: dict[int, Answer] = {}
+    for words, places in together.items():
+        said = dict(zip((key for key in axes if key in WORDS), words, strict=True))
+
+        def describe(said: dict[str, str] = said, **numbers: Any) -> tuple[Config, Workload]:
+            values = said | numbers
+            of_step = {key: value for key, value in values.items() if key in WORKLOAD}
+            of_model = {key: value for key, value in values.items() if key not in WORKLOAD}
+            return build(**{**asked, **of_model}), replace(workload, **of_step)
+
+        found = sweep(
+            describe, {key: [questions[place][key] for place in places] for key in numeric}, len(places), target
+        )
+        for row, place in enumerate(places):
+            numbers = {} if found.errors[row] else _numbers(found, row, target)
+            answers[place] = Answer(values=questions[place], numbers=numbers, error=found.errors[row])
+    return [answers[place] for place in range(len(questions))]
+
+
+def _numbers(found: Sweep, row: int, target: Card | None) -> dict[str, Any]:
+    names = ("tokens", "params", "flops_forward", "flops_train", "macs_forward", "peak_bytes")
+    numbers = {"grid": Size(found["grid.height"][row], found["grid.width"][row])}
+    numbers |= {name: found[name][row] for name in names}
     if target is not None:
-        needed = need_bytes(config, work, target)
-        numbers["needed_bytes"] = needed
-        numbers["fits"] = needed <= target.visible_bytes
-        numbers["max_batch"] = largest_batch(config, work, target)
-    return Answer(values=values, numbers=numbers)
+        needed = found["needed_bytes"][row]
+        numbers |= {
+            "needed_bytes": needed,
+            "fits": needed <= target.visible_bytes,
+            "max_batch": found["max_batch"][row],
+        }
+    return numbers
 
 
 def _write_csv(axes: dict[str, list[Any]], answers: list[Answer]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.config import Config
+from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import LIKELY, image_steps, on_card
-from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
-from vitrail.plan.memory import memory
-from vitrail.plan.workload import Memory, Workload
+from vitrail.plan.fit import image_steps, need_bytes
+from vitrail.plan.memory import COMPONENTS
+from vitrail.plan.sweep import sweep
+from vitrail.plan.workload import Workload
 
 __all__ = ["Sample", "memory_by_image"]
 
@@ -20,9 +21,11 @@ class Sample:
     """One image size and the memory of a step on it."""
 
     image: Size
-    memory: Memory
-    needed_bytes: int
-    """Bytes that the step would likely take on a card."""
+    peak_bytes: int
+    bytes: dict[str, int]
+    """By component at the peak."""
+    needed_bytes: int | None
+    """Bytes that the step would likely take on the card; None without one."""
 
 
 def memory_by_image(
@@ -37,17 +40,29 @@ def memory_by_image(
     >>> [str(sample.image) for sample in samples]
     ['112x112', '224x224', '336x336', '448x448']
     """
-    work = workload if target is None else on_card(workload, target)
     smallest, current = image_steps(config)
 
-    def sample(step: int) -> Sample:
-        scaled = config.but(image=Size(smallest.height * step, smallest.width * step))
-        planned = memory(scaled, work)
-        needed = needed_bytes(planned, LIKELY, flash_scratch_bytes(scaled, work))
-        return Sample(image=scaled.image, memory=planned, needed_bytes=needed)
+    def scaled(step: int) -> Size:
+        return Size(smallest.height * step, smallest.width * step)
+
+    def fills(step: int, card: Card) -> bool:
+        return need_bytes(config.but(image=scaled(step)), workload, card) >= card.visible_bytes
 
     last = max(2 * current, 4)
-    while target is not None and last < widest * current and sample(last).needed_bytes < target.visible_bytes:
+    while target is not None and last < widest * current and not fills(last, target):
         last += max(1, current // 2)
     steps = sorted({max(1, round(last * part / points)) for part in range(1, points + 1)} | {current})
-    return [sample(step) for step in steps]
+    images = [scaled(step) for step in steps]
+    found = sweep(
+        lambda image: (config.but(image=image), workload), {"image": images}, len(images), target, batches=False
+    )
+    require(not any(found.errors), next(filter(None, found.errors), ""))
+    return [
+        Sample(
+            image=image,
+            peak_bytes=found["peak_bytes"][place],
+            bytes={name: found[f"bytes.{name}"][place] for name in COMPONENTS},
+            needed_bytes=None if target is None else found["needed_bytes"][place],
+        )
+        for place, image in enumerate(images)
+    ]

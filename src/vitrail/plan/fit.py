@@ -22,6 +22,7 @@ __all__ = [
     "LIKELY",
     "Limit",
     "Quantity",
+    "Search",
     "image_steps",
     "largest_batch",
     "largest_batches",
@@ -148,26 +149,44 @@ def image_steps(config: Config) -> tuple[Size, int]:
     return Size(config.unit.height * rows // times, config.unit.width * columns // times), times
 
 
-def _search(need: Callable[[int], int], target: Card) -> int:
-    """Find the largest number that fits. Bytes are piecewise linear in the batch, so extrapolate, then bisect."""
-    fits, fails = 0, None
-    points: list[tuple[int, int]] = []
-    guess = 1
-    while fails is None or fails - fits > 1:
-        points.append((guess, need(guess)))
-        if points[-1][1] <= target.visible_bytes:
-            fits = guess
+class Search:
+    """Find the largest number that fits: ask what `guess` needs and `tell` it, until it is `done`.
+
+    Bytes are piecewise linear in the batch, so extrapolate, then bisect.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.guess, self.fits = 1, 0
+        """The next number to plan; and the largest that fits so far, 0 for none."""
+        self._limit, self._fails = limit, None
+        self._points: list[tuple[int, int]] = []
+
+    @property
+    def done(self) -> bool:
+        return self._fails is not None and self._fails - self.fits <= 1
+
+    def tell(self, needed: int) -> None:
+        """Say how many bytes `guess` needs."""
+        self._points.append((self.guess, needed))
+        if needed <= self._limit:
+            self.fits = self.guess
         else:
-            fails = guess
-        guess = _next(points, fits, fails, target.visible_bytes)
-    return fits
+            self._fails = self.guess
+        self.guess = self._next()
+
+    def _next(self) -> int:
+        points, fits, fails = self._points, self.fits, self._fails
+        lowest, highest = fits + 1, max(fits + 1, 64 * fits) if fails is None else fails - 1
+        if len(points) < 2 or (len(points) > 6 and len(points) % 2):  # not linear here: bisect
+            return min(64, highest) if fails is None else (lowest + highest) // 2
+        (first, before), (second, after) = points[-2:]
+        slope = (after - before) // (second - first)
+        aimed = second + (self._limit - after) // slope if slope > 0 else highest
+        return min(max(aimed, lowest), highest)
 
 
-def _next(points: list[tuple[int, int]], fits: int, fails: int | None, limit: int) -> int:
-    lowest, highest = fits + 1, max(fits + 1, 64 * fits) if fails is None else fails - 1
-    if len(points) < 2 or (len(points) > 6 and len(points) % 2):  # not linear here: bisect
-        return min(64, highest) if fails is None else (lowest + highest) // 2
-    (first, before), (second, after) = points[-2:]
-    slope = (after - before) // (second - first)
-    aimed = second + (limit - after) // slope if slope > 0 else highest
-    return min(max(aimed, lowest), highest)
+def _search(need: Callable[[int], int], target: Card) -> int:
+    search = Search(target.visible_bytes)
+    while not search.done:
+        search.tell(need(search.guess))
+    return search.fits

@@ -16,6 +16,7 @@ from typing import Literal
 
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import FullAttention
+from vitrail.plan.array_meter import highest
 from vitrail.plan.cards import GIB, MIB, Card, Rate
 from vitrail.plan.workload import AttentionKernel, Memory, Precision, Workload
 
@@ -94,8 +95,8 @@ def needed_bytes(memory: Memory, allowance: Allowance, scratch_bytes: int = 0) -
     peaks = dict(memory.phase_peaks)
     if "backward" in peaks:
         peaks["backward"] += scratch_bytes
-    live = max(memory.peak_bytes, *peaks.values())
-    live = _ceil(live + int(live * allowance.fragmentation), 512)
+    live, _ = highest([(peak, {}) for peak in peaks.values()])
+    live = _ceil(live + live * allowance.fragmentation.numerator // allowance.fragmentation.denominator, 512)
     fixed = allowance.context_bytes + allowance.cublas_handles * CUBLAS_WORKSPACE_BYTES
     return live + fixed + allowance.open_segments * (2 + 20) * MIB
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from vitrail.charts.notebook import Shown, html_table
 from vitrail.charts.numbers import count_text
 from vitrail.config import Config
+from vitrail.plan.meter import NoMeter
 from vitrail.plan.step import run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
@@ -114,8 +115,8 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
     (86567656, 35127656448)
     """
     training = replace(workload or Workload(), train=True, accumulate=1)
-    one = run_step(config, replace(training, batch=1)).tape
-    batch = one if training.batch == 1 else run_step(config, training).tape
+    one = run_step(config, replace(training, batch=1), meter=NoMeter()).tape
+    batch = one if training.batch == 1 else run_step(config, training, meter=NoMeter()).tape
     return Ledger(tuple(_rows(one, batch)))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from vitrail.config import Config
+from vitrail.plan.array_meter import highest
 from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "memory", "persistent_bytes"]
+__all__ = ["COMPONENTS", "memory", "memory_of", "persistent_bytes"]
 
 COMPONENTS = (
     "weights",
@@ -30,7 +31,11 @@ def memory(config: Config, workload: Workload) -> Memory:
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
     2011288200
     """
-    step = run_step(config, workload)
+    return memory_of(run_step(config, workload), workload)
+
+
+def memory_of(step: Step, workload: Workload) -> Memory:
+    """Return the memory of a step that was run."""
     persistent, temporary = persistent_bytes(workload, step.tape)
     notes = _estimate_notes(workload, step.tape)
     by_phase = {phase: _sum(persistent, components) for phase, components in step.phase_bytes.items()}
@@ -39,10 +44,10 @@ def memory(config: Config, workload: Workload) -> Memory:
     if workload.shard is not None:
         by_phase = {phase: _sharded(workload, components, step) for phase, components in by_phase.items()}
     phase_peaks = {phase: sum(components.values()) for phase, components in by_phase.items()}
-    highest = max(phase_peaks, key=lambda phase: phase_peaks[phase])
+    peak_bytes, components = highest(list(zip(phase_peaks.values(), by_phase.values(), strict=True)))
     return Memory(
-        peak_bytes=phase_peaks[highest],
-        bytes=by_phase[highest],
+        peak_bytes=peak_bytes,
+        bytes=components,
         phase_peaks=phase_peaks,
         exact=not notes,
         note="; ".join(notes),

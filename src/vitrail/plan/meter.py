@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
-__all__ = ["Meter", "Storage"]
+__all__ = ["Meter", "NoMeter", "Storage", "Stretch"]
 
 
 class Meter:
-    """Live bytes by component, now and at the peak since the last `restart`."""
+    """Live bytes by component, now and at the peak since the last `end_phase`."""
 
     def __init__(self) -> None:
         self.live: int = 0
@@ -16,14 +17,18 @@ class Meter:
         self.components: dict[str, int] = defaultdict(int)
         self.at_peak: dict[str, int] = {}
 
-    def restart(self) -> None:
-        self.peak, self.at_peak = self.live, dict(self.components)
+    def end_phase(self) -> tuple[int, dict[str, int]]:
+        """Return the peak since the last phase and its bytes by component, and begin another."""
+        ended = self.peak, self.at_peak
+        self.peak, self.at_peak = self.live, self.state()
+        return ended
 
     def born(self, storage: Storage) -> None:
-        self.components[storage.component] += storage.size
-        self.live += storage.size
-        if self.live > self.peak:
-            self.peak, self.at_peak = self.live, self.components.copy()
+        size, components = storage.size, self.components
+        components[storage.component] += size
+        live = self.live = self.live + size
+        if live > self.peak:
+            self.peak, self.at_peak = live, components.copy()
 
     def died(self, storage: Storage) -> None:
         self.components[storage.component] -= storage.size
@@ -35,15 +40,68 @@ class Meter:
         self.components[component] += storage.size
         storage.component = component
 
+    def bytes_of(self, component: str) -> int:
+        return self.components[component]
+
     def state(self) -> dict[str, int]:
         return self.components.copy()
 
-    def extrapolate(self, before: dict[str, int], times: int) -> None:
-        """Apply the change since `before` another `times` times."""
-        for component, size in self.components.items():
-            change = (size - before.get(component, 0)) * times
-            self.components[component] = size + change
+    def extrapolate(self, before: dict[str, int], times: int) -> dict[str, int]:
+        """Apply the change since `before` another `times` times, and return it by component."""
+        changes = {name: (size - before.get(name, 0)) * times for name, size in self.components.items()}
+        for name, change in changes.items():
+            self.components[name] += change
             self.live = self.live + change
+        return changes
+
+    def enter(self) -> Any:
+        """Begin a stretch, with a peak of its own."""
+        entered = self.peak, self.at_peak, self.state()
+        self.peak, self.at_peak = self.live, entered[2]
+        return entered
+
+    def leave(self, entered: Any, more: int) -> None:
+        """End a stretch that stands for itself and `more` after it.
+
+        Each of them changes the live bytes by the same amount, so the highest peak is that of the first or of the last.
+        """
+        peak, at_peak, before = entered
+        if more:
+            changes = self.extrapolate(before, more)
+            risen = sum(changes.values())
+            if risen > 0:
+                self.peak += risen
+                self.at_peak = {name: self.at_peak.get(name, 0) + change for name, change in changes.items()}
+        if peak >= self.peak:
+            self.peak, self.at_peak = peak, at_peak
+
+
+class NoMeter(Meter):
+    """A meter that counts nothing, for runs that are asked for parameters and FLOPs."""
+
+    def born(self, storage: Storage) -> None:
+        pass
+
+    def died(self, storage: Storage) -> None:
+        pass
+
+    def move(self, storage: Storage, component: str) -> None:
+        pass
+
+
+class Stretch:
+    """A part of a run that stands for itself and for `more` equal ones after it."""
+
+    __slots__ = ("_entered", "_meter", "more")
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter, self.more = meter, 0
+
+    def begin(self) -> None:
+        self._entered = self._meter.enter()
+
+    def end(self) -> None:
+        self._meter.leave(self._entered, self.more)
 
 
 class Storage:
@@ -52,7 +110,10 @@ class Storage:
     __slots__ = ("component", "meter", "saved", "size")
 
     def __init__(self, meter: Meter, component: str, size: int) -> None:
-        self.meter, self.component, self.size, self.saved = meter, component, size, False
+        self.meter = meter
+        self.component = component
+        self.size = size
+        self.saved = False
         meter.born(self)
 
     def __del__(self) -> None:

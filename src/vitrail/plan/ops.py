@@ -59,7 +59,7 @@ def _linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Te
     a = t.cast(x, t.compute)
     saved = t.save(path, (a, w, b), a if w.node is not None else None, w if a.node is not None else None)
     flops, size, biased = 2 * rows * width * out, t.compute, b is not None
-    of_input, of_weights, of_bias = (each is not None and each.node is not None for each in (a, w, b))
+    of_input, of_weights, of_bias = a.node is not None, w.node is not None, b is not None and b.node is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):
@@ -96,7 +96,7 @@ def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias
     a = t.cast(x, t.compute)
     saved = t.save(path, (a, w, b), a, w)
     flops, size, count = 2 * weights * out, t.compute, x.count
-    of_input, of_weights, of_bias = (each is not None and each.node is not None for each in (a, w, b))
+    of_input, of_weights, of_bias = a.node is not None, w.node is not None, b is not None and b.node is not None
     t.tally(path, flops)
 
     def backward(grad: Tensor):

@@ -66,8 +66,7 @@ def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, met
     at_peak: dict[str, dict[str, int]] = {}
 
     def end(phase: str) -> None:
-        peaks[phase], at_peak[phase] = meter.peak, meter.at_peak
-        meter.restart()
+        peaks[phase], at_peak[phase] = meter.end_phase()
 
     images = tape.new(workload.batch * config.channels * config.image.area, tape.size, "input")
     labels = tape.new(workload.batch, 8, "input") if train else None

@@ -13,7 +13,7 @@ from functools import wraps
 from itertools import groupby
 from typing import Any
 
-from vitrail.plan.meter import Meter, Storage
+from vitrail.plan.meter import Meter, Storage, Stretch
 from vitrail.tuning import Tuned
 
 __all__ = ["Tape", "Tensor", "module"]
@@ -39,7 +39,11 @@ class Tensor:
     __slots__ = ("count", "node", "size", "slot", "storage")
 
     def __init__(self, storage: Storage | None, count: int, size: int, node: Any = None, slot: int = 0) -> None:
-        self.storage, self.count, self.size, self.node, self.slot = storage, count, size, node, slot
+        self.storage = storage
+        self.count = count
+        self.size = size
+        self.node = node
+        self.slot = slot
 
 
 class Node:
@@ -47,9 +51,16 @@ class Node:
 
     __slots__ = ("backward", "edges", "frame", "grads", "saved")
 
-    def __init__(self, edges: tuple, saved: Any, backward: Callable, frame: _Frame | None) -> None:
-        self.edges, self.saved, self.backward, self.frame = edges, saved, backward, frame
+    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None) -> None:
+        self.edges = edges
+        self.saved = saved
+        self.backward = backward
+        self.frame = frame
         self.grads: dict[int, Tensor] = {}
+
+
+_NOWHERE = (None, 0)
+"""The edge of a tensor that needs no gradient."""
 
 
 class Leaf:
@@ -181,7 +192,12 @@ class Tape:
 
         Inputs are saved before the result is made, outputs after, as in PyTorch.
         """
-        if not self.train or all(tensor is None or tensor.node is None for tensor in inputs):
+        if not self.train:
+            return None
+        for tensor in inputs:
+            if tensor is not None and tensor.node is not None:
+                break
+        else:
             return None
         storages = [tensor.storage for tensor in tensors if tensor is not None]
         if not storages:
@@ -204,15 +220,22 @@ class Tape:
     def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable) -> Tensor:
         """Record how `out` was computed. `backward` takes its gradient and returns one per input; it must not refer to
         a tensor, which would then live too long."""
-        if self.train:
-            edges = tuple((None, 0) if tensor is None else (tensor.node, tensor.slot) for tensor in inputs)
-            if any(target is not None for target, _ in edges):
-                out.node = Node(edges, saved, backward, None if saved is None else self._frame)
-                if self._frame is None or self._frame.recomputed is None:
-                    self._nodes.append(out.node)
-                    for target, _ in edges:
-                        if isinstance(target, Leaf):
-                            target.uses += 1
+        if not self.train:
+            return out
+        edges, needed, frame = [], False, self._frame
+        first = frame is None or frame.recomputed is None
+        for tensor in inputs:
+            if tensor is None or (target := tensor.node) is None:
+                edges.append(_NOWHERE)
+                continue
+            edges.append((target, tensor.slot))
+            needed = True
+            if first and type(target) is Leaf:
+                target.uses += 1
+        if needed:
+            out.node = Node(edges, saved, backward, None if saved is None else frame)
+            if first:
+                self._nodes.append(out.node)
         return out
 
     def cast(self, x: Tensor, size: int, component: str | None = None) -> Tensor:
@@ -248,28 +271,34 @@ class Tape:
     def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
         """Run numbered blocks; the groups of a run have the same costs.
 
-        Every group of a run changes the live bytes by the same amount, forward and backward, so peaks occur in its
-        first or last group: those between are skipped and extrapolated. A group is no model of the next one if it is
-        the first whose result has another type, or needs a gradient.
+        Every group of a run changes the live bytes by the same amount, forward and backward, so that one stands for all
+        that follow it. A group is no model of the next one if its result is the first of another type, or the first
+        that needs a gradient; nor is the group after that, which is the last to release what blocks share; nor is one
+        whose input outlives it, because the caller holds it.
         """
+        begins = False
         for groups in self._alike(name, runs):
-            done, last, marks = 0, len(groups) - 1, []
-            while done <= last:
-                before, kind, outer, self._casts = self.meter.state(), (x.size, x.node is None), self._casts, {}
+            done = 0
+            while done < len(groups):
+                kind, outer, self._casts = (x.size, x.node is None), self._casts, {}
+                forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.bytes_of("activations")
+                forward.begin()
+                self._nodes.append(backward.end)
                 for number in groups[done]:
                     x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
-                times = 0
-                if (x.size, x.node is None) == kind and done < last - 1:
-                    times = last - done - 1
-                    self.meter.extrapolate(before, times)
+                self._nodes.append(backward.begin)
+                steady = (x.size, x.node is None) == kind
+                outlived = x.node is None and self.meter.bytes_of("activations") != held
+                more = len(groups) - done - 1 if steady and not begins and not outlived else 0
+                begins = not steady
+                forward.more = backward.more = more
+                forward.end()
+                if more:
                     for i, number in enumerate(groups[done]):
-                        self.repeats[f"{name}.{number}"] = [f"{name}.{group[i]}" for group in groups[done + 1 : last]]
-                    self._nodes.append(lambda times=times, marks=marks: self.meter.extrapolate(marks[0], times))
-                    done = last - 1
-                self._past_casts.append((self._casts, times))
+                        self.repeats[f"{name}.{number}"] = [f"{name}.{group[i]}" for group in groups[done + 1 :]]
+                self._past_casts.append((self._casts, more))
                 self._casts = outer
-                done += 1
-            self._nodes.append(lambda marks=marks: marks.append(self.meter.state()))
+                done += 1 + more
         return x
 
     def _alike(self, name: str, runs: list[Run]) -> list[Run]:
@@ -326,7 +355,9 @@ class Tape:
         outputs.reverse()
         for target, slot in node.edges:
             grad = outputs.pop()
-            if shared and isinstance(target, Leaf):  # a leaf keeps its own copy
+            if target is None or grad is None:
+                continue
+            if shared and type(target) is Leaf:  # a leaf keeps its own copy
                 grad = self.new(grad.count, grad.size)
             self._deliver(target, slot, grad)
             del grad
@@ -335,9 +366,7 @@ class Tape:
         """Inside a backward function, release what checkpointing recomputed; what was saved stays."""
         self._unpacked = None
 
-    def _deliver(self, target: Node | Leaf | None, slot: int, grad: Tensor | None) -> None:
-        if target is None or grad is None:
-            return
+    def _deliver(self, target: Node | Leaf, slot: int, grad: Tensor) -> None:
         if isinstance(target, Leaf):
             target.uses -= 1
             if target.waiting is not None:

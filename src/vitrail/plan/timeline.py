@@ -155,10 +155,10 @@ class _Log(Meter):
         self._numbers: dict[int, tuple[int, str, str]] = {}
         self._next = count()
 
-    def restart(self) -> None:
-        super().restart()
+    def end_phase(self) -> tuple[int, dict[str, int]]:
         following = next(self._phases, None)
         self._phase = following or self._phase
+        return super().end_phase()
 
     def born(self, storage: Storage) -> None:
         super().born(storage)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from vitrail.config import PyramidConfig
-from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging
+from vitrail.geometry import Size
+from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging, WindowedAttention
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
@@ -15,6 +16,7 @@ from vitrail.plan.model.patches import patch_embed
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
+from vitrail.plan.model.windowed_attention import CutGrid
 from vitrail.plan.tape import Run, Tape, Tensor, module
 
 __all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]
@@ -120,13 +122,20 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
                 x = grid_pool(t, f"{path}.merge", x, before, n)
     start = [x]
     del x
-    return t.repeat(f"{path}.blocks", one, start.pop(), _pairs(depth, alone=bool(c.drop_path) and not earlier))
+    runs = _runs(depth, alone=bool(c.drop_path) and not earlier, paired=_shifts(c, encoder.grid))
+    return t.repeat(f"{path}.blocks", one, start.pop(), runs)
 
 
-def _pairs(depth: int, *, alone: bool) -> list[Run]:
-    """Group blocks in pairs, since every other one shifts; with `alone`, the first, which drops no path, is single."""
-    first = 1 if alone else 0
-    groups = [tuple(range(i, min(i + 2, depth))) for i in range(first, depth, 2)]
-    whole = [group for group in groups if len(group) == 2]
-    rest = [group for group in groups if len(group) == 1]
-    return [[(0,)] if alone else [], whole, rest]
+def _shifts(c: PyramidConfig, grid: Size) -> bool:
+    """Return whether every other block shifts its windows on this grid."""
+    spec = c.attention
+    return isinstance(spec, WindowedAttention) and CutGrid.of(grid, spec.window, shifted=spec.shift).shifted
+
+
+def _runs(depth: int, *, alone: bool, paired: bool) -> list[Run]:
+    """Group blocks of equal cost, in pairs if every other one shifts; with `alone`, the first, which drops no path, is
+    single."""
+    first, period = int(alone), 1 + paired
+    whole = depth - (depth - first) % period
+    groups = [tuple(range(i, i + period)) for i in range(first, whole, period)]
+    return [[(0,)] if alone else [], groups, [(i,) for i in range(whole, depth)]]

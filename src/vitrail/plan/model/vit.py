@@ -70,7 +70,8 @@ def runs(c: ViTConfig) -> list[Run]:
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
-    cuts = [0, first, max(first, last - (last - first) % period), depth]
+    alike = max(first, last - (last - first) % period)
+    cuts = [0, first, alike, depth - (depth - alike) % period, depth]
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]

@@ -5,6 +5,8 @@ Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from vitrail.geometry import Windows
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, is_flash, sdpa
@@ -16,11 +18,11 @@ __all__ = ["CutGrid", "windowed_mix"]
 class CutGrid(Windows):
     """A grid cut into windows, as `vitrail.nn.windowed_attention` cuts it."""
 
-    @property
+    @cached_property
     def shifted(self) -> bool:
         return any(self.shift)
 
-    @property
+    @cached_property
     def sticks_out(self) -> bool:
         return self.padded != self.grid
 

@@ -186,8 +186,8 @@ def curve(asked: Asked, session: SessionDep) -> Curve:
     samples = memory_by_image(described(asked, session), workload_of(asked), card_of(asked), points=20)
     return Curve(
         images=[sample.image for sample in samples],
-        components={name: [sample.memory.bytes[name] for sample in samples] for name in COMPONENTS},
-        needed=[sample.needed_bytes for sample in samples],
+        components={name: [sample.bytes[name] for sample in samples] for name in COMPONENTS},
+        needed=[sample.needed_bytes or 0 for sample in samples],
     )
 
 

@@ -1,0 +1,155 @@
+"""A sweep is the planner on arrays: integer for integer what it says of each question alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import (
+    Adaptive,
+    FullAttention,
+    GridPooling,
+    Hierarchical,
+    LinearAttention,
+    Mlp,
+    Patches,
+    Prefix,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+    SinCos1d,
+    SinCos2d,
+    SparseAttention,
+    Stem,
+    SwiGLU,
+    WindowedAttention,
+)
+from vitrail.plan import Workload, ledger, memory
+from vitrail.plan import sweep as module
+from vitrail.plan.cards import card
+from vitrail.plan.fit import largest_batch, need_bytes
+from vitrail.plan.sweep import Sweep, sweep
+from vitrail.presets import preset
+from vitrail.tuning import Lora, Tuning
+
+VIT = ViTConfig(image=Size(96, 64), width=48, depth=5, num_heads=3, mlp=Mlp(width=80), classes=11)
+TRAIN = Workload(batch=3, train=True)
+AMP = replace(TRAIN, precision="amp-bf16", optimizer="adamw-fused")
+CASES: dict[str, tuple[Config, Workload]] = {
+    "plain": (VIT, TRAIN),
+    "inference": (VIT, Workload(precision="amp-fp16")),
+    "checkpointing": (VIT.but(drop_path=0.1), replace(AMP, checkpointing=True, attention="eager", accumulate=2)),
+    "unfused": (VIT.but(attention=FullAttention(fused=False), qk_norm=True, layer_scale=1e-5), AMP),
+    "timm": (VIT, replace(AMP, library="timm")),
+    "huggingface": (VIT.but(prefix=Prefix(cls=True)), replace(TRAIN, library="huggingface", optimizer="adafactor")),
+    "sharded": (VIT, Workload(batch=2, train=True, precision="bf16", shard="fsdp:4")),  # type: ignore[arg-type]
+    "last blocks": (VIT, replace(AMP, tuning=Tuning(last=2))),
+    "adapters": (VIT.but(position=Rotary()), replace(AMP, tuning=Tuning(lora=Lora(rank=3, on=("qkv", "mlp"))))),
+    "padded": (VIT.but(remainder="pad", mlp=SwiGLU(width=72), position=SinCos2d()), replace(TRAIN, optimizer="sgd")),
+    "cropped": (VIT.but(remainder="crop", position=SinCos1d()), AMP),
+    "stem": (VIT.but(embedding=Stem(patch=Size(16, 16), widths=(8, 12, 16, 24))), AMP),
+    "hierarchical": (VIT.but(embedding=Hierarchical(finest=Size(4, 4), widths=(12, 24))), TRAIN),
+    "overlapping": (VIT.but(embedding=Patches(patch=Size(16, 16), stride=Size(8, 8)), remainder="floor"), AMP),
+    "adaptive": (VIT.but(embedding=Adaptive(), position=SinCos2d(), remainder="resize"), TRAIN),
+    "windows": (VIT.but(attention=WindowedAttention(window=Size(3, 2)), position=RelativeBias(prefix=False)), AMP),
+    "sparse": (VIT.but(attention=SparseAttention(), position=RotaryMixed()), AMP),
+    "linear": (VIT.but(attention=LinearAttention()), TRAIN),
+    "swin": (PyramidConfig(image=Size(64, 96)), AMP),
+    "pit": (preset("pit-Ti-distilled"), AMP),
+    "pooled": (PyramidConfig(image=Size(64, 96), merging=GridPooling()), Workload()),
+    "mobile": (MobileConfig(image=Size(64, 128)), TRAIN),
+}
+
+
+def questions(name: str, count: int) -> tuple[dict[str, list], object]:
+    """Random images, batches and, where the kind has them, patches, widths, depths and heads; some break a rule."""
+    random, (config, workload) = Random(name), CASES[name]
+    unit = config.unit
+    values: dict[str, list] = {
+        "image": [Size(unit.height * random.randint(1, 9), unit.width * random.randint(1, 9)) for _ in range(count)],
+        "batch": [random.randint(1, 5) for _ in range(count)],
+        "classes": [random.choice([0, 7, 1000]) for _ in range(count)],
+    }
+    if isinstance(config, ViTConfig):
+        values["width"] = [random.choice([24, 48, 96]) for _ in range(count)]
+        values["depth"] = [random.randint(1, 6) for _ in range(count)]
+        values["num_heads"] = [random.choice([1, 3, 5, 6]) for _ in range(count)]
+
+    def describe(batch, **changed) -> tuple[Config, Workload]:
+        return config.but(**changed), workload.but(batch=batch)
+
+    return values, describe
+
+
+def check(found: Sweep, values: dict[str, list], describe, place: int) -> None:
+    asked = {name: each[place] for name, each in values.items()}
+    if found.errors[place]:
+        assert found["peak_bytes"][place] is None
+        with pytest.raises(VitrailError) as refused:
+            memory(*describe(**asked))
+        assert found.errors[place] == str(refused.value)
+        return
+    config, workload = describe(**asked)
+    held, books = memory(config, workload), ledger(config, replace(workload, batch=1, accumulate=1, train=True))
+    expected = {
+        "grid.height": config.grid.height,
+        "grid.width": config.grid.width,
+        "tokens": config.tokens,
+        "params": books.params,
+        "flops_forward": books.flops_forward,
+        "flops_train": books.flops_train,
+        "macs_forward": books.macs_forward,
+        "peak_bytes": held.peak_bytes,
+        "exact": held.exact,
+        **{f"bytes.{name}": size for name, size in held.bytes.items()},
+    }
+    assert {name: column[place] for name, column in found.columns.items()} == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sweep_says_of_every_question_what_the_planner_says_of_it_alone(name: str) -> None:
+    values, describe = questions(name, 80)
+    found = sweep(describe, values, 80)  # type: ignore[arg-type]
+    for place in range(0, 80, 3):
+        check(found, values, describe, place)
+    assert not all(found.errors)
+
+
+def test_few_questions_are_answered_alike_without_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, describe = questions("plain", 66)
+    together = sweep(describe, values, 66, card("t4"))  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "_FEW", 67)
+    assert sweep(describe, values, 66, card("t4")) == together  # type: ignore[arg-type]
+
+
+def test_a_sweep_on_a_card_finds_what_each_needs_and_its_largest_batch() -> None:
+    target, sides = card("1GiB"), [Size(16 * (1 + place % 9), 16 * (1 + place % 7)) for place in range(70)]
+    found = sweep(lambda image: (VIT.but(image=image), AMP), {"image": sides}, 70, target)
+    for place in range(0, 70, 9):
+        config = VIT.but(image=sides[place])
+        assert found["needed_bytes"][place] == need_bytes(config, AMP, target)
+        assert found["max_batch"][place] == largest_batch(config, AMP, target)
+
+
+def test_a_sweep_beyond_64_bits_is_exact_and_no_number_overflows_in_silence() -> None:
+    batches = [10 ** (place % 19) for place in range(70)]
+    found = sweep(lambda batch: (VIT, TRAIN.but(batch=batch)), {"batch": batches}, 70)
+    assert max(found["peak_bytes"]) > 2**63
+    assert found["peak_bytes"] == [memory(VIT, TRAIN.but(batch=batch)).peak_bytes for batch in batches]
+
+
+def test_a_value_that_is_no_whole_number_is_refused_as_it_is_alone() -> None:
+    batches = [*range(1, 70), 1.5]
+    found = sweep(lambda batch: (VIT, TRAIN.but(batch=batch)), {"batch": batches}, 70)  # type: ignore[arg-type]
+    assert found.errors[-1].startswith("batch 1.5 is not a positive whole number")
+    assert not any(found.errors[:-1])
+
+
+def test_a_sweep_with_a_list_of_another_length_is_refused() -> None:
+    with pytest.raises(VitrailError, match="a sweep of 70 questions has 3 values of batch"):
+        sweep(lambda batch: (VIT, TRAIN.but(batch=batch)), {"batch": [1, 2, 3]}, 70)
