@@ -76,9 +76,8 @@ def folder(tmp_path_factory) -> Path:
 def test_a_dropped_folder_is_measured_as_vitrail_advise_does(folder, capsys):
     asking = client()
     begun = asking.post("/api/folders").json()
-    for path in image_files(folder):
-        told = asking.post(f"/api/folders/{begun['folder']}", content=path.read_bytes())
-    assert (told.json()["images"], told.json()["most"]) == (6, MOST_IMAGES)
+    sent = [asking.post(f"/api/folders/{begun['folder']}", content=path.read_bytes()) for path in image_files(folder)]
+    assert (sent[-1].json()["images"], sent[-1].json()["most"]) == (6, MOST_IMAGES)
     said = ask(folder=begun["folder"], data_size=6000)
     assert call("advise", "--images", str(folder), "--data-size", "6000", "--gpu", "rtx-4090", "--json") == 0
     expected = json.loads(capsys.readouterr().out)
