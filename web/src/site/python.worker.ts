@@ -10,7 +10,7 @@ interface Python {
 }
 /** `Backend` of src/vitrail/server/site/browser.py. */
 interface Backend {
-  answer(address: string): Promise<{ toJs(): [number, string, Uint8Array]; destroy(): void }>;
+  answer(address: string, sent?: string): Promise<{ toJs(): [number, string, Uint8Array]; destroy(): void }>;
   add_image(name: string, height: number, width: number): void;
 }
 
@@ -44,8 +44,8 @@ async function start(files: Files, wheels: string[], facts: string): Promise<voi
 
 offer({
   start,
-  async answer(address: string): Promise<[number, string, Uint8Array]> {
-    const answer = await backend.answer(address);
+  async answer(address: string, sent?: string): Promise<[number, string, Uint8Array]> {
+    const answer = await backend.answer(address, sent);
     const plain = answer.toJs();
     answer.destroy();
     return plain;

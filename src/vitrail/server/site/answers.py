@@ -3,10 +3,11 @@
 What depends on the model and its input size alone (grids, places, names, words) is asked here, from the rooms
 themselves. A hole names an output of the model's graph (`graph.py`), which the page fills in (web/src/site/fill.ts):
 
-    {"from": "entropy3"}                     the output's numbers, nested as its shape
-    {"from": "vectors", "row": 0, ...}       one row of it, that of the token that is asked for plus the number
-    {"from": "classes-seen", "words": [...]} words, chosen by the output's numbers
-    {"each": [...]}                          the entry of the token that is asked for
+    {"from": "entropy3"}                        the output's numbers, nested as its shape
+    {"from": "vectors", "at": ["token"], ...}   those at indices of its first axes: a name of what is asked for, a
+                                                number, or null for the whole axis; [] for an index below zero
+    {"from": "classes-seen", "words": [...]}    words, chosen by the output's numbers
+    {"each": [...]}                             the entry of the token that is asked for
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from vitrail.checkpoint.classify import class_name
 from vitrail.config import ViTConfig
 from vitrail.look.views.words import cells_on
+from vitrail.look.walk import walk_through
 from vitrail.parts import Adaptive
 from vitrail.server.arrays import Frame
 from vitrail.server.controls import Seen
 from vitrail.server.guess import Guess
 from vitrail.server.rooms import attention, tokens
 from vitrail.server.rooms.tokens.sequence import Sequence, run_sequence
+from vitrail.server.rooms.walk import middle_of, setting_of
+from vitrail.server.rooms.walk.walk_tensors import PICKED
 from vitrail.server.session import DEFAULT, Session
 from vitrail.server.site.graph import Graph
 
@@ -60,7 +65,7 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
     sequence = run_sequence(subject)
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
     height, width = subject.photo.seen
-    return {
+    found = {
         "attention": summary,
         "attention/maps": {
             "facts": maps,
@@ -84,6 +89,33 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
         },
         "tokens/one": _one(sequence),
         "site/vector": {"vector": _hole("vector")},
+    }
+    if "walk-stages" in graph.outputs:
+        found["walk"] = _walk(weights, session, graph, summary["guesses"])
+    return found
+
+
+def _walk(weights: str, session: Session, graph: Graph, guesses: list[dict[str, Any]]) -> dict[str, Any]:
+    """The numbers of a walk, from which Python in the page writes the answer."""
+    subject, recording = session.recording(DEFAULT, weights, _side(weights, session))
+    walked = walk_through(subject.model, subject.image, recording=recording)
+    checkpoint = session.checkpoint(weights)
+    picked = {
+        field: _hole(f"walk-{name}", at=places)
+        for field, (name, *places) in PICKED.items()
+        if f"walk-{name}" in graph.outputs
+    }
+    picked.pop("lens_classes", None)
+    if guesses:
+        words = [class_name(index, checkpoint.labels) for index in range(guesses[0]["classes"])]
+        picked |= {"guess": guesses[-1], "verdict": guesses[0]}
+        picked["lens_names"] = _hole("walk-lens_classes", words=words)
+    setting = setting_of(subject, walked, checkpoint)
+    return {
+        "numbers": {**setting, "shapes": setting["shapes"].model_dump(), "colours": _hole("walk-colours", at=["cell"])}
+        | picked,
+        "middle": middle_of(walked.layout.grid),
+        "arrays": [{"name": name, "from": f"walk-shown-{name}"} for name in ("projected", "entering", "leaving")],
     }
 
 
@@ -110,8 +142,6 @@ def _hole(output: str, **more: Any) -> dict[str, Any]:
 
 
 def _guess(guess: dict[str, Any], name: str, labels: tuple[str, ...]) -> dict[str, Any]:
-    from vitrail.checkpoint.classify import class_name
-
     words = [class_name(index, labels) for index in range(guess["classes"])]
     filled = {"names": _hole(f"classes-{name}", words=words), "probabilities": _hole(f"probabilities-{name}")}
     assert filled.keys() <= Guess.model_fields.keys()
@@ -128,16 +158,17 @@ def _one(sequence: Sequence) -> dict[str, Any]:
     """The answer about one token: the numbers of the token that is asked for."""
     before, count = len(sequence.prefix), len(sequence.vectors)
     places = [sequence.place(token - before) for token in range(count)]
-    row = {"row": 0, "digits": DIGITS}
+    row = {"at": ["token"], "digits": DIGITS}
     return {
         "token": {"each": list(range(count))},
         "row": {"each": [place[0] for place in places]},
         "column": {"each": [place[1] for place in places]},
         "place": {"each": [sequence.index_formula(token) for token in range(count)]},
-        "values": _hole("patches", row=-before, digits=DIGITS),
+        "values": _hole("patches", at=["cell"], digits=DIGITS),
         "projected": _hole("projected", **row),
         "position": None if sequence.no_position else _hole("position", **row),
         "vector": _hole("vectors", **row),
-        "length": _hole("length", row=0),
+        "length": _hole("length", at=["token"]),
         "default": sequence.middle,
+        "before": before,
     }

@@ -24,6 +24,7 @@ from vitrail.geometry import Size
 from vitrail.server.app import create_api
 from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
+from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
 
 __all__ = ["CROP", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
@@ -33,6 +34,8 @@ T = TypeVar("T")
 ELSEWHERE = "an exported page does not have this view; run vitrail studio to see it"
 CROP = "/api/site/crop"
 """The address of what only an exported page asks: the preprocessing, whose pixels it has."""
+WALK = "/api/site/walk"
+"""The facts of a walk from its numbers, which the page has picked from the outputs of a model's graph."""
 ABSENT = ("numpy", "PIL", "torch")
 """What the rooms import when they compute on pixels and weights, and a page does not have."""
 
@@ -89,18 +92,22 @@ class Backend:
         self._app = create_api()
         self._app.state.session = self._session
         self._app.get(CROP)(self.crop)
+        self._app.post(WALK)(facts_of)
         _refuse_absent(self._app)
 
-    async def answer(self, address: str) -> tuple[int, str, bytes]:
-        """Return status, content type and body for the address of a GET, such as "/api/patch?height=224"."""
+    async def answer(self, address: str, sent: str | None = None) -> tuple[int, str, bytes]:
+        """Return status, content type and body for an address such as "/api/patch?height=224".
+
+        It is a GET; with JSON that is `sent`, a POST.
+        """
         path, _, query = address.partition("?")
         scope = {
             "type": "http",
-            "method": "GET",
+            "method": "GET" if sent is None else "POST",
             "path": unquote(path),
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [],
+            "headers": [] if sent is None else [(b"content-type", b"application/json")],
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "scheme": "http",
@@ -111,7 +118,7 @@ class Backend:
         status, kind, body = 500, "", b""
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": (sent or "").encode(), "more_body": False}
 
         async def send(message: Any) -> None:
             nonlocal status, kind, body

@@ -28,10 +28,13 @@ from vitrail.images.decode import Pixels
 from vitrail.look.record import Recording, record
 from vitrail.look.rollout import fuse_heads
 from vitrail.look.subject import Subject
+from vitrail.look.walk import walk_through
+from vitrail.nn.patches import PatchEmbed, cut_patches
 from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
 from vitrail.server.rooms.attention.attention_frames import Heads, all_rows, heads_of
 from vitrail.server.rooms.tokens.sequence import run_sequence
+from vitrail.server.rooms.walk.walk_tensors import ends_of, rows_of, signed
 from vitrail.server.site.colours import token_colours
 from vitrail.vectors.engines.engine import one_vector
 
@@ -71,10 +74,12 @@ class Views(nn.Module):
         model = self.seen.model
         assert isinstance(model, ViT)
         recording = record(model, first)
+        subject = replace(self.seen, image=first)
         found = {
             "vector": one_vector(model.pooled(*recording.features))[0],
             **_attention(recording, _heads(self.seen, recording)),
-            **_sequence(replace(self.seen, image=first)),
+            **_sequence(subject),
+            **_walk(subject, pixels[0], recording),
             **token_colours(recording),
             **_guess("seen", recording.output[0], self.seen),
         }
@@ -124,6 +129,30 @@ def _sequence(subject: Subject) -> Outputs:
         "vectors": tokens.vectors,
         "length": tokens.vectors.norm(dim=-1),
     }
+
+
+def _walk(subject: Subject, pixels: Tensor, recording: Recording) -> Outputs:
+    """Return the tensors of a walk through every block, and the bytes (H, W, C) of every patch."""
+    model = subject.model
+    if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
+        return {}
+    walks = [
+        walk_through(model, subject.image, block=block, recording=recording) for block in range(len(model.blocks))
+    ]
+    ends, (_, tokens, _) = ends_of(walks[0]), walks[0].tokens.shape
+    blocks = [rows_of(walked, torch.arange(int(tokens))) for walked in walks]
+    inside = {name: torch.cat([each[name] for each in blocks]) for name in blocks[0]}
+    patch, stride = model.embedding.patch, model.embedding.stride
+    colours = cut_patches(pixels.permute(2, 0, 1)[None].float(), patch, stride)[0]  # (N, C·P·Q)
+    pictures = {
+        "colours": colours.unflatten(1, (-1, *patch)).permute(0, 2, 3, 1).byte(),
+        "shown-projected": signed(ends["projected"]),
+        "shown-entering": signed(ends["stages"][0]),
+        "shown-leaving": signed(ends["stages"][-1]),
+    }
+    found = {f"walk-{name}": each for name, each in {**ends, **inside, **pictures}.items()}
+    whole = (torch.bool, torch.int64)
+    return {name: each.int() if each.dtype in whole else each for name, each in found.items()}
 
 
 def _guess(name: str, logits: Tensor, subject: Subject) -> Outputs:

@@ -40,7 +40,7 @@ POLICY = (
     "img-src 'self' blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
 )
 """No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
-WITHOUT = ("positions", "transfer", "walk")
+WITHOUT = ("positions", "transfer")
 """Rooms whose every view needs torch."""
 LARGEST_SIDE = 2**12
 
