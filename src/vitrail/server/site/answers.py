@@ -23,7 +23,7 @@ from vitrail.parts import Adaptive
 from vitrail.server.arrays import Frame
 from vitrail.server.controls import Seen
 from vitrail.server.guess import Guess
-from vitrail.server.rooms import attention, tokens
+from vitrail.server.rooms import attention, projection, tokens
 from vitrail.server.rooms.tokens.sequence import Sequence, run_sequence
 from vitrail.server.rooms.walk import middle_of, setting_of
 from vitrail.server.rooms.walk.walk_tensors import PICKED
@@ -34,6 +34,8 @@ __all__ = ["answers_of", "why_without"]
 
 NUMBERS = ("distance", "mean_distance", "entropy", "mean_entropy", "effective_tokens")
 """The numbers of a layer's heads that depend on the image."""
+RESPONSES = ("spread", "largest", "high", "high_values", "low", "low_values")
+"""What depends on the image of a filter's responses."""
 DIGITS = 5
 """As the tokens room rounds."""
 
@@ -88,6 +90,7 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
             "arrays": [],
         },
         "tokens/one": _one(sequence),
+        "projection/filters": _filters(weights, session),
         "site/vector": {"vector": _hole("vector")},
     }
     if "walk-stages" in graph.outputs:
@@ -116,6 +119,22 @@ def _walk(weights: str, session: Session, graph: Graph, guesses: list[dict[str, 
         | picked,
         "middle": middle_of(walked.layout.grid),
         "arrays": [{"name": name, "from": f"walk-shown-{name}"} for name in ("projected", "entering", "leaving")],
+    }
+
+
+def _filters(weights: str, session: Session) -> dict[str, Any]:
+    """The filters of the projection, and their responses."""
+    facts = _facts(projection.filters(projection.Question(weights=weights), session))
+    for field, name in (("filters", "filter"), ("principal", "principal")):
+        holes = {key: _hole(f"{name}-{key}") for key in RESPONSES}
+        orders = {**facts[field]["orders"], "variance": _hole(f"{name}-by_spread")}
+        facts[field] |= {**holes, "orders": orders}
+    arrays = {"filters": "filter-pictures", "principal": "principal-pictures"}
+    arrays |= {f"{name}_responses": f"{name}-responses" for name in ("filter", "principal")}
+    return {
+        "facts": facts,
+        "pixels": "seen",
+        "arrays": [{"name": name, "from": output} for name, output in arrays.items()],
     }
 
 

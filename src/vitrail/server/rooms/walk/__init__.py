@@ -58,13 +58,13 @@ def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
 
 
 def _frame(asked: Question, subject: Subject, walked: Walk, session: Session) -> Frame:
-    from vitrail.server.rooms.walk.walk_tensors import signed
+    from vitrail.server.rooms.walk.walk_tensors import shown
 
     arrays = {
         "pixels": subject.pixels,
-        "projected": signed(walked.projected).numpy(),
-        "entering": signed(walked.tokens[0]).numpy(),
-        "leaving": signed(walked.tokens[-1]).numpy(),
+        "projected": shown(walked.projected).numpy(),
+        "entering": shown(walked.tokens[0]).numpy(),
+        "leaving": shown(walked.tokens[-1]).numpy(),
     }
     return frame(facts_of(_numbers(asked, subject, walked, session)), arrays)
 

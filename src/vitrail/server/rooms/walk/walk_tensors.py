@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vitrail.look.walk import Walk
 
-__all__ = ["PICKED", "ends_of", "pick", "rows_of", "signed"]
+__all__ = ["PICKED", "ends_of", "pick", "rows_of", "shown"]
 
 Place = tuple[str | int | None, ...]
 """The name of a tensor and an index for each of its first axes: a number, the name of one, or None for all of it."""
@@ -127,7 +127,7 @@ def _index(place: str | int | None, indices: Mapping[str, int]) -> int | slice:
     return slice(None) if place is None else indices[place] if isinstance(place, str) else place
 
 
-def signed(values: Tensor) -> Tensor:
+def shown(values: Tensor) -> Tensor:
     """Scale to uint8 with 0 in the middle; the largest 0.5 % are clipped, so that the rest is visible."""
     import torch
 
