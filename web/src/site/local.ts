@@ -42,6 +42,7 @@ export class LocalBackend implements Backend {
   readonly #pictures = new Pictures();
   readonly #models: Models;
   readonly #python: Promise<Remote>;
+  readonly #stored: Record<string, Promise<void>> = {};
 
   static async open(): Promise<LocalBackend> {
     const text = new TextDecoder().decode(await asset('site'));
@@ -86,6 +87,8 @@ export class LocalBackend implements Backend {
       const weights = asked.get('weights') ?? 'default';
       const model = this.site.models[weights];
       if (model?.answers[FILLED[path] ?? path]) return await this.#looked(path, asked, weights, model);
+      const stored = model?.stored?.[path.split('/')[0]];
+      if (stored) await (this.#stored[stored] ??= this.#load(stored));
       return await this.#asked(`/api/${path}${query && `?${query}`}`);
     } catch (error) {
       return failure((error as Error).message);
@@ -98,6 +101,12 @@ export class LocalBackend implements Backend {
     const python = await this.#python;
     const [status, kind, body] = await python.call<[number, string, Uint8Array<ArrayBuffer>]>('answer', address, sent);
     return new Response(body, { status, headers: { 'Content-Type': kind } });
+  }
+
+  /** Give Python a file of results. */
+  async #load(name: string): Promise<void> {
+    const [python, bytes] = await Promise.all([this.#python, asset(name)]);
+    await python.call('addStored', name, bytes);
   }
 
   async #add(file: Blob): Promise<Response> {

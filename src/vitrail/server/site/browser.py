@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -26,12 +27,17 @@ from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
+from vitrail.server.site.stored import SIDES, Stored
 
 __all__ = ["CROP", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
 
 T = TypeVar("T")
 
 ELSEWHERE = "an exported page does not have this view; run vitrail studio to see it"
+OTHER_GRIDS = (
+    f"an exported page has grids of {', '.join(map(str, SIDES))} rows and columns, and the model's own; "
+    "run vitrail studio for others"
+)
 CROP = "/api/site/crop"
 """The address of what only an exported page asks: the preprocessing, whose pixels it has."""
 WALK = "/api/site/walk"
@@ -49,6 +55,7 @@ class SiteSession(Session):
         self._paths = {name: model["source"] for name, model in models.items()}
         self._configs = {name: config_from_json(model["config"]) for name, model in models.items()}
         self._sizes = {name: Size(*size) for name, size in facts["images"].items()}
+        self._stored: list[Stored] = []
 
     def add_size(self, name: str, size: Size) -> None:
         self._sizes[name] = size
@@ -67,9 +74,14 @@ class SiteSession(Session):
     def checkpoint(self, name: str = "default") -> Any:
         raise VitrailError(ELSEWHERE)
 
+    def add_stored(self, stored: Stored) -> None:
+        self._stored.append(stored)
+
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Compute here and now: a page's worker has one thread."""
-        result = self._results.get(key)
+        """Return what the export has computed, or compute here and now: a page's worker has one thread."""
+        result = next((found for stored in self._stored if (found := stored.get(key))), self._results.get(key))
+        if result is None and isinstance(key, tuple) and key[0] == "positions":
+            raise VitrailError(OTHER_GRIDS)
         if result is None:
             result = compute()
             self._results.put(key, result)
@@ -134,6 +146,10 @@ class Backend:
     def add_image(self, name: str, height: int, width: int) -> None:
         """Note the size of an image that was dropped on the page; its pixels stay there."""
         self._session.add_size(name, Size(height, width))
+
+    def add_stored(self, path: str) -> None:
+        """Read a file of results that the page has loaded."""
+        self._session.add_stored(Stored(Path(path).read_bytes()))
 
     def crop(self, image: str, weights: str, height: int, width: int) -> Crop:
         """Return how a model's preprocessing resizes an image for an input of this height and width."""

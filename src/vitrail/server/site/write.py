@@ -17,9 +17,11 @@ from vitrail._version import __version__
 from vitrail.atomic import flush, temporary_folder
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.codec import to_plain
+from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.server.app import read_page
 from vitrail.server.default_size import automatic_side
+from vitrail.server.limits import Limit
 from vitrail.server.pictures import PICTURES
 from vitrail.server.rooms.shared import describe_controls
 from vitrail.server.session import DEFAULT, Session, png
@@ -30,6 +32,7 @@ from vitrail.server.site.first import record_answers
 from vitrail.server.site.graph import trace
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
 from vitrail.server.site.resize import resize_graph
+from vitrail.server.site.stored import SIDES, measured_kinds, pack_results
 
 __all__ = ["ExportedModel", "ExportedSite", "export_site"]
 
@@ -40,7 +43,7 @@ POLICY = (
     "img-src 'self' blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
 )
 """No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
-WITHOUT = ("positions", "transfer")
+WITHOUT = ("transfer",)
 """Rooms whose every view needs torch."""
 LARGEST_SIDE = 2**12
 
@@ -117,13 +120,13 @@ def _replace(folder: Path, written: Path) -> None:
 def _write(
     folder: Path, names: list[str], session: Session, page: dict[str, bytes], packages: dict[str, Path], tell: Tell
 ) -> list[ExportedModel]:
-    models, facts, graphs = [], {}, {}
+    models, facts, own = [], {}, {}
     for number, name in enumerate(names):
         tell(f"tracing {name} and comparing it with torch")
         asset = f"model-{number}"
         model, facts[name], data = _model(name, session, asset)
         models.append(model)
-        graphs |= data
+        own |= data
     tell("writing the site")
     site = {
         "version": __version__,
@@ -138,7 +141,7 @@ def _write(
     assets = {
         "site": _json(site),
         **{f"picture-{name}": png(draw(), LARGEST_SIDE) for name, draw in PICTURES.items()},
-        **graphs,
+        **own,
         **{name: path.read_bytes() for name, path in packages.items()},
         "vitrail.zip": _own_code(),
     }
@@ -163,7 +166,7 @@ def _files(page: dict[str, bytes], assets: dict[str, bytes]) -> Iterator[tuple[s
 
 
 def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict[str, Any], dict[str, bytes]]:
-    """Return what the summary, the page and Python in the page know about a model, and its graphs."""
+    """Return what the summary, the page and Python in the page know about a model, and its files."""
     config = session.config(name)
     checkpoint = session.checkpoint(name)
     facts: dict[str, Any] = {
@@ -172,9 +175,13 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
         "source": short_name(session.source(name)),  # visitors need not know the folders of this machine
         "answers": {},
     }
+    files: dict[str, bytes] = {}
+    if isinstance(config, ViTConfig):
+        facts["stored"] = {"positions": f"{asset}-positions"}
+        files[f"{asset}-positions"] = pack_results(measured_kinds(name, session))
     why_not = why_without(name, session)
     if why_not:
-        return ExportedModel(name=name, cosine=None, why_not=why_not), facts, {}
+        return ExportedModel(name=name, cosine=None, why_not=why_not), facts, files
     side = automatic_side(config)
     sides = {"seen": side, **({"trained": 0} if session.seen_size(name, side) != config.image else {})}
     first, other, *_ = PICTURES
@@ -190,18 +197,22 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
         "inputs": graph.inputs,
         "answers": answers_of(name, session, graph),
     }
-    graphs = {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
-    return ExportedModel(name=name, cosine=graph.cosine), facts, graphs
+    files |= {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
+    return ExportedModel(name=name, cosine=graph.cosine), facts, files
 
 
 def _controls(site: dict[str, Any]) -> dict[str, Any]:
-    """Return the controls of the page: the input size is the automatic one, for which the graphs are."""
+    """Return the controls of the page: the input size and the grids are those that it has."""
     controls = describe_controls(SiteSession(site))
     for option in controls.options["weights"]:
         seen = option.limits["seen"]
         assert seen.automatic is not None
         side = min(seen.automatic)
         option.limits["seen"] = seen.model_copy(update={"minimum": side, "maximum": side})
+        for grid in ("grid_rows", "grid_columns"):
+            sides = {"minimum": SIDES[0], "maximum": SIDES[-1], "step": SIDES.step}
+            option.limits[grid] = option.limits[grid].model_copy(update=sides)
+        option.limits |= {"position_layer": Limit(minimum=0, maximum=0), "position_head": Limit(minimum=-1, maximum=-1)}
     return controls.model_dump(mode="json")
 
 
