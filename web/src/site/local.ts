@@ -17,7 +17,6 @@ interface Site {
   wheels: string[];
   images: Record<string, Pair>;
   models: Record<string, ModelFacts>;
-  without: string[];
   elsewhere: string;
   /** First answers, by address. */
   recorded: Record<string, unknown>;
@@ -37,7 +36,6 @@ const failure = (error: string) => json({ error, status: 400 }, 400);
 export class LocalBackend implements Backend {
   readonly exported = true;
   starting = 'Python starts in this page, once: some seconds';
-  readonly without: string[];
   readonly elsewhere: string;
   readonly #pictures = new Pictures();
   readonly #models: Models;
@@ -55,7 +53,6 @@ export class LocalBackend implements Backend {
     private readonly site: Site,
     text: string,
   ) {
-    this.without = site.without;
     this.elsewhere = site.elsewhere;
     this.#python = this.#start(text);
     this.#models = new Models(this.#pictures, async (image, weights, [height, width]) => {

@@ -27,17 +27,14 @@ from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
-from vitrail.server.site.stored import SIDES, Stored
+from vitrail.server.site.stored import Stored
+from vitrail.server.site.tables import OTHERS
 
 __all__ = ["CROP", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
 
 T = TypeVar("T")
 
 ELSEWHERE = "an exported page does not have this view; run vitrail studio to see it"
-OTHER_GRIDS = (
-    f"an exported page has grids of {', '.join(map(str, SIDES))} rows and columns, and the model's own; "
-    "run vitrail studio for others"
-)
 CROP = "/api/site/crop"
 """The address of what only an exported page asks: the preprocessing, whose pixels it has."""
 WALK = "/api/site/walk"
@@ -80,8 +77,8 @@ class SiteSession(Session):
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return what the export has computed, or compute here and now: a page's worker has one thread."""
         result = next((found for stored in self._stored if (found := stored.get(key))), self._results.get(key))
-        if result is None and isinstance(key, tuple) and key[0] == "positions":
-            raise VitrailError(OTHER_GRIDS)
+        if result is None and isinstance(key, tuple) and key[0] in OTHERS:
+            raise VitrailError(OTHERS[key[0]])
         if result is None:
             result = compute()
             self._results.put(key, result)

@@ -140,9 +140,7 @@ def _walk(subject: Subject, pixels: Tensor, recording: Recording) -> Outputs:
     model = subject.model
     if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
         return {}
-    walks = [
-        walk_through(model, subject.image, block=block, recording=recording) for block in range(len(model.blocks))
-    ]
+    walks = [walk_through(model, subject.image, block=block, recording=recording) for block in range(len(model.blocks))]
     ends, (_, tokens, _) = ends_of(walks[0]), walks[0].tokens.shape
     blocks = [rows_of(walked, torch.arange(int(tokens))) for walked in walks]
     inside = {name: torch.cat([each[name] for each in blocks]) for name in blocks[0]}

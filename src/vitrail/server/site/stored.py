@@ -1,32 +1,57 @@
-"""Results that depend on a model's weights alone: the export computes them, and a page has them by their keys.
+"""Files of results that depend on a model's weights alone: the export writes them, and Python in the page reads them.
 
-A key is that of `Session.once`. A file of results is the length of its header (4 bytes, little-endian), the header in
-JSON, and all arrays one after another, in 65,536 levels between the lowest and the highest value of each.
+A file is the length of its header (4 bytes, little-endian), the header in JSON, which has each result by its key of
+`Session.once`, and all arrays one after another, in 65,536 levels between the lowest and the highest value of each.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from array import array
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
-from itertools import product
+from collections.abc import Hashable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.server.arrays import Levels
-from vitrail.server.rooms.positions.position_kinds import WORDS, Curve, Measured, Question, measure_kind, measured_key
-from vitrail.server.session import Session
+from vitrail.server.arrays import Frame, Levels
+from vitrail.server.rooms import transfer
+from vitrail.server.rooms.positions.position_kinds import Curve, Measured
+from vitrail.server.rooms.transfer.transfer_projection import Loss
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SIDES", "Stored", "measured_kinds", "pack_results"]
+__all__ = ["Stored", "pack_results"]
 
-SIDES = range(4, 24, 4)
-"""Rows and columns of the grids that a page has positions for, besides the model's own grid."""
-MOST = 2**16 - 1
+MODELS = {"transfer": transfer.Answer, "filters": Loss}
+"""What the JSON of a result is, by the first word of its key; other JSON is the result itself."""
+
+
+def pack_results(results: Mapping[Hashable, Any]) -> bytes:
+    """Return the file of these results."""
+    levels = array("H")
+    header = {repr(key): _plain(result, levels) for key, result in results.items()}
+    text = json.dumps(header, default=list).encode()
+    text += b" " * (len(text) % 2)  # an even place for the levels
+    return len(text).to_bytes(4, "little") + text + levels.tobytes()
+
+
+def _plain(result: Any, levels: array[int]) -> Any:
+    if isinstance(result, Frame):
+        return base64.b64encode(result.body).decode()
+    if isinstance(result, Measured):
+        arrays = {"maps": _put(result.maps, levels), "offsets": _put(result.offsets, levels)}
+        return {**vars(result), "curve": result.curve and result.curve.model_dump(), **arrays}
+    return result if isinstance(result, dict) else result.model_dump(mode="json")
+
+
+def _put(values: np.ndarray | Levels, levels: array[int]) -> dict[str, Any]:
+    assert not isinstance(values, Levels)
+    start, low, high = len(levels), float(values.min()), float(values.max())
+    scaled = (values.astype(float) - low) * (65535 / ((high - low) or 1.0))
+    levels.frombytes(scaled.round().astype("<u2").tobytes())
+    return {"start": start, "shape": values.shape, "low": low, "high": high}
 
 
 class Stored:
@@ -40,57 +65,19 @@ class Stored:
     def get(self, key: Hashable) -> Any:
         """Return the result of a key; None if it is not here."""
         plain = self._header.get(repr(key))
-        return None if plain is None else _measured(plain, self._array)
+        if plain is None:
+            return None
+        if isinstance(plain, str):
+            return Frame(base64.b64decode(plain))
+        if "maps" in plain:
+            return self._measured(plain)
+        assert isinstance(key, tuple)
+        return MODELS[key[0]](**plain) if key[0] in MODELS else plain
 
-    def _array(self, plain: dict[str, Any]) -> Levels:
-        start, shape = plain["start"], tuple(plain["shape"])
-        count = 1
-        for side in shape:
-            count *= side
-        return Levels(self._levels[start : start + count], shape, plain["low"], plain["high"])
+    def _measured(self, plain: dict[str, Any]) -> Measured:
+        arrays = {name: self._array(**plain[name]) for name in ("maps", "offsets")}
+        curve = plain["curve"] and Curve(**plain["curve"])
+        return Measured(**{**plain, "grid": Size(*plain["grid"]), "curve": curve, **arrays})
 
-
-def measured_kinds(weights: str, session: Session) -> dict[Hashable, Measured]:
-    """Measure every kind of position on the grids of a page; positions that differ by head, as the mean of heads."""
-    found: dict[Hashable, Measured] = {}
-    for rows, columns in [(0, 0), *product(SIDES, SIDES)]:
-        asked = Question(weights=weights, grid_rows=rows, grid_columns=columns)
-        for kind in WORDS:
-            with suppress(VitrailError):  # not possible with this width or number of heads
-                found[measured_key(kind, asked, session)] = measure_kind(kind, asked, session)
-    return found
-
-
-def pack_results(results: Mapping[Hashable, Measured]) -> bytes:
-    """Return the file of these results."""
-    header, levels = {}, array("H")
-
-    def put(values: np.ndarray) -> dict[str, Any]:
-        low, high = float(values.min()), float(values.max())
-        start = len(levels)
-        levels.frombytes(((values.astype(float) - low) * (MOST / ((high - low) or 1.0))).round().astype("<u2").tobytes())
-        return {"start": start, "shape": values.shape, "low": low, "high": high}
-
-    for key, each in results.items():
-        header[repr(key)] = {
-            "grid": list(each.grid),
-            "measure": each.measure,
-            "share": each.share,
-            "curve": each.curve and each.curve.model_dump(),
-            "maps": put(each.maps),  # type: ignore[arg-type]
-            "offsets": put(each.offsets),  # type: ignore[arg-type]
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (len(text) % 2)  # an even place for the levels
-    return len(text).to_bytes(4, "little") + text + levels.tobytes()
-
-
-def _measured(plain: dict[str, Any], read: Callable[[dict[str, Any]], Levels]) -> Measured:
-    return Measured(
-        grid=Size(*plain["grid"]),
-        measure=plain["measure"],
-        share=plain["share"],
-        curve=plain["curve"] and Curve(**plain["curve"]),
-        maps=read(plain["maps"]),
-        offsets=read(plain["offsets"]),
-    )
+    def _array(self, start: int, shape: list[int], low: float, high: float) -> Levels:
+        return Levels(self._levels[start : start + prod(shape)], tuple(shape), low, high)

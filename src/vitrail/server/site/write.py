@@ -32,7 +32,8 @@ from vitrail.server.site.first import record_answers
 from vitrail.server.site.graph import trace
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
 from vitrail.server.site.resize import resize_graph
-from vitrail.server.site.stored import SIDES, measured_kinds, pack_results
+from vitrail.server.site.stored import pack_results
+from vitrail.server.site.tables import limits_of_tables, tables_of
 
 __all__ = ["ExportedModel", "ExportedSite", "export_site"]
 
@@ -43,8 +44,6 @@ POLICY = (
     "img-src 'self' blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
 )
 """No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
-WITHOUT = ("transfer",)
-"""Rooms whose every view needs torch."""
 LARGEST_SIDE = 2**12
 
 Tell = Callable[[str], None]
@@ -132,7 +131,6 @@ def _write(
         "version": __version__,
         "wheels": [next(iter(wheel.files)) for wheel in WHEELS],
         "images": {name: draw().shape[:2] for name, draw in PICTURES.items()},
-        "without": WITHOUT,
         "elsewhere": ELSEWHERE,
         "models": facts,
     }
@@ -177,8 +175,9 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
     }
     files: dict[str, bytes] = {}
     if isinstance(config, ViTConfig):
-        facts["stored"] = {"positions": f"{asset}-positions"}
-        files[f"{asset}-positions"] = pack_results(measured_kinds(name, session))
+        tables = tables_of(name, session)
+        facts["stored"] = {room: f"{asset}-{room}" for room in tables}
+        files |= {f"{asset}-{room}": pack_results(results) for room, results in tables.items()}
     why_not = why_without(name, session)
     if why_not:
         return ExportedModel(name=name, cosine=None, why_not=why_not), facts, files
@@ -203,16 +202,18 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
 
 def _controls(site: dict[str, Any]) -> dict[str, Any]:
     """Return the controls of the page: the input size and the grids are those that it has."""
-    controls = describe_controls(SiteSession(site))
+    session = SiteSession(site)
+    controls = describe_controls(session)
     for option in controls.options["weights"]:
         seen = option.limits["seen"]
         assert seen.automatic is not None
         side = min(seen.automatic)
         option.limits["seen"] = seen.model_copy(update={"minimum": side, "maximum": side})
-        for grid in ("grid_rows", "grid_columns"):
-            sides = {"minimum": SIDES[0], "maximum": SIDES[-1], "step": SIDES.step}
-            option.limits[grid] = option.limits[grid].model_copy(update=sides)
-        option.limits |= {"position_layer": Limit(minimum=0, maximum=0), "position_head": Limit(minimum=-1, maximum=-1)}
+        config = session.config(option.value)
+        for name, (low, high, step) in limits_of_tables(config).items() if isinstance(config, ViTConfig) else ():
+            before = option.limits.get(name)
+            automatic = before.automatic if before else None
+            option.limits[name] = Limit(minimum=low, maximum=high, step=step, automatic=automatic)
     return controls.model_dump(mode="json")
 
 
