@@ -22,6 +22,7 @@ from vitrail.look.walk import walk_through
 from vitrail.parts import Adaptive
 from vitrail.server.arrays import Frame
 from vitrail.server.controls import Seen
+from vitrail.server.default_size import automatic_side
 from vitrail.server.guess import Guess
 from vitrail.server.rooms import attention, projection, tokens
 from vitrail.server.rooms.tokens.sequence import Sequence, run_sequence
@@ -47,7 +48,7 @@ def why_without(weights: str, session: Session) -> str:
         return "its layers have different grids"
     if isinstance(config.embedding, Adaptive):
         return "its patches depend on the image"
-    subject, _ = session.recording(DEFAULT, weights, _side(weights, session))
+    subject, _ = session.recording(DEFAULT, weights, automatic_side(weights, session))
     if subject.pixels.shape[:2] != subject.image.shape[2:]:
         return "patches do not divide its images"
     return ""
@@ -56,7 +57,7 @@ def why_without(weights: str, session: Session) -> str:
 def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
     """Return the answers of the rooms by path; the arrays of a frame are described, and the page has their bytes."""
     asked = Seen(weights=weights)
-    subject, recording = session.recording(DEFAULT, weights, _side(weights, session))
+    subject, recording = session.recording(DEFAULT, weights, automatic_side(weights, session))
     summary = attention.attention(asked, session).model_dump(mode="json")
     for index, layer in enumerate(summary["layers"]):
         layer |= {name: _hole(f"{name}{index}") for name in NUMBERS}
@@ -100,7 +101,7 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
 
 def _walk(weights: str, session: Session, graph: Graph, guesses: list[dict[str, Any]]) -> dict[str, Any]:
     """The numbers of a walk, from which Python in the page writes the answer."""
-    subject, recording = session.recording(DEFAULT, weights, _side(weights, session))
+    subject, recording = session.recording(DEFAULT, weights, automatic_side(weights, session))
     walked = walk_through(subject.model, subject.image, recording=recording)
     checkpoint = session.checkpoint(weights)
     picked = {
@@ -148,12 +149,6 @@ def _tokens(weights: str, session: Session, layer: str) -> dict[str, Any]:
             {"name": "norms", "from": f"norms{layer}", "range": f"range{layer}"},
         ],
     }
-
-
-def _side(weights: str, session: Session) -> int:
-    from vitrail.server.default_size import automatic_side
-
-    return automatic_side(session.config(weights))
 
 
 def _hole(output: str, **more: Any) -> dict[str, Any]:

@@ -46,6 +46,9 @@ ABSENT = ("numpy", "PIL", "torch")
 class SiteSession(Session):
     """What an exported site knows: the configs of its models, and the sizes of its images."""
 
+    most_patches = 400
+    """A pass gives the attention maps of all heads, whose size grows with the square of the patches."""
+
     def __init__(self, facts: dict[str, Any]) -> None:
         super().__init__()
         models = facts["models"]

@@ -74,6 +74,7 @@ def export_site(folder: Path, *, weights: Sequence[str | Path] = (), tell: Tell 
     _check_place(folder)
     page = read_page("site")
     session = Session(weights)
+    session.most_patches = SiteSession.most_patches
     try:
         session.open_weights()
         names = session.given or [DEFAULT]
@@ -181,8 +182,9 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
     why_not = why_without(name, session)
     if why_not:
         return ExportedModel(name=name, cosine=None, why_not=why_not), facts, files
-    side = automatic_side(config)
-    sides = {"seen": side, **({"trained": 0} if session.seen_size(name, side) != config.image else {})}
+    side = automatic_side(name, session)
+    judged = config.classes and session.seen_size(name, side) != config.image
+    sides = {"seen": side, **({"trained": 0} if judged else {})}
     first, other, *_ = PICTURES
     subjects, others = (
         {each: session.subject(image, name, side) for each, side in sides.items()} for image in (first, other)
