@@ -92,7 +92,7 @@ def _resampled(weights: str, session: Session) -> Iterator[tuple[Hashable, Any]]
 
 def _resized(weights: str, session: Session) -> Iterator[tuple[Hashable, Any]]:
     try:
-        patch = transfer_projection.patch_of(transfer.Question(weights=weights), session)
+        patch = transfer_projection.plain_config(transfer.Question(weights=weights), session).patch
     except VitrailError:  # no single projection, as the room itself says
         return
     for height, how in product(range(1, _largest(patch.height) + 1), HOW):

@@ -30,7 +30,7 @@ from vitrail.server.rooms.transfer.transfer_projection import (
     filters_of,
     loss_key,
     loss_of,
-    patch_of,
+    plain_config,
     projection_formulas,
     scaled,
     sides_of,
@@ -135,7 +135,8 @@ class Projected(BaseModel):
 @router.get("/transfer/projection")
 def projection(asked: Asked, session: SessionDep) -> Projected:
     """Return what the patch projection loses when it is resized to another patch size."""
-    config, patch = session.config(asked.weights), patch_of(asked, session)
+    config = plain_config(asked, session)
+    patch = config.patch
     new = scaled(patch, asked.resized_patch)
     chosen = session.once(
         loss_key(asked, session), lambda: loss_of(filters_of(asked, session), new, asked.filter_resize)
@@ -156,7 +157,7 @@ def projection(asked: Asked, session: SessionDep) -> Projected:
 @router.get("/transfer/filters", response_class=Frame, response_model=Header[FilterFacts])
 def filters(asked: Asked, session: SessionDep) -> Frame:
     """Return the strongest filters before and after resizing, and resized back."""
-    new = scaled(patch_of(asked, session), asked.resized_patch)
+    new = scaled(plain_config(asked, session).patch, asked.resized_patch)
     return session.once(
         filters_key(asked, session),
         lambda: frame(*resized_filters(filters_of(asked, session), new, asked.filter_resize)),

@@ -25,7 +25,7 @@ __all__ = [
     "filters_of",
     "loss_key",
     "loss_of",
-    "patch_of",
+    "plain_config",
     "projection_formulas",
     "scaled",
     "sides_of",
@@ -45,12 +45,12 @@ class Loss(BaseModel):
     round_trip_white: float
 
 
-def patch_of(asked: Question, session: Session) -> Size:
-    """Return the patch of the model's one projection; refuse a model that has several or none."""
+def plain_config(asked: Question, session: Session) -> ViTConfig:
+    """Return the config of a model with one projection; refuse one that has several or none."""
     config = session.config(asked.weights)
     if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
         raise VitrailError("these weights have no single patch projection; choose the weights of a plain ViT")
-    return config.patch
+    return config
 
 
 def filters_of(asked: Question, session: Session) -> Tensor:
@@ -60,7 +60,12 @@ def filters_of(asked: Question, session: Session) -> Tensor:
 
 def loss_key(asked: Question, session: Session) -> tuple[Hashable, ...]:
     """Return what the loss of resized filters depends on."""
-    return ("filters", asked.weights, scaled(patch_of(asked, session), asked.resized_patch), asked.filter_resize)
+    return (
+        "filters",
+        asked.weights,
+        scaled(plain_config(asked, session).patch, asked.resized_patch),
+        asked.filter_resize,
+    )
 
 
 def filters_key(asked: Question, session: Session) -> tuple[Hashable, ...]:

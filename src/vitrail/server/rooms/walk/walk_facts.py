@@ -177,7 +177,7 @@ def facts_of(numbers: Numbers) -> Facts:
     """Return what the page shows of these numbers."""
     from vitrail.server.rooms.walk.walk_formulas import formulas_of
 
-    now, columns = numbers, numbers.grid[1]
+    now, (_, columns) = numbers, numbers.grid
     return Facts(
         shapes=now.shapes,
         grid=now.grid,
