@@ -22,8 +22,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 def settled(page: Page) -> None:
     """Nothing is being asked any more, and what came has been painted."""
-    page.wait_for_load_state("networkidle")
-    expect(page.locator("html")).to_have_attribute("data-idle", "", timeout=60_000)
+    page.wait_for_load_state("networkidle", timeout=120_000)
+    expect(page.locator("html")).to_have_attribute("data-idle", "", timeout=120_000)
     page.wait_for_timeout(400)
 
 
@@ -43,7 +43,7 @@ def shoot(address: str, rooms: list[str], *, phone: bool) -> None:
                 path = kept / f"studio-{room}-{theme}{'-phone' if phone else ''}.png"
                 page.screenshot(path=path, full_page=phone)
                 # 256 colours are enough for a page, and a third of the bytes
-                Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+                Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(path, optimize=True)
                 print(path)
         browser.close()
 

@@ -1,7 +1,7 @@
 """Record every intermediate tensor of one image on its way through a ViT, from pixels to logits.
 
     walk = walk_through(model, image, block=0)
-    walk.step(token=12, head=1).products.sum()  # q·k of one pair, to be divided by √d
+    walk.block.step(token=12, head=1).products.sum()  # q·k of one pair, to be divided by √d
 
 Everything comes from ordinary forward passes of the model.
 
@@ -33,7 +33,26 @@ from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 from vitrail.nn.windowed_attention import Padding
 
-__all__ = ["BlockWalk", "Step", "Walk", "walk_through"]
+__all__ = ["BlockWalk", "Rows", "Step", "Walk", "walk_through"]
+
+SAME = 1e-5
+"""Weights this near are equal but for rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Rows(Brief):
+    """The rows of attention of Q queries, in every head."""
+
+    scores: Tensor
+    """(h, Q, T): q·k / √d, plus the relative bias if there is one."""
+    bias: Tensor | None
+    """(h, Q, T): the relative bias in the scores."""
+    weights: Tensor
+    """(h, Q, T)"""
+    is_softmax: Tensor
+    """(h, Q): whether the weights are the softmax of these scores over all tokens that the query attends to."""
+    mixed: Tensor
+    """(h, Q, d): the weighted sums of values, including padding that takes part."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -88,31 +107,43 @@ class BlockWalk(Brief):
     """Key and value of the zero tokens that pad windows, if padding takes part in attention."""
     layout: Layout
 
-    def step(self, token: int, head: int, key: int | None = None) -> Step:
-        """Return one token's row in one head; `key` defaults to the token that it attends to most."""
-        query, q, k = torch.tensor([token]), self.q[None], self.k[None]
-        rows = attention_rows(self.mix, q, k, self.bias, self.layout, query, padding=self.padding)
-        weights = rows[0, head, 0]
-        key = int(weights.argmax()) if key is None else key
-        q, k = self.q[head, token], self.k[head, key]
-        scores = (self.k[head] @ q) / math.sqrt(len(q))
+    def rows(self, queries: Tensor) -> Rows:
+        """Return the rows of some tokens, given by their indices (Q,)."""
+        q, k = self.q[None], self.k[None]
+        weights = attention_rows(self.mix, q, k, self.bias, self.layout, queries, padding=self.padding)[0]
+        scores = (self.q[:, queries] @ self.k.mT) / math.sqrt(self.q.shape[-1])
         # the bias of a window covers the window, not the whole sequence
-        bias = self.bias[head, token] if self.bias is not None and self.bias.shape[-1] == len(weights) else None
+        whole = self.bias is not None and self.bias.shape[-1] == weights.shape[-1]
+        bias = self.bias[:, queries].expand_as(scores) if self.bias is not None and whole else None
         if bias is not None:
             scores = scores + bias
-        mixed = weights @ self.v[head]
+        mixed = weights @ self.v
         if self.padding is not None:  # its weight is 1 minus the sum of the row
-            mixed = mixed + (1 - weights.sum()) * self.padding[1][0, head, 0]
-        softmax = scores.masked_fill(weights == 0, -math.inf).softmax(dim=0)
+            mixed = mixed + (1 - weights.sum(dim=-1, keepdim=True)) * self.padding[1][0, :, :1]
+        softmax = scores.masked_fill(weights == 0, -math.inf).softmax(dim=-1)
+        return Rows(
+            scores=scores,
+            bias=bias,
+            weights=weights,
+            is_softmax=((softmax - weights).abs() <= SAME).all(dim=-1),
+            mixed=mixed,
+        )
+
+    def step(self, token: int, head: int, key: int | None = None) -> Step:
+        """Return one token's row in one head; `key` defaults to the token that it attends to most."""
+        rows = self.rows(torch.tensor([token]))
+        weights = rows.weights[head, 0]
+        key = int(weights.argmax()) if key is None else key
+        q, k = self.q[head, token], self.k[head, key]
         return Step(
             q=q,
             k=k,
             products=q * k,
-            scores=scores,
-            bias=0.0 if bias is None else bias[key].item(),
+            scores=rows.scores[head, 0],
+            bias=0.0 if rows.bias is None else rows.bias[head, 0, key].item(),
             weights=weights,
-            is_softmax=torch.allclose(softmax, weights, atol=1e-5),
-            mixed=mixed,
+            is_softmax=bool(rows.is_softmax[head, 0]),
+            mixed=rows.mixed[head, 0],
         )
 
 
@@ -134,8 +165,8 @@ class Walk(Brief):
     """(T, D)"""
     positions: Tensor
     """(T, D): added to the tokens; zeros if positions act inside attention."""
-    tokens: list[Tensor]
-    """L + 1 tensors (T, D): the input of the first block, and the output of each block."""
+    tokens: Tensor
+    """(L + 1, T, D): the input of the first block, and the output of each block."""
     block: BlockWalk
     pooled: Tensor
     """(D,): the input of the head; for a distilled model, its CLS token."""
@@ -186,7 +217,7 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0, recording: 
         projected=front[model.embedding][1][0][0],
         prefixed=front[model.prefix][1][0][0],
         positions=(embedded - front[model.prefix][1][0])[0],
-        tokens=[stage[0] for stage in stages],
+        tokens=torch.cat(stages),
         block=BlockWalk(
             entering=stages[at][0],
             normed=recorded[chosen.norm1][1][0],

@@ -41,7 +41,7 @@ def limits_of(weights: str, session: Session) -> dict[str, Limit]:
             minimum=side,
             maximum=isqrt(MAX_TOKENS) * side,
             step=side,
-            automatic=session.seen_size(weights, automatic_side(config)),
+            automatic=session.seen_size(weights, automatic_side(weights, session)),
         ),
     }
     if isinstance(config, ViTConfig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -55,6 +56,9 @@ class Pass(NamedTuple):
 
 class Session:
     """One running studio. Clients name images by id and weights by name; no path from a client is ever opened."""
+
+    most_patches: float = math.inf
+    """The largest grid of an automatic input size."""
 
     def __init__(self, weights: Sequence[str | Path] = ()) -> None:
         known = (DEFAULT, *fetched())

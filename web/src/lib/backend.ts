@@ -6,8 +6,6 @@ export interface Backend {
   picture(image: string, side: number): string;
   /** Whether this is an exported page, in which Python and the models run. */
   readonly exported: boolean;
-  /** The rooms that the page does not have. */
-  readonly without: readonly string[];
   /** What the backend says of a view that it does not have, with the command that has it. */
   readonly elsewhere: string;
   /** What the first answer waits for; empty once it came. */
@@ -18,7 +16,6 @@ const server: Backend = {
   fetch: (address, options) => fetch(address, options),
   picture: (image, side) => `./api/images/${encodeURIComponent(image)}/pixels?side=${side}`,
   exported: false,
-  without: [],
   elsewhere: '',
   starting: '',
 };

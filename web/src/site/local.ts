@@ -9,6 +9,7 @@ import { Models, type Crop, type ModelFacts, type Pass } from './models';
 import { colours, drawn, Pictures } from './pictures';
 import PythonWorker from './python.worker?worker&inline';
 import { rowOf } from './values';
+import { walkIndices, walkNumbers, type WalkTemplate } from './walk';
 
 /** What the export knew: see src/vitrail/server/site/write.py. */
 interface Site {
@@ -16,7 +17,6 @@ interface Site {
   wheels: string[];
   images: Record<string, Pair>;
   models: Record<string, ModelFacts>;
-  without: string[];
   elsewhere: string;
   /** First answers, by address. */
   recorded: Record<string, unknown>;
@@ -36,11 +36,11 @@ const failure = (error: string) => json({ error, status: 400 }, 400);
 export class LocalBackend implements Backend {
   readonly exported = true;
   starting = 'Python starts in this page, once: some seconds';
-  readonly without: string[];
   readonly elsewhere: string;
   readonly #pictures = new Pictures();
   readonly #models: Models;
   readonly #python: Promise<Remote>;
+  readonly #stored: Record<string, Promise<void>> = {};
 
   static async open(): Promise<LocalBackend> {
     const text = new TextDecoder().decode(await asset('site'));
@@ -53,7 +53,6 @@ export class LocalBackend implements Backend {
     private readonly site: Site,
     text: string,
   ) {
-    this.without = site.without;
     this.elsewhere = site.elsewhere;
     this.#python = this.#start(text);
     this.#models = new Models(this.#pictures, async (image, weights, [height, width]) => {
@@ -85,6 +84,8 @@ export class LocalBackend implements Backend {
       const weights = asked.get('weights') ?? 'default';
       const model = this.site.models[weights];
       if (model?.answers[FILLED[path] ?? path]) return await this.#looked(path, asked, weights, model);
+      const stored = model?.stored?.[path.split('/')[0]];
+      if (stored) await (this.#stored[stored] ??= this.#load(stored));
       return await this.#asked(`/api/${path}${query && `?${query}`}`);
     } catch (error) {
       return failure((error as Error).message);
@@ -92,10 +93,17 @@ export class LocalBackend implements Backend {
   }
 
   /** Ask Python; what every visitor sees first was asked by the export. */
-  async #asked(address: string): Promise<Response> {
+  async #asked(address: string, sent?: string): Promise<Response> {
     if (address in this.site.recorded) return json(this.site.recorded[address]);
-    const [status, kind, body] = await (await this.#python).call<[number, string, Uint8Array<ArrayBuffer>]>('answer', address);
+    const python = await this.#python;
+    const [status, kind, body] = await python.call<[number, string, Uint8Array<ArrayBuffer>]>('answer', address, sent);
     return new Response(body, { status, headers: { 'Content-Type': kind } });
+  }
+
+  /** Give Python a file of results. */
+  async #load(name: string): Promise<void> {
+    const [python, bytes] = await Promise.all([this.#python, asset(name)]);
+    await python.call('addStored', name, bytes);
   }
 
   async #add(file: Blob): Promise<Response> {
@@ -112,9 +120,11 @@ export class LocalBackend implements Backend {
     const template = model.answers[FILLED[path] ?? path];
     if (path === 'attention' || path === 'site/vector') return json(fill(template, pass.outputs));
     if (path === 'tokens/one') {
-      const { default: middle, ...one } = template as { default: number };
-      return json(fill(one, pass.outputs, token < 0 ? middle : token));
+      const { default: middle, before, ...one } = template as { default: number; before: number };
+      const chosen = token < 0 ? middle : token;
+      return json(fill(one, pass.outputs, { token: chosen, cell: chosen - before }));
     }
+    if (path === 'walk') return this.#walked(template as WalkTemplate, asked, pass);
     const layer = Number(asked.get('layer') ?? -1);
     const { facts, arrays, photo, pixels } = (Array.isArray(template) ? template.at(layer) : template) as Frame;
     if (path === 'attention/row' || path === 'attention/rolled') {
@@ -131,6 +141,15 @@ export class LocalBackend implements Backend {
     if (photo) planes.unshift({ name: 'photo', values: this.#photo(image as string, model, pass, photo) });
     if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
     return new Response(frame(fill(facts, pass.outputs), planes));
+  }
+
+  async #walked(template: WalkTemplate, asked: URLSearchParams, { outputs, inputs }: Pass): Promise<Response> {
+    const number = (name: string) => Number(asked.get(name) ?? this.site.controls.controls[name].default);
+    const numbers = walkNumbers(template, outputs, walkIndices(template, outputs, number));
+    const answer = await this.#asked('/api/site/walk', JSON.stringify(numbers));
+    if (!answer.ok) return answer;
+    const planes = template.arrays.map(({ name, from }) => ({ name, values: outputs[from] }));
+    return new Response(frame(await answer.json(), [{ name: 'pixels', values: inputs.seen }, ...planes]));
   }
 
   /** The part of the image that the model's grid covers, for the eye. */

@@ -22,6 +22,8 @@ export interface ModelFacts {
   /** The sizes of the graph's inputs, by name. */
   inputs: Record<string, Pair>;
   answers: Record<string, unknown>;
+  /** Files of results that need no image, by room. */
+  stored?: Record<string, string>;
 }
 
 export interface Pass {

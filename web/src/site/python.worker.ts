@@ -10,12 +10,14 @@ interface Python {
 }
 /** `Backend` of src/vitrail/server/site/browser.py. */
 interface Backend {
-  answer(address: string): Promise<{ toJs(): [number, string, Uint8Array]; destroy(): void }>;
+  answer(address: string, sent?: string): Promise<{ toJs(): [number, string, Uint8Array]; destroy(): void }>;
   add_image(name: string, height: number, width: number): void;
+  add_stored(path: string): void;
 }
 
 /** Pyodide asks for its files at addresses below this one, which nobody has: they are answered from the page's own. */
 const NOWHERE = 'https://page.invalid/';
+let python: Python;
 let backend: Backend;
 
 /** Start with Pyodide's files, wheels, and vitrail's code as an archive. */
@@ -30,7 +32,7 @@ async function start(files: Files, wheels: string[], facts: string): Promise<voi
   };
   const { loadPyodide } = await script('pyodide.mjs');
   const { default: createPyodideModule } = await script('pyodide.asm.mjs');
-  const python: Python = await loadPyodide({ indexURL: NOWHERE, createPyodideModule });
+  python = await loadPyodide({ indexURL: NOWHERE, createPyodideModule });
   const paths: string[] = [];
   for (const name of [...wheels, 'vitrail.zip']) {
     if (name.endsWith('none-any.whl') || name === 'vitrail.zip') {
@@ -44,11 +46,15 @@ async function start(files: Files, wheels: string[], facts: string): Promise<voi
 
 offer({
   start,
-  async answer(address: string): Promise<[number, string, Uint8Array]> {
-    const answer = await backend.answer(address);
+  async answer(address: string, sent?: string): Promise<[number, string, Uint8Array]> {
+    const answer = await backend.answer(address, sent);
     const plain = answer.toJs();
     answer.destroy();
     return plain;
+  },
+  addStored(name: string, bytes: Uint8Array): void {
+    python.FS.writeFile(`/home/pyodide/${name}`, bytes);
+    backend.add_stored(`/home/pyodide/${name}`);
   },
   addImage: (name: string, height: number, width: number) => backend.add_image(name, height, width),
 });

@@ -69,7 +69,6 @@ const all: Step[] = [
     task: 'Choose another filter and see where your picture answers to it.',
     room: 'projection',
     at: panel('filters'),
-    studioOnly: true,
     changes: 'filter',
   },
   {
@@ -95,7 +94,6 @@ const all: Step[] = [
     says: 'A line in another order would mean the same to attention, so every token gets a vector that says its place.',
     task: 'Choose another kind of position and compare its map.',
     room: 'positions',
-    studioOnly: true,
     at: '[data-panel^="positions-"]',
     changes: 'kind',
   },
@@ -113,7 +111,6 @@ const all: Step[] = [
     says: 'A larger picture has a larger grid, and the table of learned positions must be stretched to it.',
     task: 'Change the new grid and watch the error of each method.',
     room: 'transfer',
-    studioOnly: true,
     at: panel('transfer-maps'),
     changes: 'new_rows',
     scene: Stretch,
@@ -131,7 +128,6 @@ const all: Step[] = [
     says: 'After the last block, the CLS token is multiplied by one more matrix, and the largest of its numbers is the answer.',
     task: 'Read what the model says to your picture, and follow one number back through the blocks.',
     room: 'walk',
-    studioOnly: true,
     at: panel('walk-prediction'),
   },
 ];

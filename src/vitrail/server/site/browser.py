@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -24,7 +25,10 @@ from vitrail.geometry import Size
 from vitrail.server.app import create_api
 from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
+from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
+from vitrail.server.site.stored import Stored
+from vitrail.server.site.tables import OTHERS
 
 __all__ = ["CROP", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
 
@@ -33,6 +37,8 @@ T = TypeVar("T")
 ELSEWHERE = "an exported page does not have this view; run vitrail studio to see it"
 CROP = "/api/site/crop"
 """The address of what only an exported page asks: the preprocessing, whose pixels it has."""
+WALK = "/api/site/walk"
+"""The facts of a walk from its numbers, which the page has picked from the outputs of a model's graph."""
 ABSENT = ("numpy", "PIL", "torch")
 """What the rooms import when they compute on pixels and weights, and a page does not have."""
 
@@ -40,12 +46,16 @@ ABSENT = ("numpy", "PIL", "torch")
 class SiteSession(Session):
     """What an exported site knows: the configs of its models, and the sizes of its images."""
 
+    most_patches = 400
+    """A pass gives the attention maps of all heads, whose size grows with the square of the patches."""
+
     def __init__(self, facts: dict[str, Any]) -> None:
         super().__init__()
         models = facts["models"]
         self._paths = {name: model["source"] for name, model in models.items()}
         self._configs = {name: config_from_json(model["config"]) for name, model in models.items()}
         self._sizes = {name: Size(*size) for name, size in facts["images"].items()}
+        self._stored: list[Stored] = []
 
     def add_size(self, name: str, size: Size) -> None:
         self._sizes[name] = size
@@ -64,9 +74,14 @@ class SiteSession(Session):
     def checkpoint(self, name: str = "default") -> Any:
         raise VitrailError(ELSEWHERE)
 
+    def add_stored(self, stored: Stored) -> None:
+        self._stored.append(stored)
+
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Compute here and now: a page's worker has one thread."""
-        result = self._results.get(key)
+        """Return what the export has computed, or compute here and now: a page's worker has one thread."""
+        result = next((found for stored in self._stored if (found := stored.get(key))), self._results.get(key))
+        if result is None and isinstance(key, tuple) and key[0] in OTHERS:
+            raise VitrailError(OTHERS[key[0]])
         if result is None:
             result = compute()
             self._results.put(key, result)
@@ -89,18 +104,22 @@ class Backend:
         self._app = create_api()
         self._app.state.session = self._session
         self._app.get(CROP)(self.crop)
+        self._app.post(WALK)(facts_of)
         _refuse_absent(self._app)
 
-    async def answer(self, address: str) -> tuple[int, str, bytes]:
-        """Return status, content type and body for the address of a GET, such as "/api/patch?height=224"."""
+    async def answer(self, address: str, sent: str | None = None) -> tuple[int, str, bytes]:
+        """Return status, content type and body for an address such as "/api/patch?height=224".
+
+        It is a GET; with JSON that is `sent`, a POST.
+        """
         path, _, query = address.partition("?")
         scope = {
             "type": "http",
-            "method": "GET",
+            "method": "GET" if sent is None else "POST",
             "path": unquote(path),
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [],
+            "headers": [] if sent is None else [(b"content-type", b"application/json")],
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "scheme": "http",
@@ -111,7 +130,7 @@ class Backend:
         status, kind, body = 500, "", b""
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": (sent or "").encode(), "more_body": False}
 
         async def send(message: Any) -> None:
             nonlocal status, kind, body
@@ -127,6 +146,10 @@ class Backend:
     def add_image(self, name: str, height: int, width: int) -> None:
         """Note the size of an image that was dropped on the page; its pixels stay there."""
         self._session.add_size(name, Size(height, width))
+
+    def add_stored(self, path: str) -> None:
+        """Read a file of results that the page has loaded."""
+        self._session.add_stored(Stored(Path(path).read_bytes()))
 
     def crop(self, image: str, weights: str, height: int, width: int) -> Crop:
         """Return how a model's preprocessing resizes an image for an input of this height and width."""

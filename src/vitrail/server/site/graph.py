@@ -25,13 +25,18 @@ from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.images.decode import Pixels
+from vitrail.look.filters import Filters, filter_responses, projection_filters
 from vitrail.look.record import Recording, record
 from vitrail.look.rollout import fuse_heads
 from vitrail.look.subject import Subject
+from vitrail.look.walk import walk_through
+from vitrail.nn.patches import PatchEmbed, cut_patches
 from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
 from vitrail.server.rooms.attention.attention_frames import Heads, all_rows, heads_of
+from vitrail.server.rooms.projection.projection_filters import PRINCIPAL, pictures, response_tensors, signed
 from vitrail.server.rooms.tokens.sequence import run_sequence
+from vitrail.server.rooms.walk.walk_tensors import ends_of, rows_of, shown
 from vitrail.server.site.colours import token_colours
 from vitrail.vectors.engines.engine import one_vector
 
@@ -64,6 +69,7 @@ class Views(nn.Module):
         super().__init__()
         self.seen, self.trained, self.steps = seen, trained, steps
         self.models = nn.ModuleList([each.model for each in (seen, trained) if each])
+        self.learned = projection_filters(seen.model)
         self.names: list[str] = []
 
     def named(self, *pixels: Tensor) -> Outputs:
@@ -71,10 +77,13 @@ class Views(nn.Module):
         model = self.seen.model
         assert isinstance(model, ViT)
         recording = record(model, first)
+        subject = replace(self.seen, image=first)
         found = {
             "vector": one_vector(model.pooled(*recording.features))[0],
             **_attention(recording, _heads(self.seen, recording)),
-            **_sequence(replace(self.seen, image=first)),
+            **_sequence(subject),
+            **_walk(subject, pixels[0], recording),
+            **_filters(subject, self.learned),
             **token_colours(recording),
             **_guess("seen", recording.output[0], self.seen),
         }
@@ -124,6 +133,39 @@ def _sequence(subject: Subject) -> Outputs:
         "vectors": tokens.vectors,
         "length": tokens.vectors.norm(dim=-1),
     }
+
+
+def _walk(subject: Subject, pixels: Tensor, recording: Recording) -> Outputs:
+    """Return the tensors of a walk through every block, and the bytes (H, W, C) of every patch."""
+    model = subject.model
+    if not isinstance(model, ViT) or not isinstance(model.embedding, PatchEmbed):
+        return {}
+    walks = [walk_through(model, subject.image, block=block, recording=recording) for block in range(len(model.blocks))]
+    ends, (_, tokens, _) = ends_of(walks[0]), walks[0].tokens.shape
+    blocks = [rows_of(walked, torch.arange(int(tokens))) for walked in walks]
+    inside = {name: torch.cat([each[name] for each in blocks]) for name in blocks[0]}
+    patch, stride = model.embedding.patch, model.embedding.stride
+    colours = cut_patches(pixels.permute(2, 0, 1)[None].float(), patch, stride)[0]  # (N, C·P·Q)
+    pictures = {
+        "colours": colours.unflatten(1, (-1, *patch)).permute(0, 2, 3, 1).byte(),
+        "shown-projected": shown(ends["projected"]),
+        "shown-entering": shown(ends["stages"][0]),
+        "shown-leaving": shown(ends["stages"][-1]),
+    }
+    found = {f"walk-{name}": each for name, each in {**ends, **inside, **pictures}.items()}
+    whole = (torch.bool, torch.int64)
+    return {name: each.int() if each.dtype in whole else each for name, each in found.items()}
+
+
+def _filters(subject: Subject, learned: Filters) -> Outputs:
+    """Return the filters as pictures, and their responses."""
+    found: Outputs = {}
+    for name, weight in (("filter", None), ("principal", learned.principal[:PRINCIPAL])):
+        maps = filter_responses(subject.model, subject.image, weight)[0]
+        tensors = response_tensors(maps)
+        tensors |= {"pictures": pictures(learned.filters if weight is None else weight), "responses": signed(maps)}
+        found |= {f"{name}-{key}": each.int() if each.dtype == torch.int64 else each for key, each in tensors.items()}
+    return found
 
 
 def _guess(name: str, logits: Tensor, subject: Subject) -> Outputs:

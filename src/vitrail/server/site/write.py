@@ -17,9 +17,11 @@ from vitrail._version import __version__
 from vitrail.atomic import flush, temporary_folder
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.codec import to_plain
+from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.server.app import read_page
 from vitrail.server.default_size import automatic_side
+from vitrail.server.limits import Limit
 from vitrail.server.pictures import PICTURES
 from vitrail.server.rooms.shared import describe_controls
 from vitrail.server.session import DEFAULT, Session, png
@@ -30,6 +32,8 @@ from vitrail.server.site.first import record_answers
 from vitrail.server.site.graph import trace
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
 from vitrail.server.site.resize import resize_graph
+from vitrail.server.site.stored import pack_results
+from vitrail.server.site.tables import limits_of_tables, tables_of
 
 __all__ = ["ExportedModel", "ExportedSite", "export_site"]
 
@@ -40,8 +44,6 @@ POLICY = (
     "img-src 'self' blob: data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
 )
 """No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
-WITHOUT = ("positions", "transfer", "walk")
-"""Rooms whose every view needs torch."""
 LARGEST_SIDE = 2**12
 
 Tell = Callable[[str], None]
@@ -72,6 +74,7 @@ def export_site(folder: Path, *, weights: Sequence[str | Path] = (), tell: Tell 
     _check_place(folder)
     page = read_page("site")
     session = Session(weights)
+    session.most_patches = SiteSession.most_patches
     try:
         session.open_weights()
         names = session.given or [DEFAULT]
@@ -117,19 +120,18 @@ def _replace(folder: Path, written: Path) -> None:
 def _write(
     folder: Path, names: list[str], session: Session, page: dict[str, bytes], packages: dict[str, Path], tell: Tell
 ) -> list[ExportedModel]:
-    models, facts, graphs = [], {}, {}
+    models, facts, own = [], {}, {}
     for number, name in enumerate(names):
         tell(f"tracing {name} and comparing it with torch")
         asset = f"model-{number}"
         model, facts[name], data = _model(name, session, asset)
         models.append(model)
-        graphs |= data
+        own |= data
     tell("writing the site")
     site = {
         "version": __version__,
         "wheels": [next(iter(wheel.files)) for wheel in WHEELS],
         "images": {name: draw().shape[:2] for name, draw in PICTURES.items()},
-        "without": WITHOUT,
         "elsewhere": ELSEWHERE,
         "models": facts,
     }
@@ -138,7 +140,7 @@ def _write(
     assets = {
         "site": _json(site),
         **{f"picture-{name}": png(draw(), LARGEST_SIDE) for name, draw in PICTURES.items()},
-        **graphs,
+        **own,
         **{name: path.read_bytes() for name, path in packages.items()},
         "vitrail.zip": _own_code(),
     }
@@ -163,7 +165,7 @@ def _files(page: dict[str, bytes], assets: dict[str, bytes]) -> Iterator[tuple[s
 
 
 def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict[str, Any], dict[str, bytes]]:
-    """Return what the summary, the page and Python in the page know about a model, and its graphs."""
+    """Return what the summary, the page and Python in the page know about a model, and its files."""
     config = session.config(name)
     checkpoint = session.checkpoint(name)
     facts: dict[str, Any] = {
@@ -172,11 +174,17 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
         "source": short_name(session.source(name)),  # visitors need not know the folders of this machine
         "answers": {},
     }
+    files: dict[str, bytes] = {}
+    if isinstance(config, ViTConfig):
+        tables = tables_of(name, session)
+        facts["stored"] = {room: f"{asset}-{room}" for room in tables}
+        files |= {f"{asset}-{room}": pack_results(results) for room, results in tables.items()}
     why_not = why_without(name, session)
     if why_not:
-        return ExportedModel(name=name, cosine=None, why_not=why_not), facts, {}
-    side = automatic_side(config)
-    sides = {"seen": side, **({"trained": 0} if session.seen_size(name, side) != config.image else {})}
+        return ExportedModel(name=name, cosine=None, why_not=why_not), facts, files
+    side = automatic_side(name, session)
+    judged = config.classes and session.seen_size(name, side) != config.image
+    sides = {"seen": side, **({"trained": 0} if judged else {})}
     first, other, *_ = PICTURES
     subjects, others = (
         {each: session.subject(image, name, side) for each, side in sides.items()} for image in (first, other)
@@ -190,18 +198,24 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
         "inputs": graph.inputs,
         "answers": answers_of(name, session, graph),
     }
-    graphs = {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
-    return ExportedModel(name=name, cosine=graph.cosine), facts, graphs
+    files |= {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
+    return ExportedModel(name=name, cosine=graph.cosine), facts, files
 
 
 def _controls(site: dict[str, Any]) -> dict[str, Any]:
-    """Return the controls of the page: the input size is the automatic one, for which the graphs are."""
-    controls = describe_controls(SiteSession(site))
+    """Return the controls of the page: the input size and the grids are those that it has."""
+    session = SiteSession(site)
+    controls = describe_controls(session)
     for option in controls.options["weights"]:
         seen = option.limits["seen"]
         assert seen.automatic is not None
         side = min(seen.automatic)
         option.limits["seen"] = seen.model_copy(update={"minimum": side, "maximum": side})
+        config = session.config(option.value)
+        for name, (low, high, step) in limits_of_tables(config).items() if isinstance(config, ViTConfig) else ():
+            before = option.limits.get(name)
+            automatic = before.automatic if before else None
+            option.limits[name] = Limit(minimum=low, maximum=high, step=step, automatic=automatic)
     return controls.model_dump(mode="json")
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from vitrail.config import MobileConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import position_id
-from vitrail.server.arrays import Frame, Header, NoFacts, frame
+from vitrail.server.arrays import Frame, Header, Levels, NoFacts, frame
 from vitrail.server.formulas import Formula
 from vitrail.server.plans import Pair
 from vitrail.server.rooms.positions.position_kinds import (
@@ -102,11 +102,10 @@ def positions(asked: Asked, session: SessionDep) -> Answer:
 def maps(asked: Asked, session: SessionDep) -> Frame:
     """Return `first` and `second`, every patch's map (rows, columns, rows, columns), and the means by offset."""
     sides = {name: measure_kind(k, asked, session) for name, k in (("first", asked.kind), ("second", asked.other_kind))}
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray | Levels] = {}
     for name, measured in sides.items():
-        arrays[name] = measured.similarity.values.numpy()
-        arrays[f"{name}_offsets"] = measured.offsets.means.numpy()
-    comparable = len({measured.similarity.measure for measured in sides.values()}) == 1
+        arrays |= {name: measured.maps, f"{name}_offsets": measured.offsets}
+    comparable = len({measured.measure for measured in sides.values()}) == 1
     return frame(
         NoFacts(), arrays, alike=[("first", "second"), ("first_offsets", "second_offsets")] if comparable else []
     )
@@ -141,7 +140,7 @@ def kinds(asked: Asked, session: SessionDep) -> list[Row]:
                 words=WORDS[kind],
                 parameters=count,
                 correlation=measured.curve.correlation if measured and measured.curve else None,
-                offset_share=measured.offsets.share if measured else None,
+                offset_share=measured.share if measured else None,
                 on_new_grid=on_new_grid_of(kind, asked, session),
             )
         )
@@ -150,8 +149,7 @@ def kinds(asked: Asked, session: SessionDep) -> list[Row]:
 
 def _side(kind: str, asked: Question, session: Session) -> Side:
     measured = measure_kind(kind, asked, session)
-    similarity = measured.similarity
-    grid = similarity.grid
+    grid = measured.grid
     row, column = min(asked.cell_row, grid.height - 1), min(asked.cell_column, grid.width - 1)
     count, formula = parameters_of(kind, asked, session)
     position = position_of(kind, session.config(asked.weights))
@@ -159,15 +157,15 @@ def _side(kind: str, asked: Question, session: Session) -> Side:
         kind=kind,
         words=WORDS[kind],
         about=about(kind, position, asked),
-        measure=similarity.measure,
+        measure=measured.measure,
         grid=grid,
         parameters=count,
         parameters_formula=formula,
         formulas=[formula.model_copy(update={"name": "parameters"}), *measured_formulas(measured)],
         on_new_grid=on_new_grid_of(kind, asked, session),
         curve=measured.curve,
-        offset_share=measured.offsets.share,
+        offset_share=measured.share,
         cell=(row, column),
-        map=similarity.values[row, column].tolist(),
+        map=measured.maps[row, column].tolist(),
         by_layer=differs_by_head(position),
     )

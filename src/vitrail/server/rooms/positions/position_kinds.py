@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,12 +13,14 @@ from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import Learned, Mlp, NoPosition, Patches, Position, RelativeBias, position_variants
+from vitrail.server.arrays import Levels
 from vitrail.server.controls import Loaded, choice, number
 from vitrail.server.own_position import own_position
 from vitrail.server.session import Session
 
 if TYPE_CHECKING:
-    from vitrail.look.offsets import ByOffset
+    import numpy as np
+
     from vitrail.look.positions import PositionSimilarity
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "grid_of",
     "is_learned",
     "measure_kind",
+    "measured_key",
     "plain_vit",
     "position_of",
 ]
@@ -143,28 +147,46 @@ class Curve(BaseModel):
     correlation: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """The similarities of one kind on a grid, and their statistics."""
 
-    similarity: PositionSimilarity
-    offsets: ByOffset
+    grid: Size
+    """The grid, or the window's for a model with windows."""
+    measure: str
+    share: float
+    """The share of the similarity's variance that the offset explains."""
     curve: Curve | None
+    """None for a grid of one patch."""
+    maps: np.ndarray | Levels
+    """(rows, columns, rows, columns)"""
+    offsets: np.ndarray | Levels
+    """(2 · rows − 1, 2 · columns − 1): means by offset."""
+
+
+def measured_key(kind: str, asked: Question, session: Session) -> Hashable:
+    """Return what the similarities of a kind depend on."""
+    by_head = differs_by_head(position_of(kind, session.config(asked.weights)))
+    layer, head = (asked.position_layer, asked.position_head) if by_head else (0, -1)
+    return ("positions", asked.weights, kind, grid_of(asked, session), layer, head)
 
 
 def measure_kind(kind: str, asked: Question, session: Session) -> Measured:
-    grid = grid_of(asked, session)
-    by_head = differs_by_head(position_of(kind, session.config(asked.weights)))
-    layer, head = (asked.position_layer, asked.position_head) if by_head else (0, -1)
-    key = ("positions", asked.weights, kind, grid, layer, head)
+    key = _, weights, _, grid, layer, head = measured_key(kind, asked, session)  # type: ignore[misc]
 
     def measure() -> Measured:
         from vitrail.look.offsets import by_distance, by_offset
 
-        similarity = _similarity(kind, asked.weights, session, grid, layer, head)
+        similarity = _similarity(kind, weights, session, grid, layer, head)
         offsets = by_offset(similarity)
-        curve = None if similarity.grid.area == 1 else Curve(**asdict(by_distance(offsets)))
-        return Measured(similarity, offsets, curve)
+        return Measured(
+            grid=similarity.grid,
+            measure=similarity.measure,
+            share=offsets.share,
+            curve=None if similarity.grid.area == 1 else Curve(**asdict(by_distance(offsets))),
+            maps=similarity.values.numpy(),
+            offsets=offsets.means.numpy(),
+        )
 
     return session.once(key, measure)
 

@@ -80,7 +80,7 @@ def formulas_of(parameters: dict[str, Formula], asked: Question, session: Sessio
 
 def measured_formulas(measured: Measured) -> list[Formula]:
     """Return how the statistics of the similarities are measured."""
-    grid = measured.similarity.grid
+    grid = measured.grid
     pairs = grid.area * (grid.area - 1)
     over = f"over the {short(pairs)} pairs of different patches of a {grid} grid"
     s, d = "similarity of a pair", "its distance"
@@ -102,7 +102,7 @@ def measured_formulas(measured: Measured) -> list[Formula]:
             name="explained by offset",
             symbols="1 − Σ (s − mean of its offset)² / Σ (s − mean of all)²",
             where={"s": s},
-            numbers=f"{over}, which have {short(offsets_of(grid).area - 1)} offsets = {measured.offsets.share:.2%}",
+            numbers=f"{over}, which have {short(offsets_of(grid).area - 1)} offsets = {measured.share:.2%}",
         ),
     ]
 

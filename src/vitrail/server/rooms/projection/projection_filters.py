@@ -14,12 +14,11 @@ from vitrail.server.arrays import Frame, frame
 from vitrail.server.plans import Pair
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from vitrail.look.subject import Subject
 
-__all__ = ["FilterFacts", "filter_frame"]
+__all__ = ["PRINCIPAL", "FilterFacts", "filter_frame", "pictures", "response_tensors", "signed"]
 
 PRINCIPAL = 64
 """The largest number of principal filters that are shown."""
@@ -96,41 +95,48 @@ def filter_frame(subject: Subject) -> Frame:
     )
     arrays = {
         "pixels": subject.pixels,
-        "filters": _pictures(learned.filters),
-        "principal": _pictures(principal),
-        "filter_responses": _signed(own),
-        "principal_responses": _signed(components),
+        "filters": pictures(learned.filters).numpy(),
+        "principal": pictures(principal).numpy(),
+        "filter_responses": signed(own).numpy(),
+        "principal_responses": signed(components).numpy(),
     }
     return frame(facts, arrays)
 
 
 def _responses(maps: Tensor, weight: Tensor) -> Responses:
     """Summarise response maps (D, h, w) of filters (D, C, P, Q)."""
-    flat, norms = maps.flatten(1), weight.flatten(1).norm(dim=1)
+    norms = weight.flatten(1).norm(dim=1)
+    found = {name: each.tolist() for name, each in response_tensors(maps).items()}
+    orders = Orders(
+        variance=found.pop("by_spread"),
+        norm=norms.argsort(descending=True, stable=True).tolist(),
+        index=list(range(len(maps))),
+    )
+    return Responses(norms=norms.tolist(), **found, orders=orders)
+
+
+def response_tensors(maps: Tensor) -> dict[str, Tensor]:
+    """Return what depends on the image: the fields of `Responses`, and the filters by spread, the largest first."""
+    flat = maps.flatten(1)
     spread, most = flat.std(dim=1, correction=0), min(EXTREMES, flat.shape[1])
     high, low = flat.topk(most), flat.topk(most, largest=False)
-    return Responses(
-        norms=norms.tolist(),
-        spread=spread.tolist(),
-        largest=flat.abs().amax(dim=1).tolist(),
-        high=high.indices.tolist(),
-        high_values=high.values.tolist(),
-        low=low.indices.tolist(),
-        low_values=low.values.tolist(),
-        orders=Orders(
-            variance=spread.argsort(descending=True, stable=True).tolist(),
-            norm=norms.argsort(descending=True, stable=True).tolist(),
-            index=list(range(len(flat))),
-        ),
-    )
+    return {
+        "spread": spread,
+        "largest": flat.abs().amax(dim=1),
+        "high": high.indices,
+        "high_values": high.values,
+        "low": low.indices,
+        "low_values": low.values,
+        "by_spread": spread.topk(len(spread)).indices,
+    }
 
 
-def _signed(maps: Tensor) -> np.ndarray:
+def signed(maps: Tensor) -> Tensor:
     """Scale each of (D, …) by its largest absolute value to bytes, with zero in the middle."""
     largest = maps.flatten(1).abs().amax(dim=1).clamp_min(1e-30).view(-1, *(1,) * (maps.ndim - 1))
-    return (127.5 + 127.5 * maps / largest).round().clamp(0, 255).byte().numpy()
+    return (127.5 + 127.5 * maps / largest).round().clamp(0, 255).byte()
 
 
-def _pictures(weight: Tensor) -> np.ndarray:
+def pictures(weight: Tensor) -> Tensor:
     """(D, C, P, Q) → (D, P, Q, 3) bytes, scaled per filter; zero is grey."""
-    return _signed(weight.expand(-1, 3, -1, -1)).transpose(0, 2, 3, 1)
+    return signed(weight.expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)

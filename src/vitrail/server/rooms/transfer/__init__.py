@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.formulas import Formula
 from vitrail.server.own_position import own_position
@@ -24,8 +26,11 @@ from vitrail.server.rooms.transfer.transfer_frames import (
 from vitrail.server.rooms.transfer.transfer_projection import (
     Loss,
     curves_of,
+    filters_key,
     filters_of,
+    loss_key,
     loss_of,
+    plain_config,
     projection_formulas,
     scaled,
     sides_of,
@@ -40,9 +45,9 @@ from vitrail.server.rooms.transfer.transfer_table import (
     own_table,
     table_of,
 )
-from vitrail.server.session import SessionDep
+from vitrail.server.session import Session, SessionDep
 
-__all__ = ["Question", "router"]
+__all__ = ["Answer", "Question", "maps_key", "router", "transfer_key"]
 
 router = APIRouter()
 
@@ -64,12 +69,18 @@ class Answer(TableErrors):
 @router.get("/transfer")
 def transfer(asked: Asked, session: SessionDep) -> Answer:
     """Return the error of every method by frequency, and the differences between conventions."""
-    config = session.config(asked.weights)
     old, new = grids_of(asked, session)
-    own = own_table(asked, session)
-    key = ("transfer", asked.weights, asked.transfer_table, old, new, asked.bands, asked.resampling)
-    errors = session.once(key, lambda: measure_table(asked, session, old, new))
-    kind = own_position(config)
+    return session.once(transfer_key(asked, session), lambda: _answer(asked, session, old, new))
+
+
+def transfer_key(asked: Question, session: Session) -> Hashable:
+    """Return what the errors depend on."""
+    return ("transfer", asked.weights, asked.transfer_table, *grids_of(asked, session), asked.bands, asked.resampling)
+
+
+def _answer(asked: Question, session: Session, old: Size, new: Size) -> Answer:
+    config, own = session.config(asked.weights), own_table(asked, session)
+    errors, kind = measure_table(asked, session, old, new), own_position(config)
     position = type(kind).__name__ if kind else "windows"
     note = ""
     if asked.transfer_table == "own" and own is None:
@@ -89,6 +100,16 @@ def transfer(asked: Asked, session: SessionDep) -> Answer:
 @router.get("/transfer/maps", response_class=Frame, response_model=Header[TableFacts])
 def maps(asked: Asked, session: SessionDep) -> Frame:
     """Return pictures of the table before, after and exactly resampled, and of the difference."""
+    return session.once(maps_key(asked, session), lambda: _maps(asked, session))
+
+
+def maps_key(asked: Question, session: Session) -> Hashable:
+    """Return what the pictures of the table depend on."""
+    shown = (asked.resampling, asked.table_view, asked.table_index)
+    return ("transfer maps", asked.weights, asked.transfer_table, *grids_of(asked, session), *shown)
+
+
+def _maps(asked: Question, session: Session) -> Frame:
     old, new = grids_of(asked, session)
     table = table_of(asked, session, old)
     require(
@@ -114,13 +135,14 @@ class Projected(BaseModel):
 @router.get("/transfer/projection")
 def projection(asked: Asked, session: SessionDep) -> Projected:
     """Return what the patch projection loses when it is resized to another patch size."""
-    filters, patch = filters_of(asked, session)
+    config = plain_config(asked, session)
+    patch = config.patch
     new = scaled(patch, asked.resized_patch)
     chosen = session.once(
-        ("filters", asked.weights, new, asked.filter_resize), lambda: loss_of(filters, new, asked.filter_resize)
+        loss_key(asked, session), lambda: loss_of(filters_of(asked, session), new, asked.filter_resize)
     )
     sides = sides_of(patch)
-    curves = session.once(("filter curves", asked.weights), lambda: curves_of(filters, patch, sides))
+    curves = session.once(("filter curves", asked.weights), lambda: curves_of(filters_of(asked, session), patch, sides))
     return Projected(
         patch=patch,
         new_patch=new,
@@ -128,15 +150,18 @@ def projection(asked: Asked, session: SessionDep) -> Projected:
         chosen=chosen,
         sides=sides,
         curves=curves,
-        formulas=projection_formulas(patch, new, chosen, len(filters)),
+        formulas=projection_formulas(patch, new, chosen, config.width),
     )
 
 
 @router.get("/transfer/filters", response_class=Frame, response_model=Header[FilterFacts])
 def filters(asked: Asked, session: SessionDep) -> Frame:
     """Return the strongest filters before and after resizing, and resized back."""
-    weight, patch = filters_of(asked, session)
-    return frame(*resized_filters(weight, scaled(patch, asked.resized_patch), asked.filter_resize))
+    new = scaled(plain_config(asked, session).patch, asked.resized_patch)
+    return session.once(
+        filters_key(asked, session),
+        lambda: frame(*resized_filters(filters_of(asked, session), new, asked.filter_resize)),
+    )
 
 
 @router.get("/transfer/drift", response_class=Frame, response_model=Header[DriftFacts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
@@ -17,7 +18,18 @@ from vitrail.server.session import Session
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Loss", "curves_of", "filters_of", "loss_of", "projection_formulas", "scaled", "sides_of"]
+__all__ = [
+    "Loss",
+    "curves_of",
+    "filters_key",
+    "filters_of",
+    "loss_key",
+    "loss_of",
+    "plain_config",
+    "projection_formulas",
+    "scaled",
+    "sides_of",
+]
 
 
 class Loss(BaseModel):
@@ -33,12 +45,32 @@ class Loss(BaseModel):
     round_trip_white: float
 
 
-def filters_of(asked: Question, session: Session) -> tuple[Tensor, Size]:
+def plain_config(asked: Question, session: Session) -> ViTConfig:
+    """Return the config of a model with one projection; refuse one that has several or none."""
     config = session.config(asked.weights)
     if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Patches):
         raise VitrailError("these weights have no single patch projection; choose the weights of a plain ViT")
-    weight = session.checkpoint(asked.weights).tensors["embedding.weight"]
-    return weight, Size(*weight.shape[2:])
+    return config
+
+
+def filters_of(asked: Question, session: Session) -> Tensor:
+    """(D, C, P, Q)"""
+    return session.checkpoint(asked.weights).tensors["embedding.weight"]
+
+
+def loss_key(asked: Question, session: Session) -> tuple[Hashable, ...]:
+    """Return what the loss of resized filters depends on."""
+    return (
+        "filters",
+        asked.weights,
+        scaled(plain_config(asked, session).patch, asked.resized_patch),
+        asked.filter_resize,
+    )
+
+
+def filters_key(asked: Question, session: Session) -> tuple[Hashable, ...]:
+    """Return what the pictures of resized filters depend on."""
+    return ("transfer filters", *loss_key(asked, session)[1:])
 
 
 def scaled(patch: Size, height: int) -> Size:

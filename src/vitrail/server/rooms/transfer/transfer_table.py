@@ -93,7 +93,7 @@ def table_of(asked: Question, session: Session, old: Size) -> Tensor:
     from vitrail.checkpoint.assess.simulate import known_table
 
     own = own_table(asked, session)
-    return session.once(("known", old), lambda: known_table(old, KNOWN_WIDTH)) if own is None else own
+    return known_table(old, KNOWN_WIDTH) if own is None else own
 
 
 def measure_table(asked: Question, session: Session, old: Size, new: Size) -> TableErrors:

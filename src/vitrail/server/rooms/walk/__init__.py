@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from vitrail.errors import require
-from vitrail.geometry import position_id
+from vitrail.geometry import Size, position_id
 from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, number
 from vitrail.server.default_size import default_size
-from vitrail.server.guess import predict
-from vitrail.server.rooms.walk.walk_facts import Facts, block_of, pixels_of, prediction_of, rounded, shapes_of
+from vitrail.server.guess import guess_of, predict
+from vitrail.server.rooms.walk.walk_facts import Facts, Numbers, Shapes, facts_of
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
+    from vitrail.checkpoint.checkpoint import Checkpoint
     from vitrail.look.subject import Subject
     from vitrail.look.walk import Walk
 
-__all__ = ["Question", "router"]
+__all__ = ["Question", "middle_of", "router", "setting_of"]
 
 router = APIRouter()
 
@@ -60,70 +58,104 @@ def walk(asked: Annotated[Question, Query()], session: SessionDep) -> Frame:
 
 
 def _frame(asked: Question, subject: Subject, walked: Walk, session: Session) -> Frame:
-    from vitrail.look.views.words import prefix_names
-    from vitrail.server.rooms.walk.walk_formulas import Followed, formulas_of
+    from vitrail.server.rooms.walk.walk_tensors import shown
 
-    layout, grid = walked.layout, walked.layout.grid
-    middle = position_id(grid.height // 2, grid.width // 2, grid, 0)
-    token = layout.prefix + middle if asked.token < 0 else asked.token
-    total, width = walked.tokens[0].shape
-    heads = walked.block.q.shape[0]
-    for name, value, count in (("token", token, total), ("key", asked.key, total), ("head", asked.head, heads)):
-        require(value < count, f"{name} {value} is not among the {count} {name}s; use 0 to {count - 1}")
-    require(asked.unit < width, f"unit {asked.unit} is not among the token's {width} units; use 0 to {width - 1}")
-    cell = token - layout.prefix if token >= layout.prefix else middle
-    row, column = divmod(cell, grid.width)
-    stride = subject.model.config.embedding.stride or subject.model.config.patch  # type: ignore[union-attr]
-    corner = (row * stride.height, column * stride.width)
-    step = walked.block.step(token, asked.head, None if asked.key < 0 else asked.key)
-    key = int(step.weights.argmax()) if asked.key < 0 else asked.key
-    names = prefix_names(subject)
-    at = Followed(token=token, cell=cell, key=key, head=asked.head, unit=asked.unit, corner=corner)
-    checkpoint = session.checkpoint(asked.weights)
-    pixel = int(subject.pixels[*corner, 0])
-    formulas = formulas_of(walked, step, at, pixel, checkpoint.preprocessing)
-    facts = Facts(
-        shapes=shapes_of(walked),
-        grid=grid,
-        prefix=names,
-        token=token,
-        cell=cell,
-        place=(row, column),
-        key=key,
-        block_index=asked.block,
-        head=asked.head,
-        unit=asked.unit,
-        query_name=_name(token, names, grid.width),
-        key_name=_name(key, names, grid.width),
-        **pixels_of(subject, walked, at),
-        block=block_of(walked, token, step),
-        depth=[rounded(stop[token]) for stop in walked.tokens],
-        lengths=[round(stop[token].norm().item(), 4) for stop in walked.tokens],
-        pooled=rounded(walked.pooled),
-        prediction=prediction_of(walked, checkpoint),
-        verdict=predict(asked, session),
-        formulas=formulas,
-    )
     arrays = {
         "pixels": subject.pixels,
-        "projected": _signed(walked.projected),
-        "entering": _signed(walked.tokens[0]),
-        "leaving": _signed(walked.tokens[-1]),
+        "projected": shown(walked.projected).numpy(),
+        "entering": shown(walked.tokens[0]).numpy(),
+        "leaving": shown(walked.tokens[-1]).numpy(),
     }
-    return frame(facts, arrays)
+    return frame(facts_of(_numbers(asked, subject, walked, session)), arrays)
 
 
-def _name(token: int, names: list[str], columns: int) -> str:
-    if token < len(names):
-        return names[token]
-    row, column = divmod(token - len(names), columns)
-    return f"patch ({row}, {column})"
+def _numbers(asked: Question, subject: Subject, walked: Walk, session: Session) -> Numbers:
+    """Pick the numbers of the token that is asked for."""
+    import torch
+
+    from vitrail.checkpoint.classify import class_name
+    from vitrail.server.rooms.walk.walk_tensors import ends_of, pick, rows_of
+
+    checkpoint, sizes = session.checkpoint(asked.weights), shapes_of(walked)
+    prefix, middle = walked.layout.prefix, middle_of(walked.layout.grid)
+    token = prefix + middle if asked.token < 0 else asked.token
+    for name, value, count in (("token", token, sizes.T), ("key", asked.key, sizes.T), ("head", asked.head, sizes.h)):
+        require(value < count, f"{name} {value} is not among the {count} {name}s; use 0 to {count - 1}")
+    require(asked.unit < sizes.D, f"unit {asked.unit} is not among the token's {sizes.D} units; use 0 to {sizes.D - 1}")
+    cell = token - prefix if token >= prefix else middle
+    tensors = ends_of(walked) | rows_of(walked, torch.tensor([token]))
+    indices = {
+        "token": token,
+        "cell": cell,
+        "key": int(tensors["keys"][0, asked.head, 0]) if asked.key < 0 else asked.key,
+        "block": asked.block,
+        "head": asked.head,
+        "unit": asked.unit,
+    }
+    first = int(tensors["first"]) if "first" in tensors else -1
+    places = {"patch": cell + prefix, "next": asked.block + 1, "first": first, "layer": 0, "query": 0}
+    picked = pick(tensors, {**indices, **places})
+    labels, guess, verdict = checkpoint.labels, None, None
+    if first >= 0:
+        guess = guess_of(walked.logits, labels, walked.pixels.shape[1:], checkpoint.config)
+        verdict = predict(asked, session)
+    return Numbers(
+        **setting_of(subject, walked, checkpoint),
+        **indices,
+        colours=_colours(subject, walked, cell),
+        guess=guess,
+        verdict=verdict,
+        lens_names=[class_name(index, labels) for index in picked.pop("lens_classes", [])],
+        **picked,
+    )
 
 
-def _signed(values: Tensor) -> np.ndarray:
-    """Scale to uint8 with 0 in the middle; the largest 0.5 % are clipped, so that the rest is visible."""
-    import numpy as np
+def setting_of(subject: Subject, walked: Walk, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the fields of `Numbers` that are the same for every token and image."""
+    from vitrail.look.views.words import prefix_names
 
-    array = values.float().numpy()
-    limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
-    return np.round(np.clip(array / limit, -1, 1) * 127.5 + 127.5).astype(np.uint8)
+    steps = checkpoint.preprocessing
+    return {
+        "shapes": shapes_of(walked),
+        "grid": walked.layout.grid,
+        "prefix": prefix_names(subject),
+        "mean": steps.mean[0],
+        "std": steps.std[0],
+        "adds_position": bool(walked.positions.any()),
+    }
+
+
+def shapes_of(walked: Walk) -> Shapes:
+    channels, height, width = walked.pixels.shape
+    _, _, down, across = walked.patches.shape
+    heads, _, each = walked.block.q.shape
+    return Shapes(
+        C=channels,
+        H=height,
+        W=width,
+        P=down,
+        Q=across,
+        CPQ=channels * down * across,
+        N=len(walked.patches),
+        T=walked.tokens.shape[1],
+        D=walked.tokens.shape[2],
+        h=heads,
+        d=each,
+        m=walked.block.hidden.shape[1],
+        L=len(walked.tokens) - 1,
+        classes=len(walked.logits) if walked.head is not None else 0,
+    )
+
+
+def middle_of(grid: Size) -> int:
+    """Return the cell in the middle of a grid, in row-major order."""
+    return position_id(grid.height // 2, grid.width // 2, grid, 0)
+
+
+def _colours(subject: Subject, walked: Walk, cell: int) -> list[list[list[int]]]:
+    """Return the bytes of a patch, by row, column and channel."""
+    down, across = walked.patches.shape[2:]
+    row, column = divmod(cell, walked.layout.grid.width)
+    stride = subject.model.config.embedding.stride or subject.model.config.patch  # type: ignore[union-attr]
+    top, left = row * stride.height, column * stride.width
+    return subject.pixels[top : top + down, left : left + across].tolist()

@@ -1,28 +1,26 @@
-"""The JSON of the walk: the numbers of one token from pixels to logits."""
+"""The JSON of the walk: the numbers of one token from pixels to logits.
+
+This file and the formulas compute with plain numbers, so that an exported page runs them too.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 from pydantic import BaseModel
 
 from vitrail.server.formulas import Formula
-from vitrail.server.guess import Guess, guess_of
+from vitrail.server.guess import Guess
 from vitrail.server.plans import Pair
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.checkpoint.checkpoint import Checkpoint
-    from vitrail.look.subject import Subject
-    from vitrail.look.walk import Step, Walk
-    from vitrail.server.rooms.walk.walk_formulas import Followed
-
-__all__ = ["Facts", "block_of", "pixels_of", "prediction_of", "rounded", "shapes_of"]
+__all__ = ["Facts", "Numbers", "Shapes", "Vector", "facts_of"]
 
 Vector = list[float]
 Picture = list[list[Vector]]
 """Indexed by channel, row and column."""
+DIGITS = 4
+"""Digits after the point, which halves the size of the JSON."""
 
 
 class Shapes(BaseModel):
@@ -42,6 +40,65 @@ class Shapes(BaseModel):
     m: int
     L: int
     classes: int
+
+
+class Numbers(BaseModel):
+    """What the model computed for one token, in one block and head; see `walk_tensors.PICKED`."""
+
+    shapes: Shapes
+    grid: Pair
+    prefix: list[str]
+    mean: float
+    """By which the preprocessing normalises the first channel, like `std`."""
+    std: float
+    token: int
+    cell: int
+    """The token's patch, or the patch in the middle for a prefix token."""
+    key: int
+    block: int
+    head: int
+    unit: int
+    colours: list[list[list[int]]]
+    """The bytes of the patch, by row, column and channel."""
+    patch: Picture
+    filter: Picture
+    filter_bias: float
+    projected: Vector
+    position: Vector
+    adds_position: bool
+    prefixed: list[Vector]
+    entering_first: Vector
+    """The patch's token before the first block."""
+    unit_before: float
+    unit_position: float
+    entering: Vector
+    normed: Vector
+    q: Vector
+    k: Vector
+    scores: Vector
+    bias: float = 0.0
+    weights: Vector
+    is_softmax: bool
+    first_values: Vector
+    """The first value of every token in this head."""
+    mixed: Vector
+    added: Vector
+    between: Vector
+    normed_again: Vector
+    hidden: Vector
+    fed: Vector
+    leaving: Vector
+    depth: list[Vector]
+    pooled: Vector
+    guess: Guess | None = None
+    """The prediction at this input size; None, like all that follows, for a model without a head."""
+    verdict: Guess | None = None
+    logits: Vector = []
+    head_row: Vector = []
+    head_bias: float = 0.0
+    lens_names: list[str] = []
+    lens_probabilities: Vector = []
+    lens_last: Vector = []
 
 
 class Block(BaseModel):
@@ -116,95 +173,77 @@ class Facts(BaseModel):
     formulas: dict[str, Formula]
 
 
-def shapes_of(walked: Walk) -> Shapes:
-    channels, height, width = walked.pixels.shape
-    _, _, down, across = walked.patches.shape
-    heads, _, each = walked.block.q.shape
-    return Shapes(
-        C=channels,
-        H=height,
-        W=width,
-        P=down,
-        Q=across,
-        CPQ=channels * down * across,
-        N=len(walked.patches),
-        T=len(walked.tokens[0]),
-        D=walked.tokens[0].shape[1],
-        h=heads,
-        d=each,
-        m=walked.block.hidden.shape[1],
-        L=len(walked.tokens) - 1,
-        classes=len(walked.logits) if walked.head is not None else 0,
+def facts_of(numbers: Numbers) -> Facts:
+    """Return what the page shows of these numbers."""
+    from vitrail.server.rooms.walk.walk_formulas import formulas_of
+
+    now, (_, columns) = numbers, numbers.grid
+    return Facts(
+        shapes=now.shapes,
+        grid=now.grid,
+        prefix=now.prefix,
+        token=now.token,
+        cell=now.cell,
+        place=divmod(now.cell, columns),
+        key=now.key,
+        block_index=now.block,
+        head=now.head,
+        unit=now.unit,
+        query_name=_name(now.token, now.prefix, columns),
+        key_name=_name(now.key, now.prefix, columns),
+        colours=now.colours,
+        patch=_rounded(now.patch),
+        weight=_rounded(now.filter),
+        products=_rounded(_times(now.patch, now.filter)),
+        projected=_rounded(now.projected),
+        position=_rounded(now.position),
+        adds_position=now.adds_position,
+        prefixed=_rounded(now.prefixed),
+        entering=_rounded(now.entering_first),
+        block=_block(now),
+        depth=_rounded(now.depth),
+        lengths=[round(math.hypot(*stop), DIGITS) for stop in now.depth],
+        pooled=_rounded(now.pooled),
+        prediction=_prediction(now),
+        verdict=now.verdict,
+        formulas=formulas_of(now),
     )
 
 
-def pixels_of(subject: Subject, walked: Walk, at: Followed) -> dict[str, Any]:
-    """Return the numbers from one patch to the token that enters the first block."""
-    down, across = walked.patches.shape[2:]
-    (top, left), cell = at.corner, at.cell
-    token = cell + walked.layout.prefix
-    return {
-        "colours": subject.pixels[top : top + down, left : left + across].tolist(),
-        "patch": rounded(walked.patches[cell]),
-        "weight": rounded(walked.projection[at.unit]),
-        "products": rounded(walked.patches[cell] * walked.projection[at.unit]),
-        "projected": rounded(walked.projected[cell]),
-        "position": rounded(walked.positions[token]),
-        "adds_position": bool(walked.positions.any()),
-        "prefixed": rounded(walked.prefixed[: walked.layout.prefix]),
-        "entering": rounded(walked.tokens[0][token]),
-    }
+def _block(now: Numbers) -> Block:
+    plain = {"entering", "normed", "q", "k", "scores", "weights", "mixed", "added", "between"}
+    plain |= {"normed_again", "hidden", "fed", "leaving"}
+    vectors = {name: _rounded(getattr(now, name)) for name in plain}
+    return Block(products=_rounded(_times(now.q, now.k)), is_softmax=now.is_softmax, **vectors)
 
 
-def block_of(walked: Walk, token: int, step: Step) -> Block:
-    block = walked.block
-    return Block(
-        entering=rounded(block.entering[token]),
-        normed=rounded(block.normed[token]),
-        q=rounded(step.q),
-        k=rounded(step.k),
-        products=rounded(step.products),
-        scores=rounded(step.scores),
-        weights=rounded(step.weights),
-        is_softmax=step.is_softmax,
-        mixed=rounded(step.mixed),
-        added=rounded(block.added[token]),
-        between=rounded(block.between[token]),
-        normed_again=rounded(block.normed_again[token]),
-        hidden=rounded(block.hidden[token]),
-        fed=rounded(block.fed[token]),
-        leaving=rounded(block.leaving[token]),
-    )
-
-
-def prediction_of(walked: Walk, checkpoint: Checkpoint) -> Prediction | None:
+def _prediction(now: Numbers) -> Prediction | None:
     """Return logits, probabilities, and the prediction after every block; None for a model without a head."""
-    if walked.head is None:
+    if now.guess is None:
         return None
-    from vitrail.checkpoint.classify import class_name  # needs torch, which the studio loads on demand
-
-    first, labels = int(walked.logits.argmax()), checkpoint.labels
-    guess = guess_of(walked.logits, labels, walked.pixels.shape[1:], checkpoint.config)
-    after_block = walked.lens.softmax(dim=1)
-    best = after_block.argmax(dim=1).tolist()
+    stops = zip(now.lens_names, now.lens_probabilities, now.lens_last, strict=True)
     return Prediction(
-        **dict(guess),
-        logits=rounded(walked.logits.topk(len(guess.names)).values),
-        row=rounded(walked.head[first]),
-        products=rounded(walked.head[first] * walked.pooled),
-        lens=[
-            Lens(
-                name=class_name(index, labels),
-                probability=after_block[stop, index].item(),
-                last=after_block[stop, first].item(),
-            )
-            for stop, index in enumerate(best)
-        ],
+        **dict(now.guess),
+        logits=_rounded(sorted(now.logits, reverse=True)[: len(now.guess.names)]),
+        row=_rounded(now.head_row),
+        products=_rounded(_times(now.head_row, now.pooled)),
+        lens=[Lens(name=name, probability=probability, last=last) for name, probability, last in stops],
     )
 
 
-def rounded(values: Tensor) -> list[Any]:
-    """Round to four digits, which halves the size of the JSON."""
-    import numpy as np
+def _name(token: int, names: list[str], columns: int) -> str:
+    if token < len(names):
+        return names[token]
+    row, column = divmod(token - len(names), columns)
+    return f"patch ({row}, {column})"
 
-    return np.round(values.double().numpy(), 4).tolist()
+
+def _times(left: Any, right: Any) -> Any:
+    """Multiply two nested lists of one shape, number by number."""
+    if isinstance(left, list):
+        return [_times(*pair) for pair in zip(left, right, strict=True)]
+    return left * right
+
+
+def _rounded(values: Any) -> Any:
+    return [_rounded(each) for each in values] if isinstance(values, list) else round(values, DIGITS)

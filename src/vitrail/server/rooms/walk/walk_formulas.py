@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from itertools import chain
+from operator import mul
+from statistics import fmean, pstdev
 
-from torch import Tensor
-
-from vitrail.checkpoint.preprocessing import Preprocessing
-from vitrail.look.walk import Step, Walk
 from vitrail.server.formulas import Formula, short
+from vitrail.server.rooms.walk.walk_facts import Numbers, Vector
 
-__all__ = ["Followed", "formulas_of"]
+__all__ = ["formulas_of"]
 
 WALK = {
     "N": "number of patches",
@@ -25,54 +24,39 @@ WALK = {
 """The letters of this room, which counts patches and tokens apart."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Followed:
-    """The indices whose numbers are shown."""
-
-    token: int
-    cell: int
-    """The token's patch, or the patch in the middle for a prefix token."""
-    key: int
-    head: int
-    unit: int
-    corner: tuple[int, int]
-    """Row and column of the patch's top left pixel."""
+def formulas_of(numbers: Numbers) -> dict[str, Formula]:
+    """Return the formulas by step."""
+    return {**_entrance(numbers), **_block(numbers), **_exit(numbers)}
 
 
-def formulas_of(walk: Walk, step: Step, at: Followed, pixel: int, expects: Preprocessing) -> dict[str, Formula]:
-    """Return the formulas by step. `pixel` is the byte of the patch's first red pixel."""
-    return {**_entrance(walk, at, pixel, expects), **_block(walk, step, at), **_exit(walk)}
-
-
-def _entrance(walk: Walk, at: Followed, pixel: int, expects: Preprocessing) -> dict[str, Formula]:
-    grid, prefix, unit = walk.layout.grid, walk.layout.prefix, at.unit
-    channels, down, across = walk.patches.shape[1:]
-    values, weights = walk.patches[at.cell].flatten(), walk.projection[unit].flatten()
-    bias, value = walk.projection_bias[unit].item(), walk.projected[at.cell, unit].item()
-    before, added = walk.prefixed[at.token, unit].item(), walk.positions[at.token, unit].item()
+def _entrance(now: Numbers) -> dict[str, Formula]:
+    (rows, columns), prefix, unit, sizes = now.grid, len(now.prefix), now.unit, now.shapes
+    pixel, area = now.colours[0][0][0], rows * columns
+    values, weights = (list(chain(*chain(*each))) for each in (now.patch, now.filter))
+    before, added = now.unit_before, now.unit_position
     return {
         "normalise": Formula(
             name="normalised pixel",
             symbols="x = (byte / 255 − mean) / std",
-            numbers=f"({pixel} / 255 − {expects.mean[0]:g}) / {expects.std[0]:g} = {_digits(values[0].item())}",
+            numbers=f"({pixel} / 255 − {now.mean:g}) / {now.std:g} = {_digits(values[0])}",
         ),
         "patches": Formula(
             name="number of patches",
             symbols="N = (H / P) · (W / Q)",
             where=WALK,
-            numbers=f"{grid.height} · {grid.width} = {short(grid.area)}",
+            numbers=f"{rows} · {columns} = {short(area)}",
         ),
         "flatten": Formula(
             name="values per patch",
             symbols="C · P · Q",
             where=WALK,
-            numbers=f"{channels} · {down} · {across} = {short(len(values))}",
+            numbers=f"{sizes.C} · {sizes.P} · {sizes.Q} = {short(len(values))}",
         ),
         "project": Formula(
             name=f"unit {unit} of the token",
             symbols="Σ patch · W + b",
             where={"W": "weights of the projection", "b": "its bias"},
-            numbers=f"{_products(values, weights)} {_added(bias)} = {_digits(value)}",
+            numbers=f"{_products(values, weights)} {_added(now.filter_bias)} = {_digits(now.projected[unit])}",
         ),
         "position": Formula(
             name=f"unit {unit} of the token",
@@ -83,79 +67,74 @@ def _entrance(walk: Walk, at: Followed, pixel: int, expects: Preprocessing) -> d
             name="number of tokens",
             symbols="T = prefix + N",
             where=WALK,
-            numbers=f"{prefix} + {short(grid.area)} = {short(prefix + grid.area)}",
+            numbers=f"{prefix} + {short(area)} = {short(prefix + area)}",
         ),
     }
 
 
-def _block(walk: Walk, step: Step, at: Followed) -> dict[str, Formula]:
-    block, each, unit = walk.block, walk.block.q.shape[2], at.unit
-    entering, normed, added = block.entering[at.token], block.normed[at.token], block.added[at.token]
-    between, leaving = block.between[at.token, unit].item(), block.leaving[at.token, unit].item()
-    score, weight = step.scores[at.key].item(), step.weights[at.key].item()
-    total = step.scores.double()[step.weights > 0].exp().sum().item()
-    bias = f" {_added(step.bias)}" if step.bias else ""
-    power = f"e^{_digits(score)} / {_digits(total)} = " if step.is_softmax else ""
+def _block(now: Numbers) -> dict[str, Formula]:
+    each, unit, entering = now.shapes.d, now.unit, now.entering
+    between, leaving = now.between[unit], now.leaving[unit]
+    score, weight = now.scores[now.key], now.weights[now.key]
+    met = (score for score, weight in zip(now.scores, now.weights, strict=True) if weight > 0)
+    bias = f" {_added(now.bias)}" if now.bias else ""
+    power = f"e^{_digits(score)} / {_digits(sum(map(math.exp, met)))} = " if now.is_softmax else ""
     return {
         "norm": Formula(
             name=f"unit {unit}, normalised",
             symbols="(x − mean) / std · scale + shift",
-            numbers=f"({_digits(entering[unit].item())} {_added(-entering.mean().item())}) / "
-            f"{_digits(entering.std(correction=0).item())} · scale + shift = {_digits(normed[unit].item())}",
+            numbers=f"({_digits(entering[unit])} {_added(-fmean(entering))}) / "
+            f"{_digits(pstdev(entering))} · scale + shift = {_digits(now.normed[unit])}",
         ),
         "score": Formula(
             name="score of the pair",
-            symbols="q · k / √d" + (" + bias" if step.bias else ""),
+            symbols="q · k / √d" + (" + bias" if now.bias else ""),
             where=WALK,
-            numbers=f"({_products(step.q, step.k)}) / √{each} = {_digits(step.products.sum().item())} / "
+            numbers=f"({_products(now.q, now.k)}) / √{each} = {_digits(sum(map(mul, now.q, now.k)))} / "
             f"{_digits(math.sqrt(each))}{bias} = {_digits(score)}",
         ),
         "softmax": Formula(name="attention weight", symbols="eˢ / Σ eˢ", numbers=f"{power}{weight:.2%}"),
         "values": Formula(
             name="first value of the head's output",
             symbols="Σ weight · v",
-            numbers=f"{_products(step.weights, block.v[at.head, :, 0], largest=True)} = "
-            f"{_digits(step.mixed[0].item())}",
+            numbers=f"{_products(now.weights, now.first_values, largest=True)} = {_digits(now.mixed[0])}",
         ),
         "residual": Formula(
             name=f"unit {unit} after attention",
             symbols="x + attention(norm(x))",
-            numbers=f"{_digits(entering[unit].item())} {_added(added[unit].item())} = {_digits(between)}",
+            numbers=f"{_digits(entering[unit])} {_added(now.added[unit])} = {_digits(between)}",
         ),
         "mlp": Formula(
             name=f"unit {unit} after the MLP",
             symbols="x + MLP(norm(x))",
-            numbers=f"{_digits(between)} {_added(block.fed[at.token, unit].item())} = {_digits(leaving)}",
+            numbers=f"{_digits(between)} {_added(now.fed[unit])} = {_digits(leaving)}",
         ),
     }
 
 
-def _exit(walk: Walk) -> dict[str, Formula]:
-    if walk.head is None:
+def _exit(now: Numbers) -> dict[str, Formula]:
+    if now.guess is None:
         return {}
-    first = int(walk.logits.argmax())
-    bias = 0.0 if walk.head_bias is None else walk.head_bias[first].item()
-    logit, total = walk.logits[first].item(), walk.logits.double().exp().sum().item()
-    probability = walk.logits.softmax(dim=0)[first].item()
+    logit, total = max(now.logits), sum(map(math.exp, now.logits))
     return {
         "logit": Formula(
             name="largest logit",
             symbols="vector · W + b",
             where={"W": "weights of the head", "b": "its bias"},
-            numbers=f"{_products(walk.pooled, walk.head[first])} {_added(bias)} = {_digits(logit)}",
+            numbers=f"{_products(now.pooled, now.head_row)} {_added(now.head_bias)} = {_digits(logit)}",
         ),
         "probability": Formula(
             name="probability",
             symbols="eˡ / Σ eˡ",
-            numbers=f"e^{_digits(logit)} / {_digits(total)} = {probability:.2%}",
+            numbers=f"e^{_digits(logit)} / {_digits(total)} = {now.guess.probabilities[0]:.2%}",
         ),
     }
 
 
-def _products(left: Tensor, right: Tensor, *, largest: bool = False) -> str:
+def _products(left: Vector, right: Vector, *, largest: bool = False) -> str:
     """Write the first three products of a sum, or those with the largest left factors, and the number of products."""
-    shown = (left.argsort(descending=True) if largest else range(len(left)))[:3]
-    terms = " + ".join(f"{_factor(left[int(i)].item())} · {_factor(right[int(i)].item())}" for i in shown)
+    order = sorted(range(len(left)), key=left.__getitem__, reverse=True) if largest else range(len(left))
+    terms = " + ".join(f"{_factor(left[i])} · {_factor(right[i])}" for i in order[:3])
     return f"{terms} + … ({len(left)} products)" if len(left) > 3 else terms
 
 
