@@ -57,6 +57,14 @@ def _layers(request: Request) -> Findings:
     return study_layers(request.weights, data, **request.settings("limit"))
 
 
+def _data_hunger(request: Request) -> Findings:
+    from vitrail.studies.data_hunger import study_data_hunger
+
+    data = request.need_data("fetch a dataset with vitrail data fetch cifar10 --out cifar10")
+    require(request.limit is None, "data-hunger draws its own shares of the images; leave --limit out")
+    return study_data_hunger(data, **request.settings("steps"))
+
+
 def _shapes(request: Request) -> Findings:
     from vitrail.studies.shapes import study_shapes
 
@@ -76,6 +84,12 @@ def _vocabulary(request: Request) -> Findings:
 STUDIES = {
     study.name: study
     for study in (
+        Study(
+            name="data-hunger",
+            question="How much data does a ViT need beside a CNN of its size?",
+            compared="a ViT, one with a convolutional stem, and a ResNet on 1 to 100 % of the images",
+            run=_data_hunger,
+        ),
         Study(
             name="layers",
             question="Are early layers local and late ones global, and how soon can classes be read?",

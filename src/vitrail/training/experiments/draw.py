@@ -30,7 +30,7 @@ def draw_comparison(groups: Sequence[Group], path: Path) -> None:
         _loss_curve(loss, group.runs, colour)
         accuracy.plot([], [], "o-", markersize=3, color=colour, label=group.name)
         for run in group.runs:
-            steps, values = zip(*run.test_accuracies(), strict=True) if run.test_accuracies() else ((), ())
+            steps, values = zip(*run.accuracies(), strict=True) if run.accuracies() else ((), ())
             accuracy.plot(steps, [100 * value for value in values], "o-", markersize=3, color=colour)
     legend(accuracy)
     sheet.save(path)
