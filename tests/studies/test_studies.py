@@ -12,11 +12,14 @@ from PIL import Image
 
 from command import call
 from vitrail.geometry import Size
+from vitrail.plan.ledger import ledger
 from vitrail.studies.catalogue import STUDIES
+from vitrail.studies.data_hunger import ARMS, study_data_hunger
 from vitrail.studies.findings import Kept, drawn_splits, rank_correlation
 from vitrail.studies.layers import study_layers
 from vitrail.studies.shapes import MODEL, READERS, study_shapes
 from vitrail.studies.vocabulary import cluster, study_vocabulary
+from vitrail.training.job import read_job
 
 
 def test_seeds_draw_different_images_and_the_same_seed_the_same():
@@ -81,6 +84,44 @@ def test_layers_are_measured_after_every_block_on_the_models_own_grid(tmp_path: 
     assert (tmp_path / "layers.png").stat().st_size > 10_000
 
 
+@pytest.fixture
+def few_images(tmp_path: Path) -> Path:
+    """CIFAR-10's files with 40 images to train on and 10 to test with, of all classes."""
+    place, random = tmp_path / "cifar", np.random.default_rng(0)
+    place.mkdir()
+    for name, count in (*((f"data_batch_{number}.bin", 8) for number in range(1, 6)), ("test_batch.bin", 10)):
+        rows = random.integers(0, 256, (count, 3073), dtype=np.uint8)
+        rows[:, 0] = np.arange(count) % 10
+        (place / name).write_bytes(rows.tobytes())
+    return place
+
+
+def test_data_hunger_trains_every_share_at_equal_steps_and_at_equal_epochs(
+    few_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vitrail.studies.data_hunger.FRACTIONS", (0.5, 1.0))
+    found = study_data_hunger([str(few_images)], out=tmp_path, seeds=1, steps=2)
+    assert [row.label for row in found.rows] == [
+        f"{budget}, {share}" for budget in ("equal steps", "equal epochs") for share in ("50%", "100%")
+    ]
+    jobs = {path.name: read_job(path) for path in (tmp_path / "runs").iterdir()}
+    assert len(jobs) == 3 * len(ARMS)  # all of the images are one run for both budgets
+    steps, epochs, whole = (jobs[f"hunger-cnn-{name}-seed0"] for name in ("50-steps", "50-epochs", "100-steps"))
+    assert [job.recipe.steps for job in (steps, epochs, whole)] == [2, 1, 2]
+    assert [job.data.fraction for job in (steps, epochs, whole)] == [0.5, 0.5, 1.0]
+    assert found.rows[1].spreads == found.rows[3].spreads
+    found.draw(tmp_path / "hunger.png")
+    assert (tmp_path / "hunger.png").stat().st_size > 10_000
+    assert len(found.answers) == 6
+
+
+def test_the_models_of_data_hunger_have_equal_parameters_and_flops():
+    books = [ledger(config) for config in ARMS.values()]
+    for each in books:
+        assert each.params == pytest.approx(books[0].params, rel=0.03)
+        assert each.flops_forward == pytest.approx(books[0].flops_forward, rel=0.03)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Flat images of a few colours, so that patches are alike or not at all, and one file that is no image."""
@@ -121,6 +162,7 @@ def test_the_command_writes_a_report_and_lists_the_studies(folder: Path, tmp_pat
         (["vocabulary", "--data", "shapes", "--weights", "a", "b"], "one folder and one model"),
         (["layers", "--data", "shapes", "--epochs", "1"], "layers has no --epochs"),
         (["pooling", "--data", "shapes", "--weights", "default"], "pooling trains its own models"),
+        (["data-hunger", "--data", "shapes", "--limit", "9"], "leave --limit out"),
         (["shapes", "--limit", "1"], "limit 1 is too few"),
     ],
 )

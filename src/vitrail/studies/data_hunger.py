@@ -139,7 +139,7 @@ def _about(arms: dict[str, Config], data: Sequence[str], images: int, steps: int
     return (
         f"{sizes}. Shares of the {images:,} training images of {', '.join(data)}, of every class, drawn by the seed. "
         f"Equal steps: {steps:,} of {RECIPE.batch} for every share. Equal epochs: {steps * RECIPE.batch / images:.3g} "
-        f"for every share, so that {FRACTIONS[0]:.0%} has {round(FRACTIONS[0] * steps)} steps. AdamW, lr "
+        f"for every share, so that {FRACTIONS[0]:.0%} has {max(1, round(FRACTIONS[0] * steps))} steps. AdamW, lr "
         f"{RECIPE.lr:g}, flips, one recipe for all and tuned for none. Accuracy on all test images, looked at once; "
         f"{seeds} seeds, mean ± sample deviation."
     )
@@ -186,10 +186,8 @@ def _doubts(gaps: dict[float, Spread], seeds: int) -> str:
 
 def _draw(found: Scores, steps: int, seeds: int, path: Path) -> None:
     words = f"accuracy on all test images; {seeds} seeds, bars one standard deviation"
-    labels = [
-        (f"Equal steps: {steps:,}, %", "share of the training images, %", ""),
-        ("Equal epochs, %", "share of the training images, %", ""),
-    ]
+    x = "share of the training images, %"
+    labels = [(f"Accuracy after {steps:,} steps, %", x, ""), ("Accuracy after equal epochs, %", x, "")]
     sheet, panels = plots("How much data does a ViT need beside a CNN of its size?", words, labels, names=list(ARMS))
     low = min(min(scores) for scores in found.values())
     high = max(max(scores) for scores in found.values())
