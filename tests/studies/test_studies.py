@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +13,18 @@ import torch
 from PIL import Image
 
 from command import call
+from vitrail.config import Config
 from vitrail.geometry import Size
 from vitrail.plan.ledger import ledger
 from vitrail.studies.catalogue import STUDIES
 from vitrail.studies.data_hunger import ARMS, study_data_hunger
+from vitrail.studies.fashion_choices import CANDIDATES, VALIDATION, study_fashion_choices
 from vitrail.studies.findings import Kept, drawn_splits, rank_correlation
 from vitrail.studies.layers import study_layers
 from vitrail.studies.shapes import MODEL, READERS, study_shapes
 from vitrail.studies.vocabulary import cluster, study_vocabulary
 from vitrail.training.job import read_job
+from vitrail.training.recipe import Recipe
 
 
 def test_seeds_draw_different_images_and_the_same_seed_the_same():
@@ -171,3 +176,20 @@ def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path, 
     error = capsys.readouterr().err.strip().splitlines()
     assert len(error) == 1
     assert line in error[0]
+
+
+def test_fashion_choices_are_judged_on_images_held_out_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def judged(data: list[str], config: Config, recipe: Recipe, folder: Path, **options: Any) -> SimpleNamespace:
+        calls.append((config, recipe, options["validation"]))
+        return SimpleNamespace(accuracy=0.5 + 0.1 * (recipe.label_smoothing == 0) + 0.01 * recipe.seed)
+
+    monkeypatch.setattr("vitrail.studies.fashion_choices.train_or_resume", judged)
+    found = study_fashion_choices(["fashion"], out=tmp_path, seeds=2, steps=7)
+    assert len({(config, recipe) for config, recipe, _ in calls}) == 2 * len(CANDIDATES)
+    assert {(recipe.steps, share) for _, recipe, share in calls} == {(7, VALIDATION)}
+    assert found.answers[0] == "The validation split prefers the recipe: 60.50 ± 0.71 %."
+    assert found.rows[-1].spreads["difference"].mean == pytest.approx(-0.1)
+    found.draw(tmp_path / "choices.png")
+    assert (tmp_path / "choices.png").stat().st_size > 5_000

@@ -65,6 +65,14 @@ def _data_hunger(request: Request) -> Findings:
     return study_data_hunger(data, **request.settings("steps"))
 
 
+def _fashion_choices(request: Request) -> Findings:
+    from vitrail.studies.fashion_choices import study_fashion_choices
+
+    data = request.need_data("fetch the images with vitrail data fetch fashion-mnist --out fashion-mnist")
+    require(request.limit is None, "fashion-choices cuts its own validation split; leave --limit out")
+    return study_fashion_choices(data, **request.settings("steps"))
+
+
 def _shapes(request: Request) -> Findings:
     from vitrail.studies.shapes import study_shapes
 
@@ -89,6 +97,12 @@ STUDIES = {
             question="How much data does a ViT need beside a CNN of its size?",
             compared="a ViT, one with a convolutional stem, and a ResNet on 1 to 100 % of the images",
             run=_data_hunger,
+        ),
+        Study(
+            name="fashion-choices",
+            question="Which settings for Fashion-MNIST, judged on images held out of training?",
+            compared="labels, movement, pooling, stem and learning rate of the Fashion-MNIST recipe",
+            run=_fashion_choices,
         ),
         Study(
             name="layers",

@@ -20,9 +20,9 @@ from vitrail.geometry import Size
 from vitrail.parts import Stem
 from vitrail.plan.ledger import ledger
 from vitrail.studies.findings import Column, Findings, Kept, Row, Watch
+from vitrail.studies.training import train_or_resume
 from vitrail.training.experiments.catalogue import BASE, RECIPE
 from vitrail.training.experiments.compare import CHANCE, Spread, spread
-from vitrail.training.train import train
 
 __all__ = ["ARMS", "FRACTIONS", "Budget", "budgets", "study_data_hunger"]
 
@@ -89,7 +89,7 @@ def study_data_hunger(
         for budget in budgets(steps):
             for name, config in arms.items():
                 words = f"{name}, {budget.fraction:.0%} at {BUDGETS[budget.kind]}, seed {seed}"
-                score = kept(words, partial(_trained, name, config, data, budget, seed, words, out, watch))
+                score = kept(words, partial(_accuracy, name, config, data, budget, seed, words, out, watch))
                 found.setdefault((budget.kind, name, budget.fraction), []).append(score)
     for name in arms:  # all of the images: one pass, or as many steps, are the same run
         found["epochs", name, 1.0] = found["steps", name, 1.0]
@@ -110,25 +110,14 @@ def study_data_hunger(
     )
 
 
-def _trained(
+def _accuracy(
     name: str, config: Config, data: Sequence[str], budget: Budget, seed: int, words: str, out: Path, watch: Watch
-) -> float:
+) -> float | None:
     """Return the accuracy on the test split after the last step."""
     share = f"{100 * budget.fraction:g}"
     folder = out / "runs" / f"hunger-{name.replace(', ', '-').lower()}-{share}-{budget.kind}-seed{seed}"
-    run = train(
-        data,
-        config,
-        recipe=RECIPE.but(steps=budget.steps, seed=seed),
-        fraction=budget.fraction,
-        out=folder,
-        resume=(folder / "recipe.json").is_file(),
-        watch=lambda facts: watch(words, facts.get("step", 0), budget.steps),
-    )
-    if run.stopped is not None:
-        raise KeyboardInterrupt
-    assert run.accuracy is not None
-    return run.accuracy
+    recipe = RECIPE.but(steps=budget.steps, seed=seed)
+    return train_or_resume(data, config, recipe, folder, words=words, watch=watch, fraction=budget.fraction).accuracy
 
 
 def _about(arms: dict[str, Config], data: Sequence[str], images: int, steps: int, seeds: int) -> str:
