@@ -22,7 +22,7 @@ _embeddings = st.one_of(
         parts.Adaptive,
         patches=st.just((Size(2, 2), Size(4, 4), Size(8, 8))),
         threshold=st.sampled_from([0.0, 0.5, float("inf")]),
-        selector=st.sampled_from(["detail", "learned"]),
+        selector=st.sampled_from(["detail", "learned", "random"]),
     ),
 )
 _positions = st.one_of(

@@ -15,7 +15,10 @@ from PIL import Image
 from command import call
 from vitrail.config import Config
 from vitrail.geometry import Size
+from vitrail.nn.adaptive import AdaptiveEmbed
+from vitrail.parts import Adaptive
 from vitrail.plan.ledger import ledger
+from vitrail.studies import adaptive
 from vitrail.studies.catalogue import STUDIES
 from vitrail.studies.data_hunger import ARMS, study_data_hunger
 from vitrail.studies.fashion_choices import CANDIDATES, VALIDATION, study_fashion_choices
@@ -24,7 +27,7 @@ from vitrail.studies.layers import study_layers
 from vitrail.studies.shapes import MODEL, READERS, study_shapes
 from vitrail.studies.vocabulary import cluster, study_vocabulary
 from vitrail.training.job import read_job
-from vitrail.training.recipe import Recipe
+from vitrail.training.recipe import Recipe, TokenBudget
 
 
 def test_seeds_draw_different_images_and_the_same_seed_the_same():
@@ -176,6 +179,30 @@ def test_a_mistake_is_one_line(arguments: list[str], line: str, tmp_path: Path, 
     error = capsys.readouterr().err.strip().splitlines()
     assert len(error) == 1
     assert line in error[0]
+
+
+def test_adaptive_arms_keep_the_budget_and_are_compared_with_random_places(
+    few_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arms = [arm for arm in adaptive.ARMS if arm.label in ("regular grid", "random, 3 sizes", "learned, 3 sizes")]
+    monkeypatch.setattr(adaptive, "ARMS", arms)
+    found = adaptive.study_adaptive([str(few_images)], out=tmp_path, seeds=1, steps=2)
+    regular, random, learned = found.rows
+    assert regular.spreads["share"].mean == 1
+    assert random.spreads["share"].mean == pytest.approx(adaptive.BUDGET)
+    gap = learned.spreads["accuracy"].mean - random.spreads["accuracy"].mean
+    assert learned.spreads["difference"].mean == pytest.approx(gap)
+    job = read_job(tmp_path / "runs" / "adaptive-learned-3-sizes-seed0")
+    assert job.recipe.token_budget == TokenBudget(share=adaptive.BUDGET)
+    found.draw(tmp_path / "adaptive.png")
+    assert (tmp_path / "adaptive.png").stat().st_size > 10_000
+
+
+def test_calibration_keeps_the_share_on_average():
+    pixels = torch.randn(12, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cumsum(2)
+    for patches in ((Size(4, 4), Size(8, 8)), (Size(4, 4), Size(8, 8), Size(16, 16))):
+        spec = adaptive.calibrated(Adaptive(patches=patches), pixels, share=0.5)
+        assert adaptive.token_share(AdaptiveEmbed(spec, 1), pixels) == pytest.approx(0.5, abs=0.01)
 
 
 def test_fashion_choices_are_judged_on_images_held_out_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

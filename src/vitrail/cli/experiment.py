@@ -43,7 +43,7 @@ def experiment(
     ----------
     name
         positions, pooling, patch-size, embeddings, position-structure, attention, attention-64, attention-96,
-        transfer, data-hunger, fashion-choices, layers, shapes or vocabulary (default: list them).
+        transfer, adaptive, data-hunger, fashion-choices, layers, shapes or vocabulary (default: list them).
     data
         Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; for vocabulary a folder of images,
         for shapes nothing (default: none).

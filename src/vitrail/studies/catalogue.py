@@ -57,6 +57,14 @@ def _layers(request: Request) -> Findings:
     return study_layers(request.weights, data, **request.settings("limit"))
 
 
+def _adaptive(request: Request) -> Findings:
+    from vitrail.studies.adaptive import study_adaptive
+
+    data = request.need_data("fetch a dataset with vitrail data fetch cifar10 --out cifar10")
+    require(request.limit is None, "adaptive trains on all images and tests on all; leave --limit out")
+    return study_adaptive(data, **request.settings("steps"))
+
+
 def _data_hunger(request: Request) -> Findings:
     from vitrail.studies.data_hunger import study_data_hunger
 
@@ -92,6 +100,12 @@ def _vocabulary(request: Request) -> Findings:
 STUDIES = {
     study.name: study
     for study in (
+        Study(
+            name="adaptive",
+            question="Which patches should be small: where a network says, where detail is, or anywhere?",
+            compared="a selector trained with a token budget, the detail score, random places; two and three sizes",
+            run=_adaptive,
+        ),
         Study(
             name="data-hunger",
             question="How much data does a ViT need beside a CNN of its size?",

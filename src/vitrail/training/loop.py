@@ -194,7 +194,9 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
         begin_mimetic(model)  # type: ignore[arg-type]
     tune(model, recipe.tuning)
     taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
-    objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
+    objective = Objective(model, distillation=recipe.distillation, teacher=taught, token_budget=recipe.token_budget).to(
+        device
+    )
     if recipe.checkpointing:
         for block in (module for module in model.modules() if isinstance(module, Block)):
             block.forward = partial(recompute, block.forward, use_reentrant=False)
