@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrail.config import Config
+from vitrail.errors import require
 from vitrail.studies.findings import Watch
 from vitrail.training.recipe import Recipe
 from vitrail.training.run import Run
@@ -38,4 +39,5 @@ def train_or_resume(
     )
     if run.stopped is not None:
         raise KeyboardInterrupt
+    require(run.accuracy is not None, f"{data} has no images to test with; give data with a test split")
     return run
