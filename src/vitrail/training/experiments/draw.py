@@ -23,7 +23,7 @@ LOSS, UNTRAINED = ("Training loss", "step", ""), "untrained, mean of the seeds"
 
 
 def draw_comparison(groups: Sequence[Group], path: Path) -> None:
-    labels = [LOSS, ("Test accuracy, %", "step", "")]
+    labels = [LOSS, ("Accuracy on images not trained on, %", "step", "")]
     words = f"{sum(len(group.runs) for group in groups)} runs; those that differ in their seed only are one curve"
     sheet, (loss, accuracy) = plots("Runs side by side", words, labels, names=[group.name for group in groups])
     for group, colour in zip(groups, cycle(SERIES)):

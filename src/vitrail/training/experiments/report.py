@@ -169,9 +169,10 @@ def compare_markdown(groups: Sequence[Group], command: str, picture: Path | None
     head, rows = compare_columns(groups)
     lines = ["# Runs side by side", "", f"    {command}", "", *markdown_table(head, rows), ""]
     lines += [
-        "Losses are means over the last twentieth of a run's steps; accuracy is the test split's. Runs that differ in "
+        "Losses are means over the last twentieth of a run's steps; accuracy is the test split's, or the validation "
+        "split's of runs that have one. Runs that differ in "
         "their seed only are one row: mean ± sample deviation over the finished ones. The best accuracy was chosen on "
-        "the test split, so it flatters.",
+        "that split, so it flatters.",
         "",
     ]
     if len(groups) > 1:
