@@ -130,7 +130,11 @@ def _about(arms: dict[str, Config], data: Sequence[str], images: int, steps: int
         f"Equal steps: {steps:,} of {RECIPE.batch} for every share. Equal epochs: {steps * RECIPE.batch / images:.3g} "
         f"for every share, so that {FRACTIONS[0]:.0%} has {max(1, round(FRACTIONS[0] * steps))} steps. AdamW, lr "
         f"{RECIPE.lr:g}, flips, one recipe for all and tuned for none. Accuracy on all test images, looked at once; "
-        f"{seeds} seeds, mean ± sample deviation."
+        + (
+            "one seed, so that no difference is told from chance."
+            if seeds == 1
+            else f"{seeds} seeds, mean ± deviation."
+        )
     )
 
 
@@ -174,7 +178,8 @@ def _doubts(gaps: dict[float, Spread], seeds: int) -> str:
 
 
 def _draw(found: Scores, steps: int, seeds: int, path: Path) -> None:
-    words = f"accuracy on all test images; {seeds} seeds, bars one standard deviation"
+    over = "one seed" if seeds == 1 else f"{seeds} seeds, bars one standard deviation"
+    words = f"models of equal parameters and FLOPs; accuracy on all test images; {over}"
     x = "share of the training images, %"
     labels = [(f"Accuracy after {steps:,} steps, %", x, ""), ("Accuracy after equal epochs, %", x, "")]
     sheet, panels = plots("How much data does a ViT need beside a CNN of its size?", words, labels, names=list(ARMS))
