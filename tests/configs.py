@@ -6,7 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from vitrail import parts
-from vitrail.config import Config, MobileConfig, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 
@@ -22,7 +22,7 @@ _embeddings = st.one_of(
         parts.Adaptive,
         patches=st.just((Size(2, 2), Size(4, 4), Size(8, 8))),
         threshold=st.sampled_from([0.0, 0.5, float("inf")]),
-        selector=st.sampled_from(["detail", "learned"]),
+        selector=st.sampled_from(["detail", "learned", "random"]),
     ),
 )
 _positions = st.one_of(
@@ -105,6 +105,17 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
 any_configs: st.SearchStrategy[Config] = st.one_of(
     vit_configs(),
     st.just(MobileConfig(image=Size(64, 128))),
+    st.builds(
+        MobileConfig,
+        image=st.just(Size(24, 40)),
+        stem_width=st.just(6),
+        stem_stride=st.sampled_from([1, 2]),
+        residual=st.sampled_from(["inverted", "basic"]),
+        expansion=st.sampled_from([1, 2]),
+        stages=st.just((MobileStage(width=6, depth=2), MobileStage(width=10, stride=2))),
+        last_width=st.sampled_from([0, 7]),
+        classes=st.sampled_from([0, 7]),
+    ),
     st.builds(
         PyramidConfig,
         image=st.just(Size(64, 96)),

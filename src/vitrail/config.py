@@ -300,7 +300,7 @@ class PyramidConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileStage(Value):
-    """Inverted residual blocks of one width; with `transformer_depth`, followed by a transformer.
+    """Residual blocks of one width; with `transformer_depth`, followed by a transformer.
 
     >>> from vitrail import preset
     >>> preset("mobilevit-S").stages[-1].transformer_depth
@@ -327,6 +327,8 @@ class MobileStage(Value):
 class MobileConfig(_Config):
     """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178).
 
+    With `residual="basic"` and no transformer in any stage it is a ResNet (arXiv 1512.03385), to compare a ViT with.
+
     >>> from vitrail import preset
     >>> preset("mobilevit-S").grid
     Size(height=8, width=8)
@@ -337,6 +339,8 @@ class MobileConfig(_Config):
     image: Size = Size(256, 256)
     channels: PositiveInt = 3
     stem_width: PositiveInt = 16
+    stem_stride: Literal[1, 2] = 2
+    """2 halves the image."""
     stages: tuple[MobileStage, ...] = (
         MobileStage(width=32),
         MobileStage(width=64, depth=3, stride=2),
@@ -344,12 +348,16 @@ class MobileConfig(_Config):
         MobileStage(width=128, stride=2, transformer_width=192, transformer_depth=4),
         MobileStage(width=160, stride=2, transformer_width=240, transformer_depth=3),
     )
+    residual: Literal["inverted", "basic"] = "inverted"
+    """inverted: 1×1, 3×3 depthwise and 1×1 convolutions, as in MobileNetV2; basic: two of 3×3, as in ResNet."""
     expansion: PositiveInt = 4
+    """Inner width of a residual block over its own: the width before an inverted one, the width after a basic one."""
     patch: Size = Size(2, 2)
     """In feature-map pixels. Attention runs separately for each position inside the patch."""
     num_heads: PositiveInt = 4
     mlp_ratio: PositiveInt = 2
-    last_width: PositiveInt = 640
+    last_width: NonNegativeInt = 640
+    """Width of a last 1×1 convolution; with 0 there is none."""
     norm_eps: Epsilon = 1e-5
     classes: NonNegativeInt = 1000
 
@@ -382,7 +390,12 @@ class MobileConfig(_Config):
     @property
     def strides(self) -> tuple[int, ...]:
         """Image pixels per feature-map pixel, for every stage."""
-        return tuple(accumulate((stage.stride for stage in self.stages), mul, initial=2))[1:]
+        return tuple(accumulate((stage.stride for stage in self.stages), mul, initial=self.stem_stride))[1:]
+
+    @property
+    def vector_width(self) -> int:
+        """The width of the pooled vector, which is the input of the head."""
+        return self.last_width or self.stages[-1].width
 
     @property
     def grid(self) -> Size:

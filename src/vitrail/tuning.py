@@ -238,7 +238,7 @@ def _mobile_parts(c: MobileConfig) -> Iterator[str]:
             yield from (f"{inside}.local", f"{inside}.into")
             yield from (f"{inside}.blocks.{number}" for number in range(stage.transformer_depth))
             yield from (f"{inside}.norm", f"{inside}.back", f"{inside}.fuse")
-    yield from ("last", "head") if c.classes else ("last",)
+    yield from (part for part, has in (("last", c.last_width), ("head", c.classes)) if has)
 
 
 _PART = re.compile(

@@ -91,6 +91,13 @@ def test_a_mobile_network_is_described_stage_by_stage_and_statistics_are_no_para
     assert [stage["num_heads"] for stage in data["stages"]] == [None, 4]
 
 
+def test_a_network_without_transformers_says_so(said):
+    stages = (MobileStage(width=8, depth=2), MobileStage(width=10, stride=2))
+    text, _ = said(made(MOBILE.but(residual="basic", stages=stages, last_width=0)))
+    assert "width 8, 2 basic residuals" in text
+    assert "no transformers" in text
+
+
 @pytest.mark.parametrize("name", ["swin-T", "mobilevit-XXS", "dinov3-S/16", "siglip-B/16"])
 def test_a_preset_is_known_by_its_shape(name):
     config = PRESETS[name]

@@ -1,6 +1,7 @@
 """Adaptive patches: the tree, its limits, and the way back to a dense map."""
 
 import math
+from itertools import product
 from typing import Literal
 
 import pytest
@@ -22,7 +23,7 @@ SIZES = {
     "4/8/16": (Size(4, 4), Size(8, 8), Size(16, 16)),
     "non-square": (Size(6, 4), Size(12, 8)),
 }
-SELECTORS = ["detail", "learned"]
+SELECTORS = ["detail", "learned", "random"]
 
 
 def busy_image(height: int, width: int, *, batch: int = 2, channels: int = 3, dtype=torch.float64) -> torch.Tensor:
@@ -36,7 +37,7 @@ def busy_image(height: int, width: int, *, batch: int = 2, channels: int = 3, dt
 
 
 def embed(
-    patches, *, threshold=0.5, selector: Literal["detail", "learned"] = "detail", channels=3, width=5
+    patches, *, threshold=0.5, selector: Literal["detail", "learned", "random"] = "detail", channels=3, width=5
 ) -> AdaptiveEmbed:
     torch.manual_seed(1)
     spec = Adaptive(patches=patches, threshold=threshold, selector=selector)
@@ -292,3 +293,41 @@ def test_tokens_have_the_image_dtype(dtype):
     model = embed(SIZES["4/8/16"], channels=4, width=6, selector="learned").to(dtype)
     tokens, _ = model(busy_image(32, 48, channels=4, dtype=dtype))
     assert tokens.dtype == dtype
+
+
+# ── a token budget ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_random_scores_depend_on_the_place_alone():
+    model = embed(SIZES["4/8/16"], selector="random")
+    fine, coarse = model.scores(busy_image(32, 48))
+    assert fine.shape == (2, 4, 6)
+    assert coarse.shape == (2, 2, 3)
+    assert torch.equal(fine[0], fine[1])
+    assert torch.equal(model.scores(torch.zeros(1, 3, 64, 48))[0][0, :4], fine[0])  # a larger grid begins the same
+    assert 0 <= float(fine.min()) < 0.3
+    assert 0.7 < float(fine.max()) < 1
+
+
+def test_the_share_of_tokens_is_the_trees_and_its_gradient_that_of_the_expected_share(monkeypatch):
+    """Expected over all trees, each weighted by its probability: 2 coarse cells of 4 finer ones, all independent."""
+    model = embed(SIZES["4/8/16"], selector="learned")
+    random = torch.Generator().manual_seed(0)
+    fine = torch.rand(1, 2, 4, generator=random, dtype=torch.float64).requires_grad_()
+    coarse = torch.tensor([[[0.4, 0.7]]], dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(model, "scores", lambda image: [fine, coarse])
+    share = model.token_share(torch.zeros(1, 3, 16, 32))
+    kept = 1 + sum(4 if score >= 0.5 else 1 for score in fine[0, :, 2:].flatten())
+    assert share.item() == pytest.approx(kept / 32)
+    share.backward()
+    expected = torch.zeros((), dtype=torch.float64)
+    ps, qs = fine.detach().clone().requires_grad_(), coarse.detach().clone().requires_grad_()
+    for cell in range(2):
+        below = ps[0, :, 2 * cell : 2 * cell + 2].flatten()
+        expected = expected + (1 - qs[0, 0, cell])
+        for splits in product((0, 1), repeat=4):
+            chance = torch.stack([p if split else 1 - p for p, split in zip(below, splits, strict=True)]).prod()
+            expected = expected + qs[0, 0, cell] * chance * (4 + 3 * sum(splits))
+    (expected / 32).backward()
+    torch.testing.assert_close(fine.grad, ps.grad)
+    torch.testing.assert_close(coarse.grad, qs.grad)

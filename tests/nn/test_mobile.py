@@ -112,6 +112,7 @@ def test_levels_are_the_maps_of_every_stage():
     ]
     tokens, layout = model.features(image)
     assert layout.grid == Size(2, 6)
+    assert model.last is not None
     assert torch.equal(to_dense(tokens, layout), model.last(maps[-1]))
     assert torch.equal(model(image), model.head(tokens.mean(1)))  # type: ignore[operator]
 

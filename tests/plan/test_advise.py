@@ -13,6 +13,7 @@ from vitrail.plan.advise import advise
 from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batch, need_bytes
 from vitrail.plan.guidance import APPLICATIONS, MISFITS, Question
+from vitrail.plan.measured import DATA_HUNGER, HUNGER_COMMAND
 from vitrail.plan.rank import MODELS, input_size, rank, tokens_per_object, training
 
 
@@ -212,3 +213,13 @@ def test_advice_is_a_config_that_can_be_built_again():
 def test_bad_questions_are_refused(build, reason):
     with pytest.raises(VitrailError, match=reason):
         build()
+
+
+def test_advice_quotes_what_was_measured_with_about_as_many_images():
+    quoted = advise(Question(data_size=4_000)).measured
+    assert quoted is not None
+    assert "5,000 images of CIFAR-10" in quoted
+    assert str(DATA_HUNGER[5_000].cnn) in quoted
+    assert HUNGER_COMMAND in quoted
+    assert advise(Question()).measured is None
+    assert advise(Question(data_size=10_000_000)).measured is None

@@ -17,6 +17,7 @@ from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.folklore import claim, folklore
 from vitrail.plan.hardware import ALLOWANCES
+from vitrail.plan.measured import DATA_HUNGER, HUNGER_COMMAND
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -98,3 +99,18 @@ def test_measured_claims_quote_the_table_of_the_docs():
         for figure in figures:
             assert figure in rows[f"sinusoidal, {kind}"]
             assert figure in entry.why
+
+
+def test_what_is_said_of_data_hunger_is_in_the_docs():
+    text = (DOCS / "experiments.md").read_text()
+    table = text[text.index("| equal steps |") : text.index("| equal epochs |")]
+    for images, found in DATA_HUNGER.items():
+        row = next(line for line in table.splitlines() if f"({images:,})" in line)
+        for accuracy in found:
+            deviation = "" if accuracy.deviation is None else f" ± {accuracy.deviation:.2f}"
+            assert f"| {accuracy.mean:.2f}{deviation} |" in row
+    assert HUNGER_COMMAND in claim("data-hungry").source
+    for images in (500, 50_000):
+        assert (
+            f"{images:,} images: {DATA_HUNGER[images].vit} and {DATA_HUNGER[images].cnn} %" in claim("data-hungry").why
+        )

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import vitrail.nn
 import vitrail.plan.model
 from libraries import make
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import (
@@ -88,6 +88,16 @@ CONFIGS: dict[str, Config] = {
         pool=MeanPool(),
     ),
     "mobile": MobileConfig(image=Size(64, 128), classes=11),
+    "resnet": MobileConfig(
+        image=Size(24, 40),
+        stem_width=12,
+        stem_stride=1,
+        residual="basic",
+        expansion=2,
+        stages=(MobileStage(width=12, depth=3), MobileStage(width=20, stride=2)),
+        last_width=0,
+        classes=11,
+    ),
 }
 
 

@@ -109,6 +109,13 @@ def _others() -> list[tuple[Config, Workload]]:
         last_width=16,
         classes=5,
     )
+    resnet = mobile.but(
+        residual="basic",
+        expansion=1,
+        stem_stride=1,
+        stages=(MobileStage(width=8, depth=2), MobileStage(width=12, stride=2)),
+        last_width=0,
+    )
     pyramid = PyramidConfig(
         image=Size(32, 48), stages=stages, attention=WindowedAttention(window=Size(4, 3)), classes=5
     )
@@ -123,5 +130,6 @@ def _others() -> list[tuple[Config, Workload]]:
     return [
         *product(models, (INFER, plain, TRAIN)),
         (MANY.but(embedding=Hierarchical(finest=Size(2, 2), widths=(8,))), plain),
+        *product((resnet, resnet.but(stem_stride=2, expansion=2, last_width=7)), (INFER, plain, TRAIN)),
         *product((pit, pit.but(prefix=Prefix(cls=False), pool=MeanPool())), (INFER, plain, TRAIN)),
     ]

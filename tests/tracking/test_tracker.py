@@ -87,6 +87,18 @@ CASES: list[tuple[Config, Workload]] = [
         ),
         TRAIN,
     ),
+    (
+        MobileConfig(
+            image=Size(24, 40),
+            stem_width=8,
+            residual="basic",
+            expansion=1,
+            stages=(MobileStage(width=8), MobileStage(width=12, stride=2)),
+            last_width=0,
+            classes=5,
+        ),
+        TRAIN,
+    ),
 ]
 
 

@@ -19,9 +19,10 @@ from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.build import build
 from vitrail.nn.resample import resample_grid
-from vitrail.parts import Patches, Prefix
+from vitrail.parts import Adaptive, Patches, Prefix
 from vitrail.training.augment import OPERATIONS, crop_box, flip_and_shift, rand_augment
 from vitrail.training.batches import Batches, scale_at
 from vitrail.training.forecast import check_memory, forecast, workload_of
@@ -29,7 +30,7 @@ from vitrail.training.job import difference
 from vitrail.training.mix import draw_mixing, mix, soft_labels
 from vitrail.training.objective import Objective, Teacher, with_patch
 from vitrail.training.random import order, uniform
-from vitrail.training.recipe import NOTES, RECIPES, Distillation, Recipe, recipe_from_text
+from vitrail.training.recipe import NOTES, RECIPES, Distillation, Recipe, TokenBudget, recipe_from_text
 
 PICTURES = np.random.default_rng(1).integers(0, 256, (5, 14, 18, 3), dtype=np.uint8)
 BATCH = torch.from_numpy(PICTURES).permute(0, 3, 1, 2).contiguous()
@@ -314,3 +315,29 @@ def test_a_run_that_cannot_fit_is_refused_with_the_planners_advice():
         VitrailError, match=r"a step needs .* GiB and 16.0 GiB are free; change first: batch \d+, accumulate"
     ):
         check_memory(config, workload, planned, 2**34)
+
+
+# ── a token budget ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_token_budget_moves_the_learned_selector_to_its_share():
+    torch.manual_seed(0)
+    config = CONFIG.but(image=Size(16, 24), embedding=Adaptive(patches=(Size(4, 4), Size(8, 8)), selector="learned"))
+    model = build(config)
+    images, targets = torch.randn(32, 3, 16, 24), F.one_hot(torch.arange(32) % 4).float()
+    embedding = model.embedding
+    assert isinstance(embedding, AdaptiveEmbed)
+    for share in (0.35, 0.9):
+        objective = Objective(model, token_budget=TokenBudget(share=share))
+        optimizer = torch.optim.Adam(objective.parameters(), lr=0.02)
+        for _ in range(40):
+            optimizer.zero_grad()
+            objective(images, targets)[0].backward()
+            optimizer.step()
+        assert embedding.token_share(images).item() == pytest.approx(share, abs=0.08)
+
+
+def test_a_token_budget_without_a_learned_selector_is_refused():
+    for config in (CONFIG, CONFIG.but(image=Size(16, 24), embedding=Adaptive(patches=(Size(4, 4), Size(8, 8))))):
+        with pytest.raises(VitrailError, match="token_budget needs a learned selector"):
+            Objective(build(config), token_budget=TokenBudget())

@@ -11,6 +11,7 @@ import pytest
 from command import call
 from small_runs import CONFIG, losses, same_weights
 from vitrail import train
+from vitrail.data.open import open_source
 from vitrail.errors import VitrailError
 from vitrail.training.job import read_job
 from vitrail.training.probe import probe
@@ -53,6 +54,28 @@ def test_a_run_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path):
         train(out=tmp_path / "run", changes={"batch": 4}, resume=True, device="cpu")
     with pytest.raises(VitrailError, match="has a run"):
         train("shapes", CONFIG, out=tmp_path / "run", device="cpu")
+
+
+def test_with_a_validation_split_the_test_images_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened: list[str] = []
+
+    def opening(data: Any, split: Any = "train", **options: Any) -> Any:
+        opened.append(split)
+        return open_source(data, split, **options)
+
+    for module in ("prepare", "train"):
+        monkeypatch.setattr(f"vitrail.training.{module}.open_source", opening)
+    run = train(
+        "shapes", CONFIG, recipe=RECIPE, validation=0.015625, fraction=0.125, out=tmp_path / "run", device="cpu"
+    )
+    assert opened == ["train"]
+    assert run.job.data.images == (8192 - 128) // 8
+    assert run.accuracies() == [(3, run.lines[-1]["validation_accuracy"])]
+    assert "test_accuracy" not in run.lines[-1]
+    assert "validation accuracy" in repr(run)
+    assert train(out=tmp_path / "run", resume=True, device="cpu").job == run.job
+    with pytest.raises(VitrailError, match=r"data\.validation 0\.015625 → 0\.5"):
+        train(out=tmp_path / "run", resume=True, validation=0.5, device="cpu")
 
 
 def test_an_unknown_field_of_a_recipe_is_refused_before_anything_is_written(tmp_path: Path):

@@ -118,6 +118,7 @@ def _reasons(found: Advice) -> list[Any]:
     return [
         "\n [bold]What speaks for a ViT[/]",
         *(f" • {reason.name}: {reason.why}" for reason in found.reasons),
+        *([] if found.measured is None else [f"\n [bold]Measured[/]\n • {found.measured}"]),
         f"\n [bold]Alternatives for {found.question.application}[/]",
         *(f" • {each}" for each in found.alternatives),
         "",

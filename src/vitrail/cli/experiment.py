@@ -43,7 +43,7 @@ def experiment(
     ----------
     name
         positions, pooling, patch-size, embeddings, position-structure, attention, attention-64, attention-96,
-        transfer, layers, shapes or vocabulary (default: list them).
+        transfer, adaptive, data-hunger, fashion-choices, layers, shapes or vocabulary (default: list them).
     data
         Dataset, as for vitrail train, e.g. what vitrail data fetch cifar10 wrote; for vocabulary a folder of images,
         for shapes nothing (default: none).
@@ -78,7 +78,7 @@ def experiment(
     words = [word for option, values in given.items() if values for word in (option, *map(str, values))]
     command = shlex.join(["vitrail", "experiment", name, *words])
     if name in STUDIES:
-        require(epochs is None, f"{name} has no --epochs; it measures trained models")
+        require(epochs is None, f"{name} has no --epochs; give --steps")
         request = {"data": data, "weights": weights or ["default"], "seeds": seeds, "steps": steps, "limit": limit}
         return _study(STUDIES[name], request, command, out, json)
     chosen = experiment_named(name, others=STUDIES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitrail.charts.numbers import count_text
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, Weights
 from vitrail.cli.tables import plain, show, table, write_json
-from vitrail.config import MobileConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, ViTConfig
 from vitrail.parts import Mlp
 
 if TYPE_CHECKING:
@@ -81,12 +81,13 @@ def _size(found: Description) -> list[tuple[str, str]]:
             ("image", f"{found.image}, {channels}, {embedding} of {found.patch}, grid {found.grid}"),
         ]
     stages = [
-        (f"  stage {number}", f"grid {stage.grid}, width {stage.width}, {_stage(stage)}")
+        (f"  stage {number}", f"grid {stage.grid}, width {stage.width}, {_stage(stage, config)}")
         for number, stage in enumerate(found.stages, start=1)
     ]
     size = ("size", f"{len(stages)} stages")
     if isinstance(config, MobileConfig):
-        patch = f"transformers cut their map into patches of {found.patch}"
+        has_transformers = any(stage.transformer_depth for stage in config.stages)
+        patch = f"transformers cut their map into patches of {found.patch}" if has_transformers else "no transformers"
         return [size, *stages, ("image", f"{found.image}, {channels}, {patch}")]
     stride = f" every {config.embedding.stride}" if config.embedding.stride else ""
     attention, merging = type(config.attention).__name__, type(config.merging).__name__
@@ -98,14 +99,14 @@ def _size(found: Description) -> list[tuple[str, str]]:
     ]
 
 
-def _stage(stage: Stage) -> str:
-    if stage.transformer_width is not None:
-        residuals = f"{stage.depth} inverted residual{'s' * (stage.depth > 1)}"
-        transformer = f"width {stage.transformer_width}, depth {stage.transformer_depth}, heads {stage.num_heads}"
-        return f"{residuals}, then a transformer of {transformer}"
-    if stage.num_heads is None:
-        return f"{stage.depth} inverted residual{'s' * (stage.depth > 1)}"
-    return f"depth {stage.depth}, heads {stage.num_heads}"
+def _stage(stage: Stage, config: Config) -> str:
+    if not isinstance(config, MobileConfig):
+        return f"depth {stage.depth}, heads {stage.num_heads}"
+    residuals = f"{stage.depth} {config.residual} residual{'s' * (stage.depth > 1)}"
+    if stage.transformer_width is None:
+        return residuals
+    transformer = f"width {stage.transformer_width}, depth {stage.transformer_depth}, heads {stage.num_heads}"
+    return f"{residuals}, then a transformer of {transformer}"
 
 
 def _stored(found: Description) -> str:

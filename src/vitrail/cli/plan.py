@@ -290,7 +290,8 @@ def _measured_tokens(config: Config, folder: Path) -> int:
         raise VitrailError("--images counts adaptive patches, and this config has none; leave it out")
     require(
         config.embedding.selector == "detail",
-        "--images counts what the 'detail' selector splits, and this one is learned; give --adaptive-tokens",
+        f"--images counts what the 'detail' selector splits, and this one is {config.embedding.selector}; give "
+        "--adaptive-tokens",
     )
     fitted = config.fit(config.image).fitted
     files = image_files(folder, limit=256)

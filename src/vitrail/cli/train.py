@@ -25,6 +25,8 @@ def train(
     batch: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    fraction: float | None = None,
+    validation: float | None = None,
     freeze: Names | None = None,
     train_last: int | None = None,
     train_only: Names | None = None,
@@ -71,6 +73,12 @@ def train(
         Peak learning rate (default: the recipe's).
     seed
         Seed of weights, order and augmentation (default: the recipe's).
+    fraction
+        Share of the training images to use, of every class, drawn by the seed, e.g. 0.1 (default: all, or the resumed
+        run's own).
+    validation
+        Share of the training images to hold out for making choices, e.g. 0.1: accuracies are then of these, and the
+        test split is not looked at until vitrail evaluate (default: none, or the resumed run's own).
     freeze
         Parts that are not trained, by the model's own names, e.g. embedding,blocks[:8]; norms and biases name tensors
         of every part (default: the recipe's).
@@ -89,7 +97,7 @@ def train(
     save_every
         Steps between saved states; 0 saves only the first and the last.
     evaluate_every
-        Steps between evaluations on the test split; 0 evaluates only at the end.
+        Steps between evaluations on the test or validation split; 0 evaluates only at the end.
     out
         Folder of a new run (default: none; give --out or --resume).
     resume
@@ -130,6 +138,8 @@ def train(
             image=image,
             patch=patch,
             teacher=teacher,
+            fraction=fraction,
+            validation=validation,
             resume=resume is not None,
             save_every=save_every,
             evaluate_every=evaluate_every,

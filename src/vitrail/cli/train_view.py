@@ -31,6 +31,8 @@ class View(LiveView):
         self.begun, self.events = True, _events(self.folder) if self.tensorboard else None
         config, recipe, facts = job.config, job.recipe, job.data
         images = f"{facts.images:,} images, {len(facts.classes)} classes"
+        images += f", {facts.fraction:.3g} of each class drawn by the seed" if facts.fraction < 1 else ""
+        images += f"; {facts.validation:.3g} of the training images held out to validate on" if facts.validation else ""
         self.say("data", f"{', '.join(facts.sources)}: {images}")
         grid: Size = config.grid
         self.say("model", f"image {config.image}, grid {grid}" + (f", from {facts.start}" if facts.start else ""))
@@ -58,8 +60,9 @@ class View(LiveView):
             return
         words = f"loss {facts['loss']:.4f}  {count_text(facts['images_per_second'])} images/s"
         self.bar.update(self.task, completed=facts["step"], description=words)
-        if "test_accuracy" in facts:
-            self.note(f"step {facts['step']}: test accuracy {facts['test_accuracy']:.2%}")
+        for split in ("test", "validation"):
+            if f"{split}_accuracy" in facts:
+                self.note(f"step {facts['step']}: {split} accuracy {facts[f'{split}_accuracy']:.2%}")
         if self.events is not None:
             for name, value in facts.items():
                 if isinstance(value, float):
@@ -73,7 +76,7 @@ class View(LiveView):
                 f"stopped after step {run.step}, which is saved; resume with vitrail train --resume {self.folder}"
             )
             return
-        accuracy = "" if run.accuracy is None else f", test accuracy {run.accuracy:.2%}"
+        accuracy = "" if run.accuracy is None else f", {run.job.data.judged_on} accuracy {run.accuracy:.2%}"
         self.say("finished", f"step {run.step}, loss {run.loss or 0:.4f}{accuracy}")
         self.say("weights", f"{self.folder / 'model.safetensors'}")
         if run.job.recipe.tuning.lora is not None:

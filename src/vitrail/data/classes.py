@@ -39,6 +39,10 @@ class ClassFolder:
                     f"class folder {folder} has no images; remove it, or add files ending in {endings}"
                 ) from None
 
+    @property
+    def labels(self) -> list[int]:
+        return [label for _, label in self.items]
+
     def __len__(self) -> int:
         return len(self.items)
 

@@ -24,6 +24,10 @@ class Shapes:
         self.image, self.seed, self.split = image, seed, split
         self.count = COUNTS[split] if count is None else count
 
+    @property
+    def labels(self) -> np.ndarray:
+        return np.arange(self.count) % len(SHAPES)
+
     def __len__(self) -> int:
         return self.count
 

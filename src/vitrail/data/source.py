@@ -24,6 +24,11 @@ class Source(Protocol):
     @property
     def channels(self) -> int: ...
 
+    @property
+    def labels(self) -> Sequence[int] | np.ndarray:
+        """The label of every image, known without decoding any."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
@@ -56,6 +61,10 @@ class Subset:
     def __init__(self, source: Source, indices: np.ndarray) -> None:
         self.source, self.indices = source, indices
         self.classes, self.channels = source.classes, source.channels
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.asarray(self.source.labels)[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)

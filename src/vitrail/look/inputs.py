@@ -107,7 +107,8 @@ def attention_modules(model: nn.Module) -> list[tuple[str, Attention]]:
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
     require(
         len(modules) > 0,
-        f"{type(model).__name__} has no vitrail attention module to capture; load the model with vitrail, or build it",
+        f"{type(model).__name__} has no vitrail attention module to capture; give a model with attention, loaded or "
+        "built by vitrail",
     )
     return modules
 

@@ -25,21 +25,31 @@ from vitrail.nn.initialise import initialise
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
 
-__all__ = ["AdaptiveEmbed", "Selector", "TokensSaved", "detail_scores", "quadtree", "to_dense", "tokens_saved"]
+__all__ = [
+    "AdaptiveEmbed",
+    "Selector",
+    "TokensSaved",
+    "detail_scores",
+    "quadtree",
+    "random_scores",
+    "to_dense",
+    "tokens_saved",
+]
 
 
 class AdaptiveEmbed(nn.Module):
     """Image → tokens of several patch sizes.
 
-    The selector "detail" compares `detail_scores` with the threshold, "learned" the probability of a `Selector`. The
-    choice is a step function without a gradient, so the learned selector uses a straight-through estimator: each token
-    is multiplied by 1 + (c − c.detach()), where c is the probability of the choices that led to it. The forward value
-    is unchanged to the bit, and the gradient raises the probability of leaves whose token the loss wants larger.
+    The selector "detail" compares `detail_scores` with the threshold, "random" `random_scores`, "learned" the
+    probability of a `Selector`. The choice is a step function without a gradient, so the learned selector uses a
+    straight-through estimator: each token is multiplied by 1 + (c − c.detach()), where c is the probability of the
+    choices that led to it. The forward value is unchanged to the bit, and the gradient raises the probability of leaves
+    whose token the loss wants larger.
     """
 
     def __init__(self, spec: parts.Adaptive, width: int, *, channels: int = 3) -> None:
         super().__init__()
-        self.patches, self.threshold = spec.patches, spec.threshold
+        self.patches, self.threshold, self.kind = spec.patches, spec.threshold, spec.selector
         self.projections = nn.ModuleList(PatchEmbed(patch, width, channels=channels) for patch in spec.patches)
         self.selector = Selector(channels) if spec.selector == "learned" else None
 
@@ -71,9 +81,27 @@ class AdaptiveEmbed(nn.Module):
 
     def scores(self, image: Tensor, inside: Tensor | None = None) -> list[Tensor]:
         """Return the scores that decide whether a cell splits: (B, rows, columns) per patch size but the finest."""
-        if self.selector is None:
+        if self.kind == "detail":
             return detail_scores(image, self.patches, inside)
-        return [self.selector(image, fit(Size(*image.shape[2:]), patch).grid) for patch in self.patches[1:]]
+        grids = [fit(Size(*image.shape[2:]), patch).grid for patch in self.patches[1:]]
+        if self.selector is None:
+            return [scores.expand(len(image), -1, -1) for scores in random_scores(grids, image.device)]
+        return [self.selector(image, grid) for grid in grids]
+
+    def token_share(self, image: Tensor) -> Tensor:
+        """Return the tokens' share of the finest grid, over the batch, with the gradient of its expected value.
+
+        Splits have no gradient; their probabilities have one, and so has the number of tokens that they lead to expect.
+        """
+        scores = self.scores(image)
+        leaves = _leaves(scores, self.threshold, _within(scores[-1], None))
+        expected, reached = scores[-1].new_zeros(()), torch.ones_like(scores[-1])
+        for score in reversed(scores):
+            expected = expected + (reached * (1 - score)).sum()
+            reached = _double(reached * score)
+        expected = expected + reached.sum()
+        kept = torch.stack([leaf.sum() for leaf in leaves]).sum()
+        return (kept + (expected - expected.detach())) / leaves[0].numel()
 
 
 class Selector(nn.Module):
@@ -123,6 +151,16 @@ def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None 
     rounding = (100 * ulp) ** 2 * centre.square().sum((1, 2, 3))
     whole = torch.maximum(whole, rounding).clamp_min(tiny)[:, None, None]
     return [(variance / whole).sqrt() for variance in variances]
+
+
+def random_scores(grids: Sequence[Size], device: torch.device | None = None) -> list[Tensor]:
+    """Return a number of [0, 1) for every cell, a hash of its place: (1, rows, columns) per grid."""
+    found = []
+    for level, grid in enumerate(grids):
+        rows, columns = (torch.arange(side, dtype=torch.float64, device=device) for side in grid)
+        places = 12.9898 * rows[:, None] + 78.233 * columns + 37.719 * (level + 1)
+        found.append((places.sin() * 43758.5453).frac().abs().float().unsqueeze(0))
+    return found
 
 
 def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:

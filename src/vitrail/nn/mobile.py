@@ -1,13 +1,14 @@
 """MobileViT (arXiv 2110.02178): a small convolutional network with transformers over its coarser feature maps.
 
+With basic residuals and no transformer in any stage it is a ResNet (arXiv 1512.03385).
+
 Shapes: B images, C channels, H×W pixels, h×w a stage's feature map, c its width, D a transformer's width,
-p×q the patch, N = (h/p)·(w/q) patches, E the last width.
+p×q the patch, N = (h/p)·(w/q) patches, E the width of the vector.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import MobileConfig, MobileStage
@@ -21,12 +22,13 @@ from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward
+from vitrail.nn.residuals import BasicResidual, ConvNorm, InvertedResidual
 
 __all__ = ["MobileViT"]
 
 
 class MobileViT(nn.Module, Intermediates, Classifier):
-    """A stem, stages of inverted residuals and transformers, a last 1×1 convolution, mean pooling and a head.
+    """A stem, stages of residuals and transformers, a last 1×1 convolution if it has a width, mean pooling and a head.
 
     >>> MobileViT(MobileConfig(image="64x128"))(torch.zeros(1, 3, 64, 128)).shape
     torch.Size([1, 1000])
@@ -36,12 +38,12 @@ class MobileViT(nn.Module, Intermediates, Classifier):
         super().__init__()
         self.config = config
         widths = (config.stem_width, *(stage.width for stage in config.stages))
-        self.stem = ConvNorm(config.channels, config.stem_width, kernel=3, stride=2)
+        self.stem = ConvNorm(config.channels, config.stem_width, kernel=3, stride=config.stem_stride)
         self.stages = nn.ModuleList(
             Stage(before, stage, config) for before, stage in zip(widths, config.stages, strict=False)
         )
-        self.last = ConvNorm(widths[-1], config.last_width)
-        self.head, self.distillation_head = build_head(config.last_width, config.classes), None
+        self.last = ConvNorm(widths[-1], config.last_width) if config.last_width else None
+        self.head, self.distillation_head = build_head(config.vector_width, config.classes), None
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → logits (B, classes), or the vector (B, E) of a model without a head."""
@@ -53,7 +55,8 @@ class MobileViT(nn.Module, Intermediates, Classifier):
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""
-        return _as_tokens(self.last(self.levels(image)[-1]))
+        x = self.levels(image)[-1]
+        return _as_tokens(x if self.last is None else self.last(x))
 
     def count_layers(self) -> int:
         return len(self.stages)
@@ -80,12 +83,13 @@ def _as_tokens(x: Tensor) -> tuple[Tensor, Layout]:
 
 
 class Stage(nn.Module):
-    """Inverted residuals, the first of which may halve the feature map, then an optional transformer."""
+    """Residuals, the first of which may halve the feature map, then an optional transformer."""
 
     def __init__(self, before: int, stage: MobileStage, config: MobileConfig) -> None:
         super().__init__()
+        residual = InvertedResidual if config.residual == "inverted" else BasicResidual
         self.residuals = nn.ModuleList(
-            InvertedResidual(
+            residual(
                 stage.width if index else before,
                 stage.width,
                 expansion=config.expansion,
@@ -111,39 +115,6 @@ class Stage(nn.Module):
         for residual in self.residuals:
             x = residual(x)
         return x if self.transformer is None else self.transformer(x)
-
-
-class ConvNorm(nn.Module):
-    """Convolution without bias, batch norm and, by default, SiLU."""
-
-    def __init__(
-        self, before: int, after: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, activation: bool = True
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
-        self.norm = nn.BatchNorm2d(after)
-        self.activation = activation
-        initialise(self.conv.weight.data, followed_by="relu" if activation else "linear")
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.conv(x))
-        return F.silu(x) if self.activation else x
-
-
-class InvertedResidual(nn.Module):
-    """1×1 expansion, 3×3 depthwise, 1×1 projection without activation; with a residual if the shapes are equal."""
-
-    def __init__(self, before: int, after: int, *, expansion: int, stride: int) -> None:
-        super().__init__()
-        inner = expansion * before
-        self.expand = ConvNorm(before, inner)
-        self.depthwise = ConvNorm(inner, inner, kernel=3, stride=stride, groups=inner)
-        self.project = ConvNorm(inner, after, activation=False)
-        self.residual = before == after and stride == 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        branch = self.project(self.depthwise(self.expand(x)))
-        return x + branch if self.residual else branch
 
 
 class MapTransformer(nn.Module):

@@ -122,8 +122,9 @@ class Adaptive(_Embedding):
     """Small patches where the image has detail, large ones where it is flat: a quadtree over `patches`, finest first.
 
     A cell splits if its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest. `selector`
-    chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image) or
-    "learned" (a probability that a small network predicts).
+    chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image), "learned"
+    (a probability that a small network predicts) or "random" (a number between 0 and 1 that is drawn once for every
+    place and does not look at the image: what the other two must beat).
 
     >>> from vitrail import Adaptive, Size
     >>> Adaptive(patches=(Size(8, 8), Size(16, 16)), threshold=0.25).patches[-1]
@@ -132,7 +133,7 @@ class Adaptive(_Embedding):
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
     threshold: Annotated[float, Range("[0, inf]", "0 splits every cell, infinity none")] = 0.5
-    selector: Literal["detail", "learned"] = "detail"
+    selector: Literal["detail", "learned", "random"] = "detail"
 
     def __post_init__(self) -> None:
         super().__post_init__()

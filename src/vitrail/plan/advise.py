@@ -13,6 +13,7 @@ from vitrail.parts import Adaptive, Embedding, Hierarchical, Learned, Patches, P
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.guidance import APPLICATIONS, MISFITS, REASONS, Misfit, Question, Reason
 from vitrail.plan.hardware import roofline
+from vitrail.plan.measured import data_hunger
 from vitrail.plan.rank import Candidate, input_size, largest_model, rank, tokens_per_object, training
 from vitrail.plan.workload import Workload
 
@@ -53,6 +54,8 @@ class Advice:
     misfits: tuple[Misfit, ...]
     reasons: tuple[Reason, ...]
     """What speaks for a ViT here."""
+    measured: str | None
+    """What was measured here with about as many images; None if that number is unknown or far off."""
     alternatives: tuple[str, ...]
     """What else is usual for the application."""
     would_change: tuple[str, ...]
@@ -72,6 +75,7 @@ class Advice:
             "decisions": [asdict(decision) for decision in self.decisions],
             "misfits": [{"name": m.name, "why": m.why, "instead": m.instead} for m in self.misfits],
             "reasons": [{"name": reason.name, "why": reason.why} for reason in self.reasons],
+            "measured": self.measured,
             "alternatives": list(self.alternatives),
             "would_change": list(self.would_change),
             "ranking": [candidate.to_json() for candidate in self.ranking],
@@ -110,6 +114,7 @@ def advise(question: Question) -> Advice:
         decisions=decisions,
         misfits=_misfits(question, best),
         reasons=tuple(reason for reason in REASONS if reason.applies(question)),
+        measured=None if question.data_size is None else data_hunger(question.data_size),
         alternatives=APPLICATIONS[question.application].alternatives,
         would_change=_would_change(question, best, about_embedding.choice),
     )

@@ -14,6 +14,7 @@ from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batches
 from vitrail.plan.laws import density, impact, scaling
 from vitrail.plan.ledger import ledger
+from vitrail.plan.measured import DATA_HUNGER, HUNGER_COMMAND, HUNGER_SEEDS
 from vitrail.plan.memory import memory
 from vitrail.plan.published import Result, results
 from vitrail.plan.workload import Workload
@@ -214,8 +215,30 @@ def _source(*found: Result) -> str:
     return f"{found[0].source} ({doubts})"
 
 
+def _beside(gap: float) -> str:
+    """Say a difference in points; less than one is level.
+
+    >>> _beside(-0.2), _beside(-10.2)
+    ('level', '10.2 points behind')
+    """
+    return "level" if abs(gap) < 1 else f"{abs(gap):.1f} points {'ahead' if gap > 0 else 'behind'}"
+
+
 def _measured() -> tuple[Folklore, ...]:
+    few, many = min(DATA_HUNGER), max(DATA_HUNGER)
+    gaps = {images: found.vit.mean - found.cnn.mean for images, found in DATA_HUNGER.items()}
+    figures = "; ".join(
+        f"{images:,} images: {DATA_HUNGER[images].vit} and {DATA_HUNGER[images].cnn} %" for images in (few, 5_000, many)
+    )
     return (
+        Folklore(
+            key="data-hungry",
+            about="a ViT without much data",
+            said="behind a CNN with few images, level or ahead with many",
+            true=f"in a short run {_beside(gaps[few])} with {few:,} images, {_beside(gaps[many])} with {many:,}",
+            why=f"ViT and CNN of equal size, 390 steps of CIFAR-10 from scratch, {HUNGER_SEEDS}; {figures}",
+            source=f"{HUNGER_COMMAND} (docs/experiments.md)",
+        ),
         Folklore(
             key="1d-or-2d",
             about="1D or 2D sinusoidal positions",

@@ -57,6 +57,30 @@ def _layers(request: Request) -> Findings:
     return study_layers(request.weights, data, **request.settings("limit"))
 
 
+def _adaptive(request: Request) -> Findings:
+    from vitrail.studies.adaptive import study_adaptive
+
+    data = request.need_data("fetch a dataset with vitrail data fetch cifar10 --out cifar10")
+    require(request.limit is None, "adaptive trains on all images and tests on all; leave --limit out")
+    return study_adaptive(data, **request.settings("steps"))
+
+
+def _data_hunger(request: Request) -> Findings:
+    from vitrail.studies.data_hunger import study_data_hunger
+
+    data = request.need_data("fetch a dataset with vitrail data fetch cifar10 --out cifar10")
+    require(request.limit is None, "data-hunger draws its own shares of the images; leave --limit out")
+    return study_data_hunger(data, **request.settings("steps"))
+
+
+def _fashion_choices(request: Request) -> Findings:
+    from vitrail.studies.fashion_choices import study_fashion_choices
+
+    data = request.need_data("fetch the images with vitrail data fetch fashion-mnist --out fashion-mnist")
+    require(request.limit is None, "fashion-choices cuts its own validation split; leave --limit out")
+    return study_fashion_choices(data, **request.settings("steps"))
+
+
 def _shapes(request: Request) -> Findings:
     from vitrail.studies.shapes import study_shapes
 
@@ -76,6 +100,24 @@ def _vocabulary(request: Request) -> Findings:
 STUDIES = {
     study.name: study
     for study in (
+        Study(
+            name="adaptive",
+            question="Which patches should be small: where a network says, where detail is, or anywhere?",
+            compared="a selector trained with a token budget, the detail score, random places; two and three sizes",
+            run=_adaptive,
+        ),
+        Study(
+            name="data-hunger",
+            question="How much data does a ViT need beside a CNN of its size?",
+            compared="a ViT, one with a convolutional stem, and a ResNet on 1 to 100 % of the images",
+            run=_data_hunger,
+        ),
+        Study(
+            name="fashion-choices",
+            question="Which settings for Fashion-MNIST, judged on images held out of training?",
+            compared="labels, movement, pooling, stem and learning rate of the Fashion-MNIST recipe",
+            run=_fashion_choices,
+        ),
         Study(
             name="layers",
             question="Are early layers local and late ones global, and how soon can classes be read?",

@@ -25,12 +25,12 @@ from vitrail.nn.build import build
 from vitrail.nn.vit import ViT
 from vitrail.parts import Mlp, Patches
 from vitrail.studies.findings import Column, Findings, Kept, Row, Watch, drawn_splits
+from vitrail.studies.training import train_or_resume
 from vitrail.training.batches import in_order, measured
 from vitrail.training.experiments.compare import spread
 from vitrail.training.probe import linear_probe
 from vitrail.training.random import reseed
 from vitrail.training.recipe import Recipe
-from vitrail.training.train import train
 
 __all__ = ["study_shapes"]
 
@@ -92,15 +92,9 @@ def _random(seed: int) -> ViT:
 
 
 def _trained(seed: int, *, out: Path, steps: int, watch: Watch) -> ViT:
+    recipe = Recipe(steps=steps, batch=BATCH, lr=1e-3, warmup=0.1, seed=seed)
     folder = out / "runs" / f"shapes-seed{seed}"
-    run = train(
-        "shapes",
-        MODEL,
-        recipe=Recipe(steps=steps, batch=BATCH, lr=1e-3, warmup=0.1, seed=seed),
-        out=folder,
-        resume=(folder / "recipe.json").is_file(),
-        watch=lambda facts: watch(f"training, seed {seed}", facts.get("step", 0), steps),
-    )
+    run = train_or_resume("shapes", MODEL, recipe, folder, words=f"training, seed {seed}", watch=watch)
     model = run.checkpoint().model()
     assert isinstance(model, ViT)
     return model

@@ -53,7 +53,7 @@ def finish(job: Job, folder: RunFolder, model: Model) -> None:
         if job.recipe.tuning.lora is not None:
             _save_adapters(folder.adapters, job.recipe.tuning.lora, tensors)
         save(trained_checkpoint(job, tensors), folder.model)
-        draw_curves(folder.path, folder.curves)
+        draw_curves(folder.path, folder.curves, job.data.judged_on)
     folder.status(state="finished", eta_seconds=0)
 
 
@@ -64,7 +64,7 @@ def _save_adapters(path: Path, lora: Lora, tensors: dict[str, Tensor]) -> None:
     write_file(path, lambda file: write_safetensors(file, own, facts))
 
 
-def draw_curves(run: Path, picture: Path) -> None:
+def draw_curves(run: Path, picture: Path, judged_on: str = "test") -> None:
     """Draw loss, accuracy and learning rate against steps."""
     if find_spec("matplotlib") is None:  # matplotlib is an extra; metrics.jsonl has the numbers
         return
@@ -74,9 +74,10 @@ def draw_curves(run: Path, picture: Path) -> None:
     sheet, (loss, accuracy, rate) = plots(run.resolve().name, f"{len(lines):,} steps", labels, height=2.6, width=3.3)
     loss.plot(steps, [line["loss"] for line in lines], color=BLUE, linewidth=0.9)
     accuracy.plot(steps, [100 * line["accuracy"] for line in lines], color=SKY, linewidth=0.9, label="training batch")
-    tests = [(line["step"], 100 * line["test_accuracy"]) for line in lines if "test_accuracy" in line]
+    name = f"{judged_on}_accuracy"
+    tests = [(line["step"], 100 * line[name]) for line in lines if name in line]
     if tests:
-        accuracy.plot(*zip(*tests, strict=True), "o-", color=VERMILLION, markersize=3, label="test")
+        accuracy.plot(*zip(*tests, strict=True), "o-", color=VERMILLION, markersize=3, label=judged_on)
     accuracy.legend(loc="lower right", fontsize=8)
     rate.plot(steps, [line["lr"] for line in lines], color=BLUE, linewidth=1.2)
     sheet.save(picture)

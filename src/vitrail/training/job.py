@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from vitrail.atomic import write_json_file
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.config import Config, config_from_json
 from vitrail.errors import VitrailError, require
-from vitrail.rules import NonNegativeInt
+from vitrail.rules import NonNegativeInt, Range, Rate
 from vitrail.training.recipe import Recipe, recipe_from_text
 from vitrail.value import Value
 
@@ -24,11 +24,21 @@ class DataFacts(Value):
 
     sources: tuple[str, ...]
     images: NonNegativeInt
+    """Images that are trained on."""
     classes: tuple[str, ...]
     preprocessing: Preprocessing
+    fraction: Annotated[float, Range("(0, 1]", "0.1 is a tenth of the images")] = 1.0
+    """Share of the training images, of every class, drawn by the recipe's seed."""
+    validation: Rate = 0.0
+    """Share of the training images that is held out to make choices on; the test split is then not looked at."""
     start: str | None = None
     """The checkpoint that the run started from; None for fresh weights."""
     teacher: str | None = None
+
+    @property
+    def judged_on(self) -> Literal["test", "validation"]:
+        """The split that the run's accuracies are of."""
+        return "validation" if self.validation else "test"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class Outcome:
     step: int
     loss: float
     accuracy: float | None
-    """On the test split."""
+    """On the images held out, or on the test split."""
     stopped: int | None
     """The signal's number."""
     model: Model
@@ -97,7 +97,8 @@ def train(
         first = _resume(folder, trained, world, watch)
         last = (read_metrics(folder.path) or [{}])[-1]
         loss: float = last.get("loss", math.nan)
-        accuracy: float | None = last.get("test_accuracy")
+        judged = f"{job.data.judged_on}_accuracy"
+        accuracy: float | None = last.get(judged)
         folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
         watch({"step": first, "steps": recipe.steps})
         began = before = told = time.monotonic()
@@ -136,7 +137,7 @@ def train(
                 watch({"note": f"left out: {name}"})
             if test is not None and (done == recipe.steps or (evaluate_every and done % evaluate_every == 0)):
                 accuracy = _test(trained, job, test, world, watch)
-                line["test_accuracy"] = accuracy
+                line[judged] = accuracy
             line |= measure(done, trained.objective.model)  # type: ignore[arg-type]
             folder.append(line)
             watch(line)
@@ -193,7 +194,9 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
         begin_mimetic(model)  # type: ignore[arg-type]
     tune(model, recipe.tuning)
     taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
-    objective = Objective(model, distillation=recipe.distillation, teacher=taught).to(device)
+    objective = Objective(model, distillation=recipe.distillation, teacher=taught, token_budget=recipe.token_budget).to(
+        device
+    )
     if recipe.checkpointing:
         for block in (module for module in model.modules() if isinstance(module, Block)):
             block.forward = partial(recompute, block.forward, use_reentrant=False)

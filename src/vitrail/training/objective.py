@@ -17,13 +17,14 @@ from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.projection import resize_projection
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
+from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import linear
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.patches import PatchEmbed, embed_by_convolution
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
-from vitrail.training.recipe import Distillation
+from vitrail.training.recipe import Distillation, TokenBudget
 
 __all__ = ["Model", "Objective", "Teacher", "with_patch"]
 
@@ -63,10 +64,19 @@ class Objective(nn.Module):
     """A model and its loss; only `model` is saved."""
 
     def __init__(
-        self, model: Model, *, distillation: Distillation | None = None, teacher: Teacher | None = None
+        self,
+        model: Model,
+        *,
+        distillation: Distillation | None = None,
+        teacher: Teacher | None = None,
+        token_budget: TokenBudget | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.distillation = model, distillation
+        self.model, self.distillation, self.token_budget = model, distillation, token_budget
+        require(
+            token_budget is None or _selector_of(model) is not None,
+            "token_budget needs a learned selector; use Adaptive(selector='learned'), or leave it out",
+        )
         self._teacher = (teacher,)  # in a tuple, so that it is not a submodule
         self.projection: nn.Linear | None = None
         require((distillation is None) == (teacher is None), "distillation needs a recipe and a teacher; give both")
@@ -94,6 +104,10 @@ class Objective(nn.Module):
         by_label, by_teacher = self._heads(vector)
         right = (by_label.argmax(1) == targets.argmax(1)).float().mean()
         loss = _cross_entropy(by_label, targets)
+        selector = _selector_of(self.model)
+        if self.token_budget is not None and selector is not None:
+            excess = selector.token_share(images) - self.token_budget.share
+            loss = loss + self.token_budget.weight * excess.square()
         (teacher,) = self._teacher
         if teacher is None or self.distillation is None:
             return loss, right
@@ -130,6 +144,12 @@ class Objective(nn.Module):
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.float().log_softmax(1)).sum(1).mean()
+
+
+def _selector_of(model: nn.Module) -> AdaptiveEmbed | None:
+    """Return the embedding that learns which cells to split, if the model has one."""
+    embedding = getattr(model, "embedding", None)
+    return embedding if isinstance(embedding, AdaptiveEmbed) and embedding.selector is not None else None
 
 
 def _width(model: nn.Module) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
@@ -12,6 +13,7 @@ from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.config import Config, read_config
 from vitrail.data.open import open_source
 from vitrail.data.source import Source
+from vitrail.data.split import cut_validation, draw_fraction
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.presets import preset
@@ -19,9 +21,16 @@ from vitrail.training.batches import measured
 from vitrail.training.job import DataFacts, Job
 from vitrail.training.recipe import Recipe, recipe_from_text, recipe_named
 
-__all__ = ["Start", "open_checkpoint", "prepare", "read_recipe"]
+__all__ = ["Start", "Training", "open_checkpoint", "open_training", "prepare", "read_recipe"]
 
 Start = Checkpoint | None
+
+
+class Training(NamedTuple):
+    """The images of a run: those that it is trained on, and its validation split, if it has one."""
+
+    images: Source
+    held_out: Source | None
 
 
 def read_recipe(name: str | Path | Recipe) -> Recipe:
@@ -58,7 +67,9 @@ def prepare(
     patch: Size | str | None = None,
     epochs: float | None = None,
     teacher: str | Path | None = None,
-) -> tuple[Job, Start, Source]:
+    fraction: float = 1.0,
+    validation: float = 0.0,
+) -> tuple[Job, Start, Training]:
     """Return the job, the checkpoint that it starts from (if `model` is one), and the opened data.
 
     A preset gets the data's classes and channels; a config, also as JSON, is not changed; a checkpoint is adapted,
@@ -67,7 +78,8 @@ def prepare(
     size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)
     sources = (str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data)
-    source = open_source(data, image=size or config.image)
+    training = open_training(sources, size or config.image, fraction=fraction, validation=validation, seed=recipe.seed)
+    source = training.images
     if checkpoint is None:
         keep = not isinstance(model, str | Path) or Path(model).suffix == ".json"
         config = _changed(config, source, size, patch, keep=keep)
@@ -84,10 +96,18 @@ def prepare(
         images=len(source),
         classes=source.classes,
         preprocessing=preprocessing,
+        fraction=fraction,
+        validation=validation,
         start=None if checkpoint is None else checkpoint.source or str(model),
         teacher=None if teacher is None else str(teacher),
     )
-    return Job(config=config, recipe=recipe, data=facts), checkpoint, source
+    return Job(config=config, recipe=recipe, data=facts), checkpoint, training
+
+
+def open_training(sources: Sequence[str], image: Size, *, fraction: float, validation: float, seed: int) -> Training:
+    """Open the images to train on and cut the validation split; the fraction is of what that leaves."""
+    source, held_out = cut_validation(open_source(sources, image=image), validation)
+    return Training(draw_fraction(source, fraction, seed), held_out)
 
 
 def _model(model: str | Path | Config) -> tuple[Config, Start]:

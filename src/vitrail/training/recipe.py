@@ -19,7 +19,7 @@ from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, 
 from vitrail.tuning import Tuning
 from vitrail.value import Value
 
-__all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "recipe_from_text", "recipe_named"]
+__all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "TokenBudget", "recipe_from_text", "recipe_named"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,16 @@ class Distillation(Value):
     what: Literal["logits", "token", "features"] = "logits"
     weight: Annotated[float, Range("(0, 1]", "0.5 is half of the loss")] = 0.5
     temperature: Annotated[float, Range("(0, inf)", "use 1 to 5")] = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBudget(Value):
+    """A loss that trains a learned selector of adaptive patches towards a number of tokens."""
+
+    share: Annotated[float, Range("(0, 1]", "0.6 is 60 % of the finest grid's tokens")] = 0.6
+    """Tokens over those of the finest regular grid, on average over a batch."""
+    weight: Annotated[float, Range("(0, inf)", "10 is usual")] = 10.0
+    """Factor of the squared difference between the share and its target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,8 @@ class Recipe(Value):
     patches: tuple[Size, ...] = ()
     """Each step draws its patch size from these, and the projection is resized (FlexiViT, arXiv 2212.08013)."""
     distillation: Distillation | None = None
+    token_budget: TokenBudget | None = None
+    """For adaptive patches with a learned selector."""
     tuning: Tuning = Tuning()
     """Which weights are trained: frozen parts, last blocks, norms, biases, or low-rank adapters (LoRA)."""
 

@@ -27,7 +27,7 @@ class Run(Shown):
     >>> from vitrail import preset, train
     >>> small = preset("cifar-small", depth=1, classes=4)
     >>> run = train("shapes", small, out="run", changes={"steps": 2, "batch": 8})
-    >>> run.finished, run.test_accuracies()[-1][1] == run.accuracy
+    >>> run.finished, run.accuracies()[-1][1] == run.accuracy
     (True, True)
     """
 
@@ -54,12 +54,12 @@ class Run(Shown):
 
     @property
     def accuracy(self) -> float | None:
-        """The accuracy of the last test, on the test split."""
-        return next((value for _, value in reversed(self.test_accuracies())), None)
+        """The last accuracy on the test split; with a validation split, on that."""
+        return next((value for _, value in reversed(self.accuracies())), None)
 
     def _summary(self) -> str:
         loss = "" if self.loss is None else f", loss {self.loss:.4f}"
-        accuracy = "" if self.accuracy is None else f", test accuracy {self.accuracy:.2%}"
+        accuracy = "" if self.accuracy is None else f", {self.job.data.judged_on} accuracy {self.accuracy:.2%}"
         return f"{self.path}, step {self.step:,} of {self.job.recipe.steps:,}{loss}{accuracy}"
 
     def _panel(self) -> Iterator[str]:
@@ -67,8 +67,8 @@ class Run(Shown):
             steps = [line["step"] for line in self.lines]
             yield curve("Loss", {"training": list(zip(steps, self.smooth_loss(), strict=True))})
             accuracies = {"training": [(line["step"], 100 * line["accuracy"]) for line in self.lines]}
-            tests = [(step, 100 * value) for step, value in self.test_accuracies()]
-            yield curve("Accuracy", accuracies | ({"test": tests} if tests else {}), unit=" %")
+            tests = [(step, 100 * value) for step, value in self.accuracies()]
+            yield curve("Accuracy", accuracies | ({self.job.data.judged_on: tests} if tests else {}), unit=" %")
         data = self.job.data
         yield facts(
             [
@@ -101,12 +101,14 @@ class Run(Shown):
     def images_per_second(self) -> float | None:
         return statistics.median(line["images_per_second"] for line in self.lines) if self.lines else None
 
-    def test_accuracies(self) -> list[tuple[int, float]]:
-        return [(line["step"], line["test_accuracy"]) for line in self.lines if "test_accuracy" in line]
+    def accuracies(self) -> list[tuple[int, float]]:
+        """Return steps and accuracies on the split that the run was judged on."""
+        name = f"{self.job.data.judged_on}_accuracy"
+        return [(line["step"], line[name]) for line in self.lines if name in line]
 
     def results(self) -> dict[str, float]:
-        """Return those that exist of final_loss, best_loss, final_accuracy, best_accuracy (on the test split)."""
-        losses, accuracies = self.smooth_loss(), [value for _, value in self.test_accuracies()]
+        """Return those that exist of final_loss, best_loss, final_accuracy and best_accuracy."""
+        losses, accuracies = self.smooth_loss(), [value for _, value in self.accuracies()]
         found: dict[str, float] = {}
         if losses:
             width = max(1, self.job.recipe.steps // 20)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from vitrail.config import Config
 from vitrail.data.open import HELD_OUT, open_source
-from vitrail.data.source import Subset
+from vitrail.data.source import Source, Subset
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.plan.workload import Memory
@@ -20,7 +20,7 @@ from vitrail.training.folder import RunFolder
 from vitrail.training.forecast import check_memory, forecast, free_bytes, workload_of
 from vitrail.training.job import Job, check_same, read_job, write_job
 from vitrail.training.loop import Watch
-from vitrail.training.prepare import open_checkpoint, prepare, read_recipe
+from vitrail.training.prepare import open_checkpoint, open_training, prepare, read_recipe
 from vitrail.training.recipe import Distillation, Recipe
 from vitrail.training.run import Run, read_run
 from vitrail.training.state import states
@@ -39,6 +39,8 @@ def train(
     image: Size | str | None = None,
     patch: Size | str | None = None,
     teacher: str | Path | None = None,
+    fraction: float | None = None,
+    validation: float | None = None,
     resume: bool = False,
     save_every: int = 500,
     evaluate_every: int = 0,
@@ -53,7 +55,9 @@ def train(
     folder to fine-tune (default: cifar). `recipe` is a name, a file or a value (default: plain), and `changes` are
     fields of it to set: {"steps": 100, "lr": 1e-3}, or {"tuning": Tuning(last=4)} to train a part. `epochs` are passes
     over the data, instead of steps. `image` and `patch` are sizes to train at, and `teacher` is weights or a run to
-    distil from.
+    distil from. `fraction` is the share of the training images that is used, of every class, drawn by the seed.
+    `validation` is the share that is held out to make choices on; accuracies are then of these images, and the test
+    split is not looked at.
 
     With `resume`, the run in `out` is resumed; options that are given must be those that it was started with. A signal
     stops the run after saving a step; the result says its number. `begin` is called with the job, the forecast of its
@@ -81,8 +85,10 @@ def train(
             chosen = chosen.but(images=())
         if teacher is not None and chosen.distillation is None:
             chosen = chosen.but(distillation=Distillation())
-        if held is None or any(each is not None for each in (data, model, epochs, image, patch, teacher)):
-            job, start, source = prepare(
+        if held is None or any(
+            each is not None for each in (data, model, epochs, image, patch, teacher, fraction, validation)
+        ):
+            job, start, training = prepare(
                 data=data or (held.data.sources if held else ()),
                 model=model or (held.data.start or held.config if held else "cifar"),
                 recipe=chosen,
@@ -90,10 +96,18 @@ def train(
                 patch=patch,
                 epochs=epochs,
                 teacher=teacher or (held.data.teacher if held else None),
+                fraction=fraction if fraction is not None else (held.data.fraction if held else 1.0),
+                validation=validation if validation is not None else (held.data.validation if held else 0.0),
             )
         else:
             job, start = Job(config=held.config, recipe=chosen, data=held.data), None
-            source = open_source(job.data.sources, image=job.config.image)
+            training = open_training(
+                job.data.sources,
+                job.config.image,
+                fraction=job.data.fraction,
+                validation=job.data.validation,
+                seed=job.recipe.seed,
+            )
         if held is not None:
             check_same(folder, held, job)
             require(
@@ -114,17 +128,10 @@ def train(
         tell: Watch = watch if place.writes else lambda facts: None
         if not job.recipe.tuning.is_everything and job.data.start is None:
             tell({"note": "what is frozen has fresh, random weights: give --model the weights to start from"})
-        try:
-            test = open_source(job.data.sources, "test", image=job.config.image)
-        except VitrailError as error:
-            tell({"note": f"no test split: {error}"})
-            test = None
-        if isinstance(test, Subset):
-            share = f"{len(test):,} of {len(source) + len(test):,} images, every {HELD_OUT}th"
-            tell({"note": f"held out for testing: {share}, since the data have no test split"})
+        test = _open_test(job, tell) if training.held_out is None else training.held_out
         outcome = loop.train(
             job,
-            source,
+            training.images,
             place,
             test=test,
             start=start if held is None else None,
@@ -137,3 +144,15 @@ def train(
         if outcome.stopped is None:
             finish(job, place, outcome.model)
         return replace(read_run(folder), stopped=outcome.stopped)
+
+
+def _open_test(job: Job, tell: Watch) -> Source | None:
+    try:
+        test = open_source(job.data.sources, "test", image=job.config.image)
+    except VitrailError as error:
+        tell({"note": f"no test split: {error}"})
+        return None
+    if isinstance(test, Subset):
+        share = f"{len(test):,} of {len(test.source):,} images, every {HELD_OUT}th"
+        tell({"note": f"held out for testing: {share}, since the data have no test split"})
+    return test

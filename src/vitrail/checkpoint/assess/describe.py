@@ -44,7 +44,7 @@ class Stage:
     grid: Size
     width: int
     depth: int
-    """Transformer blocks; in a mobile network, inverted residuals."""
+    """Transformer blocks; in a mobile network, residuals."""
     num_heads: int | None
     """None where nothing attends."""
     transformer_width: int | None = None

@@ -36,6 +36,7 @@ def _family(name: str, anchor: str) -> Family:
                 "blocks.0.attention.qkv.weight",
                 "stages.0.blocks.0.attention.qkv.weight",
                 "stages.0.residuals.0.project.conv.weight",
+                "stages.0.residuals.0.second.conv.weight",
             )
         ),
         known=_known,

@@ -61,8 +61,10 @@ def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
     whole = spec.fit(subject.photo.seen, "crop")
     pixels = torch.from_numpy(subject.pixels).permute(2, 0, 1)[None].float() / 255
     pixels = pixels[:, :, : whole.fitted.height, : whole.fitted.width]
-    if own is not None and own.selector == "learned":
-        require(threshold is None, f"threshold {threshold} cannot change a learned selector; leave threshold out")
+    if own is not None and own.selector != "detail":
+        require(
+            threshold is None, f"threshold {threshold} cannot change a {own.selector} selector; leave threshold out"
+        )
         with torch.no_grad():
             layout = subject.model.embedding(subject.image)[1]  # type: ignore[operator]
     else:

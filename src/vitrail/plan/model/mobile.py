@@ -10,33 +10,35 @@ from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.residuals import basic_residual, conv_norm, inverted_residual
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["mobile_vit"]
 
 
 def mobile_vit(t: Tape, c: MobileConfig, batch: int, image: Tensor) -> Tensor:
-    size = _last_map(c)
-    x = ops.mean(t, _last(t, c, batch, image, size), batch * c.last_width)
-    return classify(t, x, c.last_width, c.classes)
+    x = ops.mean(t, _last(t, c, batch, image), batch * c.vector_width)
+    return classify(t, x, c.vector_width, c.classes)
 
 
-def _last(t: Tape, c: MobileConfig, batch: int, image: Tensor, size: Size) -> Tensor:
+def _last(t: Tape, c: MobileConfig, batch: int, image: Tensor) -> Tensor:
+    if not c.last_width:
+        return _maps(t, c, batch, image)[-1]
+    size = _halved_if(c.stem_stride, c.image)
+    for stage in c.stages:
+        size = _halved_if(stage.stride, size)
     return conv_norm(t, "last", _maps(t, c, batch, image)[-1], c.stages[-1].width, c.last_width, batch * size.area)
 
 
-def _last_map(c: MobileConfig) -> Size:
-    size = halved(c.image)
-    for stage in c.stages:
-        size = halved(size) if stage.stride == 2 else size
-    return size
+def _halved_if(stride: int, size: Size) -> Size:
+    return halved(size) if stride == 2 else size
 
 
 def _maps(t: Tape, c: MobileConfig, batch: int, image: Tensor) -> list[Tensor]:
-    size, width = halved(c.image), c.stem_width
+    size, width = _halved_if(c.stem_stride, c.image), c.stem_width
     x, maps = conv_norm(t, "stem", image, c.channels, width, batch * size.area, 9), []
     for i, spec in enumerate(c.stages):
-        size = halved(size) if spec.stride == 2 else size
+        size = _halved_if(spec.stride, size)
         x = _mobile_stage(t, c, batch, spec, f"stages.{i}", x, width, size)
         width = spec.width
         maps.append(x)
@@ -47,48 +49,13 @@ def _maps(t: Tape, c: MobileConfig, batch: int, image: Tensor) -> list[Tensor]:
 def _mobile_stage(
     t: Tape, c: MobileConfig, batch: int, spec: MobileStage, path: str, x: Tensor, before: int, size: Size
 ) -> Tensor:
+    residual = inverted_residual if c.residual == "inverted" else basic_residual
     for i in range(spec.depth):
         width, stride = (spec.width, 1) if i else (before, spec.stride)
-        x = inverted_residual(t, f"{path}.residuals.{i}", x, width, spec.width, c.expansion, stride, batch * size.area)
+        x = residual(t, f"{path}.residuals.{i}", x, width, spec.width, c.expansion, stride, batch * size.area)
     if not spec.transformer_depth:
         return x
     return map_transformer(t, c, batch, spec, f"{path}.transformer", x, size)
-
-
-@module
-def conv_norm(
-    t: Tape,
-    path: str,
-    x: Tensor,
-    before: int,
-    after: int,
-    places: int,
-    kernel: int = 1,
-    activation: bool = True,
-) -> Tensor:
-    """A convolution of `kernel` pixels with `before` input channels per group, batch norm and SiLU."""
-    x = ops.Conv(t, f"{path}.conv", x, kernel * before * after, after, places, False)
-    x = ops.BatchNorm(t, f"{path}.norm", x, after)
-    return ops.activate(t, path, x) if activation else x
-
-
-@module
-def inverted_residual(
-    t: Tape, path: str, x: Tensor, before: int, after: int, expansion: int, stride: int, places: int
-) -> Tensor:
-    inner = expansion * before
-    wide = x.count // before
-    branch = conv_norm(
-        t,
-        f"{path}.project",
-        conv_norm(t, f"{path}.depthwise", conv_norm(t, f"{path}.expand", x, before, inner, wide), 1, inner, places, 9),
-        inner,
-        after,
-        places,
-        1,
-        False,
-    )
-    return ops.add(t, x, branch) if before == after and stride == 1 else branch
 
 
 @module

@@ -10,7 +10,10 @@ from vitrail.errors import require
 from vitrail.training.job import Job, difference
 from vitrail.training.run import Run
 
-__all__ = ["Group", "Spread", "group_runs", "spread"]
+__all__ = ["CHANCE", "Group", "Spread", "group_runs", "spread"]
+
+CHANCE = {2: 9.0, 3: 2.5, 4: 1.6, 5: 1.25}
+"""Seeds → Student's t at 97.5 % over their root: how many deviations make a mean difference unlikely by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,14 +23,14 @@ LOSS, UNTRAINED = ("Training loss", "step", ""), "untrained, mean of the seeds"
 
 
 def draw_comparison(groups: Sequence[Group], path: Path) -> None:
-    labels = [LOSS, ("Test accuracy, %", "step", "")]
+    labels = [LOSS, ("Accuracy on images not trained on, %", "step", "")]
     words = f"{sum(len(group.runs) for group in groups)} runs; those that differ in their seed only are one curve"
     sheet, (loss, accuracy) = plots("Runs side by side", words, labels, names=[group.name for group in groups])
     for group, colour in zip(groups, cycle(SERIES)):
         _loss_curve(loss, group.runs, colour)
         accuracy.plot([], [], "o-", markersize=3, color=colour, label=group.name)
         for run in group.runs:
-            steps, values = zip(*run.test_accuracies(), strict=True) if run.test_accuracies() else ((), ())
+            steps, values = zip(*run.accuracies(), strict=True) if run.accuracies() else ((), ())
             accuracy.plot(steps, [100 * value for value in values], "o-", markersize=3, color=colour)
     legend(accuracy)
     sheet.save(path)

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.config import ViTConfig
 from vitrail.plan.ledger import ledger
-from vitrail.training.experiments.compare import Group, Spread, spread
+from vitrail.training.experiments.compare import CHANCE, Group, Spread, spread
 from vitrail.training.experiments.run import ArmResult, Result
 
 __all__ = ["compare_columns", "compare_json", "compare_markdown", "experiment_json", "experiment_markdown",
@@ -41,8 +41,6 @@ MEANINGS = {
     "images_per_second": "in training, on this machine with whatever else it was doing",
     "structure": "the correlation, over all pairs of patches, of their position rows' cosine with their distance",
 }
-CHANCE = {2: 9.0, 3: 2.5, 4: 1.6, 5: 1.25}
-"""Seeds → Student's t at 97.5 % over their root: how many deviations make a mean difference unlikely by chance."""
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -171,9 +169,10 @@ def compare_markdown(groups: Sequence[Group], command: str, picture: Path | None
     head, rows = compare_columns(groups)
     lines = ["# Runs side by side", "", f"    {command}", "", *markdown_table(head, rows), ""]
     lines += [
-        "Losses are means over the last twentieth of a run's steps; accuracy is the test split's. Runs that differ in "
+        "Losses are means over the last twentieth of a run's steps; accuracy is the test split's, or the validation "
+        "split's of runs that have one. Runs that differ in "
         "their seed only are one row: mean ± sample deviation over the finished ones. The best accuracy was chosen on "
-        "the test split, so it flatters.",
+        "that split, so it flatters.",
         "",
     ]
     if len(groups) > 1:
