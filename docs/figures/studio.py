@@ -43,7 +43,8 @@ def shoot(address: str, rooms: list[str], *, phone: bool) -> None:
                 path = kept / f"studio-{room}-{theme}{'-phone' if phone else ''}.png"
                 page.screenshot(path=path, full_page=phone)
                 # 256 colours are enough for a page, and a third of the bytes
-                Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE).save(path, optimize=True)
+                few = Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
+                few.save(path, optimize=True)
                 print(path)
         browser.close()
 

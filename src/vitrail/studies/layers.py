@@ -153,7 +153,8 @@ def _features(model: ViT, source: Source, preprocessing: Preprocessing, words: s
         recording = record(model, image)
         layers = [model.embed(image), *recording.blocks]
         means.append([tokens[:, layout.prefix :].mean(dim=1) for tokens, layout in layers])
-        cls.append([tokens[:, 0] for tokens, _ in layers] if model.config.prefix.cls else [])
+        # a copy: a view would keep the tokens of all images in memory
+        cls.append([tokens[:, 0].clone() for tokens, _ in layers] if model.config.prefix.cls else [])
         if done < ATTENDED:
             distances.append([_relative_distance(inputs) for inputs in recording.attention])
         labels.append(own)
