@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from libraries import make, tune
+from sharding import optimizer_of, process_group, spread
 from vitrail.config import Config
 from vitrail.plan import Workload
 from vitrail.tracking.step import DTYPES, checkpoint_blocks, materialise, track_step
@@ -56,6 +57,7 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
         tune(model, config, workload)
     tracker = Tracker(device)
     with ExitStack() as stack:
+        mesh = stack.enter_context(process_group(workload.shard))
         if device == "cuda":
             stack.enter_context(_stand_in_for_cuda())
             stack.enter_context(sdpa_kernel(KERNELS[workload.attention]))
@@ -66,10 +68,14 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
         if workload.checkpointing:
             checkpoint_blocks(model)
         stack.enter_context(tracker)
+        stack.enter_context(tracker.resizes())
+        runs, micro_batch = spread(model, workload, mesh)
         tracker.follow([*model.parameters(), *model.buffers()], "weights")
         images = torch.zeros(workload.batch, config.channels, *config.image, device=device, dtype=dtype)
         labels = torch.zeros(workload.batch, dtype=torch.long, device=device) if workload.train else None
-        track_step(model, (images,), partial(_cross_entropy, labels), workload, tracker)
+        optimizer = optimizer_of(model, workload)
+        loss = partial(_cross_entropy, labels)
+        track_step(runs, (images,), loss, workload, tracker, optimizer=optimizer, micro_batch=micro_batch)
     return tracker
 
 

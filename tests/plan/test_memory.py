@@ -29,7 +29,7 @@ from vitrail.parts import (
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json", "tuned.json")]
+GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json", "tuned.json", "sharded.json")]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -82,6 +82,7 @@ def test_vit_b_peaks_where_it_was_measured(precision, attention) -> None:
         Workload(batch=3, train=True, accumulate=2, optimizer="adamw-fused"),
         Workload(batch=3, train=True, checkpointing=True, attention="eager"),
         Workload(batch=3, train=True, shard=Shard("fsdp", 4)),
+        Workload(batch=3, train=True, shard=Shard("ddp", 2, gradient_as_bucket_view=True), accumulate=3),
         Workload(batch=3, train=True, optimizer="adafactor"),
     ],
 )
@@ -120,13 +121,6 @@ def test_checkpointing_and_fused_attention_save_bytes() -> None:
         )
     ]
     assert peaks == sorted(peaks, reverse=True)
-
-
-@pytest.mark.parametrize("kind", ["ddp", "zero1", "zero2", "fsdp"])
-def test_sharded_plans_say_that_they_are_estimates(kind) -> None:
-    plan = memory(ViTConfig(), Workload(batch=2, train=True, shard=Shard(kind, 8)))
-    assert not plan.exact
-    assert kind in plan.note
 
 
 def test_adaptive_tokens_change_the_bytes_and_cannot_exceed_the_grid() -> None:

@@ -40,6 +40,7 @@ from vitrail.parts import (
     WindowedAttention,
 )
 from vitrail.plan import Workload, ledger, memory
+from vitrail.plan.step import run_step
 from vitrail.presets import PRESETS, preset
 from vitrail.training.tuning import tune
 from vitrail.tuning import Lora, Tuning
@@ -134,6 +135,18 @@ def test_each_rows_parameters_are_its_modules_own(name: str) -> None:
     with torch.device("meta"):
         model = build(CONFIGS[name])
     assert planned_parameters(CONFIGS[name]) == own_parameters(model)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_first_sides_are_those_of_the_modules_tensors(name: str) -> None:
+    """FSDP cuts tensors along them."""
+    with torch.device("meta"):
+        model = build(CONFIGS[name])
+    leaves = run_step(CONFIGS[name], Workload()).tape.leaves
+    planned = sorted((leaf.path, leaf.count, leaf.rows) for leaf in leaves)
+    run = {leaf.path for leaf in leaves}
+    own = ((key.rpartition(".")[0], tensor) for key, tensor in model.named_parameters())
+    assert planned == sorted((path, tensor.numel(), tensor.shape[0]) for path, tensor in own if path in run)
 
 
 @pytest.mark.parametrize("name", PRESETS)

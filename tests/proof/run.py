@@ -3,7 +3,7 @@
 `--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
 cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
-trained.
+trained, and `--sharded` one device of steps that are spread over several.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ load_shim()
 import torch  # noqa: E402
 from cases import draw  # noqa: E402
 from degenerate import degenerate  # noqa: E402
+from shards import draw_sharded  # noqa: E402
 from tunings import draw_tuned  # noqa: E402
 
 from truth import follow_step  # noqa: E402
@@ -48,6 +49,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
     parser.add_argument("--tuned", action="store_true", help="random steps of which only a part is trained")
+    parser.add_argument("--sharded", action="store_true", help="random steps that are spread over devices")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -58,7 +60,7 @@ def main() -> int:
         cases = [(config_from_json(json.dumps(case["config"])), workload_of(case["workload"])) for case in golden]
         cases = cases[:: max(1, len(cases) // options.count)]
     else:
-        drawn = draw_tuned if options.tuned else draw
+        drawn = draw_tuned if options.tuned else draw_sharded if options.sharded else draw
         cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:

@@ -12,7 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.plan import Workload, memory
 from vitrail.tuning import Lora, Tuning, parts_of
 
-__all__ = ["draw_tuned"]
+__all__ = ["draw_tuned", "draw_tuning"]
 
 
 def draw_tuned(count: int, seed: int) -> list[tuple[Config, Workload]]:
@@ -21,7 +21,7 @@ def draw_tuned(count: int, seed: int) -> list[tuple[Config, Workload]]:
     for config, workload in draw(3 * count, seed + 1):
         if not workload.train or len(cases) == count:
             continue
-        tuned = replace(workload, tuning=_tuning(random, config))
+        tuned = replace(workload, tuning=draw_tuning(random, config))
         try:
             memory(config, tuned)
         except VitrailError:
@@ -30,7 +30,7 @@ def draw_tuned(count: int, seed: int) -> list[tuple[Config, Workload]]:
     return cases
 
 
-def _tuning(random: Random, config: Config) -> Tuning:
+def draw_tuning(random: Random, config: Config) -> Tuning:
     groups = list(dict.fromkeys(part.split(".")[0].removeprefix("distillation_") for part in parts_of(config)))
     blocks = sum("blocks." in part for part in parts_of(config))
     cut = random.randint(0, blocks)

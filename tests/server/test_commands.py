@@ -19,6 +19,8 @@ PLACES = [
     ("transfer", {"new_rows": 5, "new_columns": 7, "bands": 3}),
     ("transfer", {"transfer_table": "known", "old_rows": 4, "old_columns": 6, "new_rows": 5, "new_columns": 7}),
     ("memory", {"batch": 7, "shard": "fsdp", "devices": 4, "checkpointing": True, "accumulate": 2}),
+    ("memory", {"shard": "ddp", "devices": 2, "gradient_as_bucket_view": True, "offload": True}),
+    ("memory", {"shard": "tensor", "devices": 4}),
     ("memory", {"train": False, "precision": "bf16", "card": "t4"}),
     ("models", {"family": "deit", "same_side": 192, "batch": 3}),
     ("attention", {"token": 9, "seen": 32}),

@@ -50,6 +50,7 @@ def plan(
     lora: int | None = None,
     lora_on: Names | None = None,
     shard: ShardOption | None = None,
+    offload: Flag = False,
     adaptive_tokens: int | None = None,
     images: Path | None = None,
     as_: Annotated[Library, Parameter(name="--as")] = "vitrail",
@@ -114,8 +115,12 @@ def plan(
     lora_on
         Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
     shard
-        How training is spread over devices, KIND:DEVICES with ddp, zero1, zero2 or fsdp, e.g. fsdp:8 (default: one
-        device).
+        How a step is spread over devices, KIND:DEVICES[,OPTION…] with ddp, zero1, zero2, fsdp or tensor, e.g. fsdp:8.
+        Options: gradient_as_bucket_view for ddp; reshard_after_forward=no, param_dtype=bf16 and reduce_dtype=fp32 for
+        fsdp (default: one device).
+    offload
+        Keep the optimizer's state on the CPU and step there; with fsdp, weights and gradients too, as its
+        CPUOffloadPolicy does.
     adaptive_tokens
         Mean number of patch tokens per image, for adaptive patches (default: measured on --images).
     images
@@ -163,6 +168,7 @@ def plan(
     }
     tuning = tuning_of(freeze=freeze, train_last=train_last, train_only=train_only, lora=lora, lora_on=lora_on)
     require(train or tuning.is_everything, "--freeze, --train-last, --train-only and --lora need --train; add it")
+    require(train or not offload, "--offload is about the optimizer and needs --train; add it")
     workload = Workload(
         batch=batch,
         train=train,
@@ -172,6 +178,7 @@ def plan(
         checkpointing=checkpointing,
         accumulate=accumulate,
         shard=shard,
+        offload=offload,
         library=as_,
         adaptive_tokens=adaptive_tokens,
         tuning=tuning,
@@ -191,7 +198,7 @@ def plan(
             f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
         }
         parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
-        limits = {"--largest": largest, "--smallest": smallest, "--shard": shard}
+        limits = {"--largest": largest, "--smallest": smallest, "--shard": shard, "--offload": offload}
         _alone("--module", elsewhere | shape | limits | parts)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.lines import named_lines
 from vitrail.charts.numbers import bytes_text
-from vitrail.charts.palette import BLUE, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, YELLOW
+from vitrail.charts.palette import BLUE, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, VIOLET, YELLOW
 from vitrail.charts.plots import limit, note, plots
 from vitrail.charts.sheet import check_drawing
 from vitrail.charts.stack import stacked_areas
@@ -33,6 +33,7 @@ COLOURS = {
     "weight_casts": YELLOW,
     "activations": ORANGE,
     "attention_maps": VERMILLION,
+    "communication": VIOLET,
     "temporary": PINK,
     "input": SILVER,
 }

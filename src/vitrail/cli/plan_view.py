@@ -28,6 +28,8 @@ def title(name: str, config: Config, work: Workload) -> str:
     parts.append(f"{work.attention} attention")
     parts += ["checkpointing"] if work.checkpointing else []
     parts += [f"{work.shard.kind} over {work.shard.devices}"] if work.shard else []
+    parts += [f"{name}={value}" for name, value in work.shard.options.items()] if work.shard else []
+    parts += ["offload"] if work.offload else []
     parts += [f"as {work.library}"] if work.library != "vitrail" else []
     return " · ".join(parts)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,14 @@ READERS: dict[str, Callable[[str], Any]] = {
     "lora": lambda text: {"lora": Lora(rank=int(text))},
 }
 """What may follow a model's name, KEY=VALUE, and how its value is read."""
-FLAGS = {"train": {"train": True}, "infer": {"train": False}, "checkpointing": {"checkpointing": True}}
+FLAGS = {
+    "train": {"train": True},
+    "infer": {"train": False},
+    "checkpointing": {"checkpointing": True},
+    "offload": {"offload": True},
+}
+OPTIONS = [field.name for field in fields(Shard)[2:]]
+"""What may follow shard=KIND:DEVICES after a comma."""
 EXAMPLE = "vitrail plan --why B/16 dinov2-B/14,batch=8,attention=eager --train"
 
 
@@ -55,7 +64,7 @@ def run_why(
 
 def _case(side: str, asked: dict[str, Any], workload: Workload, build: Callable[..., Config]) -> tuple[str, Case]:
     """`dinov2-B/14,batch=8,attention=eager` → its name and the case that it describes."""
-    model, *changes = side.split(",")
+    model, *changes = re.split(f",(?!{'|'.join(OPTIONS)})", side)
     question, work = {**asked, "model": model}, {}
     for change in changes:
         key, equals, text = change.partition("=")

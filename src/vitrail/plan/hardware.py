@@ -39,7 +39,7 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 
 def kernel_on(target: Card, workload: Workload) -> AttentionKernel:
     """Return the kernel that would run: on old cards and in fp32, PyTorch uses "efficient" instead of "flash"."""
-    if workload.attention == "flash" and (not target.flash or workload.precision == "fp32"):
+    if workload.attention == "flash" and (not target.flash or workload.arithmetic == "fp32"):
         return "efficient"
     return workload.attention
 
@@ -76,7 +76,7 @@ ALLOWANCES = (
 
 def flash_scratch_bytes(config: Config, workload: Workload) -> int:
     """Return the workspace of flash attention's backward: dq accumulated in fp32, and a row sum."""
-    flash = workload.train and workload.attention == "flash" and workload.precision != "fp32"
+    flash = workload.train and workload.attention == "flash" and workload.arithmetic != "fp32"
     if not (flash and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention)):
         return 0
     if config.position.acts_on == "scores" or not config.attention.fused or config.head_width > 256:
@@ -152,7 +152,7 @@ def roofline(target: Card, workload: Workload, *, flops: int, traffic_bytes: int
     `flops` and `traffic_bytes` are those of all its `images`. None for a card whose rate is not known: one given only
     by its memory, or without a published rate.
     """
-    wanted: Rate = RATES[workload.precision]
+    wanted: Rate = RATES[workload.arithmetic]
     rate = target.tflops.get(wanted) or target.tflops.get("fp32")
     if rate is None:
         return None

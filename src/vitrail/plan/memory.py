@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from vitrail.config import Config
 from vitrail.plan.array_meter import highest
+from vitrail.plan.sharding import EXACT, micro_batches, optimizer_part, shard_sizes
 from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
+from vitrail.plan.tensor_parallel import is_split
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
 __all__ = ["COMPONENTS", "memory", "memory_of", "persistent_bytes"]
@@ -18,6 +20,7 @@ COMPONENTS = (
     "attention_maps",
     "weight_casts",
     "input",
+    "communication",
     "temporary",
 )
 
@@ -31,18 +34,24 @@ def memory(config: Config, workload: Workload) -> Memory:
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
     2011288200
     """
-    return memory_of(run_step(config, workload), workload)
+    if not _followed(workload):
+        return memory_of(run_step(config, workload), workload)
+    *earlier, last = micro_batches(config, workload)
+    return memory_of(last, workload, *earlier)
 
 
-def memory_of(step: Step, workload: Workload) -> Memory:
-    """Return the memory of a step that was run."""
+def memory_of(step: Step, workload: Workload, *earlier: Step) -> Memory:
+    """Return the memory of a step that was run, after earlier micro-batches whose gradients it adds to."""
     persistent, temporary = persistent_bytes(workload, step.tape)
     notes = _estimate_notes(workload, step.tape)
-    by_phase = {phase: _sum(persistent, components) for phase, components in step.phase_bytes.items()}
+    by_phase = {}
+    for phase in step.phase_bytes:
+        moments = [(each.phase_peaks[phase], each.phase_bytes[phase]) for each in (*earlier, step)]
+        by_phase[phase] = _sum(persistent, highest(moments)[1] if earlier else step.phase_bytes[phase])
     if workload.train:
         by_phase["optimizer"] = _sum(persistent, step.after, {"temporary": temporary})
-    if workload.shard is not None:
-        by_phase = {phase: _sharded(workload, components, step) for phase, components in by_phase.items()}
+    if workload.shard is not None and not _followed(workload):
+        by_phase = {phase: _estimated(workload, components, step) for phase, components in by_phase.items()}
     phase_peaks = {phase: sum(components.values()) for phase, components in by_phase.items()}
     peak_bytes, components = highest(list(zip(phase_peaks.values(), by_phase.values(), strict=True)))
     return Memory(
@@ -59,9 +68,16 @@ def _estimate_notes(workload: Workload, tape: Tape) -> list[str]:
     notes = list(tape.notes)
     if workload.train and workload.optimizer in _ESTIMATES:
         notes.append(_ESTIMATES[workload.optimizer])
-    if workload.shard is not None:
-        notes.append(f"{workload.shard.kind}: the memory of each device is modelled, not tracked on devices")
+    shard = workload.shard
+    if shard is not None and not _followed(workload):
+        notes.append(f"{shard.kind}: PyTorch has no such stage to follow; its gradients and buffers are estimated")
+    if shard is not None and shard.kind == "fsdp" and shard.devices == 1:
+        notes.append("fsdp: one device gathers nothing, and is planned as one of several")
     return notes
+
+
+def _followed(workload: Workload) -> bool:
+    return workload.shard is not None and (workload.shard.kind in EXACT or not workload.train)
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:
@@ -70,16 +86,28 @@ def _sum(*parts: dict[str, int]) -> dict[str, int]:
 
 def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
     """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
-    size = workload.parameter_bytes
-    params = tape.total(tape.params)
-    persistent = {"weights": params * size + tape.total(tape.buffer_bytes)}
+    size, shard = workload.parameter_bytes, workload.shard
+    kind = shard.kind if shard else None
+    params, trained = tape.params, tape.trained_params
+    if shard is not None and kind == "fsdp":
+        params, trained = (shard_sizes(tape, shard.devices, trained=only) for only in (False, True))
+    on_host = workload.offload and kind == "fsdp"
+    persistent = {"weights": (0 if on_host else tape.total(params) * size) + tape.total(tape.buffer_bytes)}
     if not workload.train:
         return persistent, 0
-    if workload.accumulate > 1:
+    if workload.accumulate > 1 and kind in (None, "zero2", "tensor"):  # the others have their own micro-batches
         persistent["gradients"] = tape.total(tape.grad_bytes)
-    trained = tape.total(tape.trained_params)
-    persistent["optimizer"], temporary = _optimizer_bytes(workload.optimizer, trained, tape, size)
-    return persistent, temporary
+    if workload.offload:
+        return persistent, 0
+    count, tensors = tape.total(trained), tape.total(tape.trained_tensors)
+    if shard is not None and kind == "zero1":
+        part = optimizer_part(tape, shard.devices)
+        count, tensors = sum(part), len(part)
+    state = _state_bytes(workload.optimizer, count, tensors, size)
+    if kind == "tensor":  # one group of tensors is updated after the other
+        split = tape.total({path: count for path, count in trained.items() if is_split(path)})
+        count = max(split, count - split)
+    return persistent | {"optimizer": state}, _update_bytes(workload.optimizer, count, size)
 
 
 _ESTIMATES = {
@@ -88,43 +116,32 @@ _ESTIMATES = {
 }
 
 
-def _optimizer_bytes(optimizer: Optimizer, params: int, tape: Tape, size: int) -> tuple[int, int]:
-    """Return (state, temporary); `adamw` is PyTorch's default, foreach, which computes all square roots at once."""
+def _state_bytes(optimizer: Optimizer, params: int, tensors: int, size: int) -> int:
+    """Return the bytes of an optimizer's state."""
     match optimizer:
         case "sgd":
-            return 0, 0
+            return 0
         case "momentum":
-            return params * size, 0
+            return params * size
         case "adamw":
-            return 2 * params * size, params * size
+            return 2 * params * size
         case "adamw-fused":
-            return 2 * params * size + 4 * tape.total(tape.trained_tensors), 0  # its step counters are on the device
+            return 2 * params * size + 4 * tensors  # its step counters are on the device
         case "adamw-8bit":
-            return 2 * params + 8 * -(-params // 256), 0
+            return 2 * params + 8 * -(-params // 256)
         case "adafactor":
-            return params * 4 // 100, params * size
+            return params * 4 // 100
 
 
-def _sharded(workload: Workload, components: dict[str, int], step: Step) -> dict[str, int]:
-    """Return the bytes of one device. DDP's buckets are one more copy of the gradients."""
-    shard, size = workload.shard, workload.parameter_bytes
-    assert shard is not None
-    count, bucket = shard.devices, step.tape.total(step.tape.trained_params) * size
-    components = dict(components)
+def _update_bytes(optimizer: Optimizer, params: int, size: int) -> int:
+    """Return the bytes of an update's temporaries; `adamw` is PyTorch's default, foreach, which computes all square
+    roots at once."""
+    return params * size if optimizer in ("adamw", "adafactor") else 0
 
-    def divide(*names: str) -> None:
-        for name in names:
-            components[name] = -(-components[name] // count)
 
-    if shard.kind == "ddp":
-        components["gradients"] += bucket
-    elif shard.kind == "zero1":
-        components["gradients"] += bucket
-        divide("optimizer")
-    elif shard.kind == "zero2":
-        divide("optimizer", "gradients")
-        components["temporary"] += step.largest_unit * size
-    else:
-        divide("weights", "optimizer", "gradients")
-        components["temporary"] += 2 * step.largest_unit * size  # one block gathered, the next prefetched
-    return components
+def _estimated(workload: Workload, components: dict[str, int], step: Step) -> dict[str, int]:
+    """Return the bytes of one device whose optimizer's state and gradients are sharded (zero2)."""
+    assert workload.shard is not None
+    devices, size = workload.shard.devices, workload.parameter_bytes
+    shares = {name: -(-components[name] // devices) for name in ("optimizer", "gradients")}
+    return components | shares | {"communication": components["communication"] + step.largest_unit * size}

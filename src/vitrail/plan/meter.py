@@ -43,6 +43,11 @@ class Meter:
     def bytes_of(self, component: str) -> int:
         return self.components[component]
 
+    def release(self, component: str, size: int) -> None:
+        """Subtract bytes that no storage stands for."""
+        self.components[component] -= size
+        self.live -= size
+
     def state(self) -> dict[str, int]:
         return self.components.copy()
 

@@ -37,10 +37,12 @@ __all__ = [
 # ── matrix products and norms ───────────────────────────────────────────────────────────────────────────────────
 
 
-def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True) -> Tensor:
+def linear(
+    t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True, *, partial: bool = False
+) -> Tensor:
     """x @ Wᵀ + b over the last `width` values, and the adapter's share if there is one; the bias may be a computed
-    tensor."""
-    y = _linear(t, path, x, width, out, bias)
+    tensor. A `partial` result is summed over devices, each of which adds its share of the bias."""
+    y = _linear(t, path, x, width, out, bias, partial=partial)
     rank = t.adapter_rank(path)
     if not rank:
         return y
@@ -52,10 +54,20 @@ def linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Ten
     return add(t, y, _linear(t, path, low.pop(), rank, out, False, "lora_b"))
 
 
-def _linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor, name: str = "weight") -> Tensor:
+def _linear(
+    t: Tape,
+    path: str,
+    x: Tensor,
+    width: int,
+    out: int,
+    bias: bool | Tensor,
+    name: str = "weight",
+    *,
+    partial: bool = False,
+) -> Tensor:
     rows = x.count // width
     b = t.weight(path, out, "bias") if bias is True else t.cast(bias, t.compute) if bias else None
-    w = t.weight(path, width * out, name)
+    w = t.weight(path, width * out, name, rows=out)
     a = t.cast(x, t.compute)
     saved = t.save(path, (a, w, b), a if w.node is not None else None, w if a.node is not None else None)
     flops, size, biased = 2 * rows * width * out, t.compute, b is not None
@@ -71,13 +83,16 @@ def _linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Te
         t.forget_recomputed()
         return t.new(out, size) if of_bias else None, weights, before
 
+    share = t.new(out, size) if partial else None
+    y = t.new(rows * out, size)
+    del share
     # the parameters' gradients are accumulated before the input's, which passes a view
-    return t.record(t.new(rows * out, size), (b, w, a), saved, backward)
+    return t.record(y, (b, w, a), saved, backward)
 
 
 def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: int, flops: int) -> Tensor:
     """A linear layer over gathered rows, which need no gradient, with the given FLOPs."""
-    b, w = t.weight(path, out, "bias"), t.weight(path, width * out)
+    b, w = t.weight(path, out, "bias"), t.weight(path, width * out, rows=out)
     a = t.cast(x, t.compute)
     saved, size = t.save(path, (w, b), a), t.compute
     t.tally(path, flops)
@@ -92,7 +107,7 @@ def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: i
 def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias: bool = True) -> Tensor:
     """A convolution with `weights` weights, to `width` channels at `out` positions of the whole batch."""
     b = t.weight(path, width, "bias") if bias else None
-    w = t.weight(path, weights)
+    w = t.weight(path, weights, rows=width)
     a = t.cast(x, t.compute)
     saved = t.save(path, (a, w, b), a, w)
     flops, size, count = 2 * weights * out, t.compute, x.count

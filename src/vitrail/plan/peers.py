@@ -100,12 +100,12 @@ def _timm_positions(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
     assert isinstance(c.position, Learned)
     kept = [("cls_token", c.prefix.cls), ("reg_token", c.prefix.registers)]
     before = [
-        ops.expand(t, t.parameter("", count * n.width, name), n.batch * count * n.width)
+        ops.expand(t, t.parameter("", count * n.width, name, rows=1), n.batch * count * n.width)
         for name, count in kept
         if count
     ]
     separate = c.position.prefix == "none"
-    table = t.parameter("", (n.patches if separate else n.tokens) * n.width, "pos_embed")
+    table = t.parameter("", (n.patches if separate else n.tokens) * n.width, "pos_embed", rows=1)
     if separate:
         x = ops.add(t, x, table)
         return ops.cat(t, *before, x) if before else x
@@ -240,9 +240,9 @@ def _hf_model(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 def _hf_embeddings(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     projection, values = "vit.embeddings.patch_embeddings.projection", c.channels * c.patch.area
     x = patch_embed(t, projection, image, values, n.width, n.batch * n.patches)
-    before = ops.expand(t, t.parameter("vit.embeddings", n.width, "cls_token"), n.batch * n.width)
+    before = ops.expand(t, t.parameter("vit.embeddings", n.width, "cls_token", rows=1), n.batch * n.width)
     x = ops.cat(t, before, x)
-    return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings"))
+    return ops.add(t, x, t.parameter("vit.embeddings", n.tokens * n.width, "position_embeddings", rows=1))
 
 
 @module

@@ -88,7 +88,7 @@ class Report(Shown):
 
     def to_json(self) -> dict[str, Any]:
         config, work = self.config, self.workload
-        shard = work.shard and f"{work.shard.kind}:{work.shard.devices}"
+        shard = work.shard and str(work.shard)
         return {
             "image": _size(config.image),
             "patch": None if isinstance(config, MobileConfig) else _size(config.patch),

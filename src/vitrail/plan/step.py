@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrail.config import Config
@@ -44,7 +45,9 @@ class Step:
         return max(units.values())
 
 
-def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, meter: Meter | None = None) -> Step:
+def run_step(
+    config: Config, workload: Workload, *, kind: Callable[..., Tape] = Tape, meter: Meter | None = None
+) -> Step:
     """Run one step on a tape of a kind, with a meter."""
     meter = meter or Meter()
     train = workload.train
@@ -68,9 +71,9 @@ def run_step(config: Config, workload: Workload, *, kind: type[Tape] = Tape, met
     def end(phase: str) -> None:
         peaks[phase], at_peak[phase] = meter.end_phase()
 
-    images = tape.new(workload.batch * config.channels * config.image.area, tape.size, "input")
+    images = tape.new(workload.batch * config.channels * config.image.area, workload.parameter_bytes, "input")
     labels = tape.new(workload.batch, 8, "input") if train else None
-    logits = model(tape, images)
+    logits = tape.whole(model, images)
     loss = cross_entropy(tape, logits) if train else logits
     if train and loss.node is None:
         raise workload.tuning.refuse()

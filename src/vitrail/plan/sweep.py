@@ -20,7 +20,7 @@ from vitrail.plan.array_meter import ArrayMeter
 from vitrail.plan.cards import Card
 from vitrail.plan.fit import LIKELY, Search, largest_batch, on_card
 from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
-from vitrail.plan.memory import memory_of
+from vitrail.plan.memory import memory, memory_of
 from vitrail.plan.meter import Meter, NoMeter
 from vitrail.plan.step import run_step
 from vitrail.plan.workload import Memory, Workload
@@ -94,7 +94,7 @@ def sweep(
 
 def _planned(config: Config, workload: Workload, meter: Meter, target: Card | None) -> dict[str, Any]:
     work = workload if target is None else on_card(workload, target)
-    held = memory_of(run_step(config, work, meter=meter), work)
+    held = _held(config, work, meter)
     tape = run_step(config, replace(work, batch=1, accumulate=1, train=True), meter=NoMeter()).tape
     forward = tape.total(tape.flops)
     answer = {
@@ -112,6 +112,15 @@ def _planned(config: Config, workload: Workload, meter: Meter, target: Card | No
     if target is not None:
         answer["needed_bytes"] = _needed(config, work, held)
     return answer
+
+
+def _held(config: Config, work: Workload, meter: Meter) -> Memory:
+    """Return the memory of a step, or of many alike; those that devices share are planned one by one."""
+    if work.shard is None:
+        return memory_of(run_step(config, work, meter=meter), work)
+    if isinstance(meter, ArrayMeter):
+        raise TooLarge
+    return memory(config, work)
 
 
 def _one_by_one(
@@ -233,7 +242,7 @@ def _largest_batches(describe: Describe, columns: dict[str, Any], target: Card, 
 
     def plan(config: Config, workload: Workload, meter: Meter) -> dict[str, Any]:
         work = on_card(workload, target)
-        return {"needed": _needed(config, work, memory_of(run_step(config, work, meter=meter), work))}
+        return {"needed": _needed(config, work, _held(config, work, meter))}
 
     while active:
         asked = {name: column[active] for name, column in columns.items()}

@@ -16,7 +16,7 @@ from typing import Any
 from vitrail.plan.meter import Meter, Storage, Stretch
 from vitrail.tuning import Tuned
 
-__all__ = ["Tape", "Tensor", "module"]
+__all__ = ["Leaf", "Node", "Run", "Tape", "Tensor", "module"]
 
 
 Run = list[tuple[int, ...]]
@@ -66,12 +66,12 @@ _NOWHERE = (None, 0)
 class Leaf:
     """A parameter in autograd's graph: it keeps the sum of the gradients of all its uses."""
 
-    __slots__ = ("grad", "path", "trained", "uses", "waiting")
+    __slots__ = ("count", "grad", "path", "rows", "trained", "uses", "waiting")
 
-    def __init__(self, path: str, trained: bool) -> None:
+    def __init__(self, path: str, trained: bool, count: int, rows: int) -> None:
         self.grad: Tensor | None = None
         self.waiting: Tensor | None = None
-        self.path, self.trained, self.uses = path, trained, 0
+        self.path, self.trained, self.count, self.rows, self.uses = path, trained, count, rows, 0
 
 
 class _Frame:
@@ -114,6 +114,8 @@ class Tape:
         """Bytes per element of a parameter."""
         self.compute = 2 if amp else size
         """Bytes per element in matrix products."""
+        self.ways = 1
+        """Devices that share the heads and the hidden units of each block (tensor parallelism)."""
         self.paths: dict[str, None] = {}
         """Modules, in order of first use."""
         self.params: dict[str, int] = defaultdict(int)
@@ -139,12 +141,12 @@ class Tape:
 
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
-        """Return a learned tensor of the module at `path`."""
+    def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
+        """Return a learned tensor of the module at `path`; `rows` is its first side, if it has others."""
         leaf = self._leaves.get((path, name))
         if leaf is None:
             trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
-            leaf = self._leaves[path, name] = Leaf(path, trained)
+            leaf = self._leaves[path, name] = Leaf(path, trained, count, count if rows is None else rows)
             self.paths[path] = None
             self.params[path] += count
             if trained:
@@ -152,12 +154,12 @@ class Tape:
                 self.trained_tensors[path] += 1
         return Tensor(None, count, self.size, leaf if leaf.trained else None)
 
-    def weight(self, path: str, count: int, name: str = "weight") -> Tensor:
+    def weight(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         """Return a learned tensor for a matrix product: under autocast a copy, cached until autocast ends.
 
         PyTorch caches copies of trained weights only; a frozen one is copied again for every use.
         """
-        parameter = self.parameter(path, count, name)
+        parameter = self.parameter(path, count, name, rows=rows)
         if not self.amp:
             return parameter
         if self.train and parameter.node is None:
@@ -250,16 +252,25 @@ class Tape:
         self.paths[path] = None
         (self.backward_flops if self._running_back else self.flops)[path] += flops
 
+    @property
+    def leaves(self) -> list[Leaf]:
+        return list(self._leaves.values())
+
+    def whole(self, model: Callable[[Tape, Tensor], Tensor], images: Tensor) -> Tensor:
+        """Run the whole model."""
+        return model(self, images)
+
     def total(self, rows: dict[str, int]) -> int:
         """Return the sum over all modules, including skipped blocks."""
-        total = 0
-        for path, value in rows.items():
-            times = 1
-            for template, others in self.repeats.items():
-                if path.startswith(template) and path[len(template) : len(template) + 1] in ("", "."):
-                    times += len(others)
-            total += value * times
-        return total
+        return sum(value * self.times(path) for path, value in rows.items())
+
+    def times(self, path: str) -> int:
+        """Return the number of modules that the one at `path` stands for, itself included."""
+        times = 1
+        for template, others in self.repeats.items():
+            if path.startswith(template) and path[len(template) : len(template) + 1] in ("", "."):
+                times += len(others)
+        return times
 
     def approximate(self, why: str) -> None:
         """Note that the bytes of this run are an estimate."""

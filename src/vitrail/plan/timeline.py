@@ -202,9 +202,9 @@ class _NamingTape(Tape):
             self._origins[id(recorded.node)] = (_operation(sys._getframe(1)), self.meter.module)
         return recorded
 
-    def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
+    def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         self.meter.module = path
-        return super().parameter(path, count, name)
+        return super().parameter(path, count, name, rows=rows)
 
     def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
         self.meter.module = path

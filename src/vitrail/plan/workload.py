@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
 from vitrail.charts.numbers import bytes_text
-from vitrail.errors import VitrailError, shown
+from vitrail.errors import VitrailError, require, shown
 from vitrail.rules import PositiveInt
 from vitrail.tuning import Tuning
 from vitrail.value import Value, one_of
@@ -21,33 +21,62 @@ Precision = Literal["fp32", "amp-bf16", "amp-fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adamw", "adamw-fused", "adafactor", "adamw-8bit"]
 AttentionKernel = Literal["eager", "flash", "efficient"]
 Library = Literal["vitrail", "timm", "huggingface"]
-ShardKind = Literal["ddp", "zero1", "zero2", "fsdp"]
+ShardKind = Literal["ddp", "zero1", "zero2", "fsdp", "tensor"]
 
 
 @dataclass(frozen=True)
 class Shard(Value):
-    """State sharded over `devices`: ddp (none), zero1 (optimizer), zero2 (+ gradients), fsdp (+ weights, FSDP2).
+    """A step spread over `devices`: ddp copies all state, zero1 shards the optimizer's, zero2 gradients too, fsdp
+    (PyTorch's `fully_shard`, by block) weights too; tensor splits the heads and hidden units of every block, and all
+    devices see the same images. Options have the names that PyTorch gives them.
 
     >>> from vitrail.plan import Shard
-    >>> str(Shard.of("fsdp:8"))
-    'fsdp:8'
+    >>> str(Shard.of("fsdp:8,param_dtype=bf16,reshard_after_forward=no"))
+    'fsdp:8,reshard_after_forward=no,param_dtype=bf16'
     """
 
     kind: ShardKind
     devices: PositiveInt
+    gradient_as_bucket_view: bool = False
+    """ddp: gradients are views of the buckets that are reduced, instead of tensors beside them."""
+    reshard_after_forward: bool = True
+    """fsdp: release a block's gathered weights after its forward, and gather them again in backward."""
+    param_dtype: Literal["fp32", "bf16"] | None = None
+    """fsdp: the type that weights are gathered and used in; None for their own."""
+    reduce_dtype: Literal["fp32", "bf16"] | None = None
+    """fsdp: the type that gradients are reduced in; None for that of the gathered weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.options:
+            kind = "ddp" if name == "gradient_as_bucket_view" else "fsdp"
+            require(self.kind == kind, f"{name} is an option of {kind}, not of {self.kind}; leave it out")
 
     @classmethod
     def of(cls, value: Shard | str) -> Shard:
-        """Read `fsdp:8` or a Shard."""
+        """Read `fsdp:8`, `fsdp:8,param_dtype=bf16` or a Shard."""
         if isinstance(value, Shard):
             return value
-        match = re.fullmatch(r"([^:]*):(\d{1,9})", value) if isinstance(value, str) else None
+        match = re.fullmatch(r"([^:]*):(\d{1,9})((?:,[^,]*)*)", value) if isinstance(value, str) else None
         if match is None:
             raise VitrailError(f"shard {shown(value)} is not KIND:DEVICES; write fsdp:8, zero2:4 or ddp:2")
-        return cls(one_of("shard", match[1], get_args(ShardKind)), int(match[2]))
+        options: dict[str, Any] = {}
+        for text in match[3].split(",")[1:]:
+            name, _, word = text.partition("=")
+            name = one_of("shard option", name, tuple(each.name for each in fields(cls)[2:]))
+            flag = name not in ("param_dtype", "reduce_dtype")
+            options[name] = one_of(name, word or "yes", ("yes", "no")) == "yes" if flag else word
+        return cls(one_of("shard", match[1], get_args(ShardKind)), int(match[2]), **options)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that are not the default, in words."""
+        words = {True: "yes", False: "no"}
+        given = ((each.name, getattr(self, each.name)) for each in self.changed_fields()[2:])
+        return {name: words[value] if isinstance(value, bool) else str(value) for name, value in given}
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.devices}"
+        return ",".join([f"{self.kind}:{self.devices}", *(f"{name}={word}" for name, word in self.options.items())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +97,27 @@ class Workload(Value):
     checkpointing: bool = False
     accumulate: PositiveInt = 1
     shard: Shard | None = None
+    offload: bool = False
+    """Keep the optimizer's state on the CPU, and step there; fsdp (by its CPUOffloadPolicy) keeps weights and gradients
+    there too."""
     library: Library = "vitrail"
     """The library whose implementation of the config is planned."""
     adaptive_tokens: PositiveInt | None = None
     """Patch tokens per image, for adaptive patches (default: the maximum)."""
     tuning: Tuning = Tuning()
     """Which weights a training step changes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.shard is None or self.shard.param_dtype is None or not self.precision.startswith("amp"),
+            f"param_dtype takes the place of autocast, and precision is {self.precision}; use fp32 or bf16",
+        )
+
+    @property
+    def arithmetic(self) -> Precision:
+        """The precision that blocks compute in: that of FSDP's gathered weights, if they have their own type."""
+        return (self.shard and self.shard.param_dtype) or self.precision
 
     @property
     def parameter_bytes(self) -> int:

@@ -13,7 +13,7 @@ from vitrail.config import ViTConfig
 from vitrail.parts import Prefix
 from vitrail.server.controls import Asking, Group, Seen, Work
 from vitrail.server.default_size import default_size
-from vitrail.server.plans import PlanQuestion, described, sizes
+from vitrail.server.plans import PlanQuestion, described, shard_of, sizes
 from vitrail.server.rooms import (
     ROOMS,
     attention,
@@ -84,7 +84,8 @@ def _plan(asked: patch.Question | PlanQuestion, session: Session, gpu: str | Non
         **_work(asked),
         checkpointing=train and asked.checkpointing,
         accumulate=asked.accumulate if train else None,
-        shard=None if asked.shard == "none" else f"{asked.shard}:{asked.devices}",
+        shard=shard_of(asked),
+        offload=train and asked.offload,
         gpu=gpu,
     )
 

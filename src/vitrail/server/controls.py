@@ -121,13 +121,42 @@ class Work(Group):
     accumulate: int = number(
         1, 1, 256, scale="log", label="Accumulate", about="Forward and backward passes per optimizer step"
     )
-    shard: Literal["none", "ddp", "zero1", "zero2", "fsdp"] = choice(
+    shard: Literal["none", "ddp", "zero1", "zero2", "fsdp", "tensor"] = choice(
         "none",
         label="Sharding",
-        about="What devices share: nothing (DDP), optimizer state (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP)",
-        words={"none": "one device", "ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "fsdp": "FSDP"},
+        about="What devices share: nothing (DDP), optimizer state (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP), "
+        "or each block's heads and hidden units (tensor parallel); ZeRO-2 is an estimate",
+        words={
+            "none": "one device",
+            "ddp": "DDP",
+            "zero1": "ZeRO-1",
+            "zero2": "ZeRO-2",
+            "fsdp": "FSDP",
+            "tensor": "tensor parallel",
+        },
     )
     devices: int = number(8, 1, 64, scale="log", label="Devices", about="Number of devices that share the state")
+    gradient_as_bucket_view: bool = choice(
+        False,
+        label="Gradients as bucket views",
+        about="DDP's gradient_as_bucket_view: gradients lie in the buckets that are reduced, not beside them",
+    )
+    reshard_after_forward: bool = choice(
+        True,
+        label="Reshard after forward",
+        about="FSDP's reshard_after_forward: release a block's weights after its forward, and gather them again",
+    )
+    param_dtype: Literal["same", "bf16"] = choice(
+        "same",
+        label="Gathered weights",
+        about="FSDP's param_dtype, the type that weights are gathered and used in; without mixed precision",
+        words={"same": "their own type", "bf16": "bf16"},
+    )
+    offload: bool = choice(
+        False,
+        label="Offload",
+        about="Keep the optimizer's state on the CPU and step there; with FSDP, weights and gradients too",
+    )
 
 
 class CardChoice(Group):

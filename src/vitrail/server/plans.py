@@ -62,8 +62,26 @@ def workload_of(asked: Work) -> Workload:
         attention=asked.attention,
         checkpointing=asked.checkpointing,
         accumulate=asked.accumulate,
-        shard=None if asked.shard == "none" else Shard(asked.shard, asked.devices),
+        shard=shard_of(asked),
+        offload=asked.train and asked.offload,
     )
+
+
+def shard_of(asked: Work) -> Shard | None:
+    """Return how a step is spread; options of another kind of sharding, or of another precision, are left out."""
+    match asked.shard:
+        case "none":
+            return None
+        case "ddp":
+            return Shard("ddp", asked.devices, gradient_as_bucket_view=asked.gradient_as_bucket_view)
+        case "fsdp":
+            return Shard(
+                "fsdp",
+                asked.devices,
+                reshard_after_forward=asked.reshard_after_forward,
+                param_dtype=None if asked.param_dtype == "same" or "amp" in asked.precision else asked.param_dtype,
+            )
+    return Shard(asked.shard, asked.devices)
 
 
 def card_of(asked: CardChoice) -> Card:

@@ -120,6 +120,7 @@ def track(model: nn.Module, inputs: tuple[Input, ...], workload: Workload, *, fa
     <Tracked: 1,166 parameters, 5.46 KiB at the peak>
     """
     require(workload.shard is None, "a sharded step of a module is not followed; leave shard out")
+    require(not workload.offload, "the state of a module's optimizer is followed on one device; leave offload out")
     tracker = Tracker(DEVICE)
     minimised = _Loss(tracker)
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.plan.workload import Workload
 from vitrail.tracking.tracker import Tracker
 
-__all__ = ["DTYPES", "Loss", "checkpoint_blocks", "materialise", "track_step"]
+__all__ = ["BLOCKS", "DTYPES", "Loss", "build_optimizer", "checkpoint_blocks", "materialise", "track_step"]
 
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 """The type of parameters and images; autocast keeps them in float32."""
@@ -33,10 +33,13 @@ def track_step(
     workload: Workload,
     tracker: Tracker,
     around_first: Any = None,
+    optimizer: Any = None,
+    micro_batch: Callable[[bool], Any] = nullcontext,
 ) -> None:
     """Run a step of the model under an active tracker, which then has the events and peaks of this step.
 
-    A first step, inside the context `around_first`, makes the optimizer's state.
+    A first step, inside the context `around_first`, makes the optimizer's state. Every forward and backward pass runs
+    inside the context `micro_batch(last)`, which is told whether it is the last before the optimizer steps.
     """
     first = around_first or nullcontext()
     if not workload.train:
@@ -49,7 +52,7 @@ def track_step(
         tracker.stop()
         return
     model.train()
-    optimizer = _optimizer(workload, model)
+    optimizer = optimizer or build_optimizer(workload, [each for each in model.parameters() if each.requires_grad])
     owners = _owners(model)
 
     def accumulated(parameter: Tensor) -> None:
@@ -62,8 +65,9 @@ def track_step(
         optimizer.zero_grad()
         tracker.restart()
         with context:
-            for _ in range(workload.accumulate):
-                _forward_and_backward(model, inputs, loss, workload, tracker)
+            for number in range(1, workload.accumulate + 1):
+                with micro_batch(number == workload.accumulate):
+                    _forward_and_backward(model, inputs, loss, workload, tracker)
         with tracker.phase("optimizer"):
             optimizer.step()
         for parameter, state in optimizer.state.items():
@@ -88,8 +92,8 @@ def _autocast(workload: Workload, device: str) -> Iterator[None]:
         yield
 
 
-def _optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def build_optimizer(workload: Workload, parameters: list[Any]) -> torch.optim.Optimizer:
+    """Build PyTorch's optimizer over parameters, or over groups of them."""
     require(len(parameters) > 0, "the module has no parameter that is trained; leave --train out")
     match workload.optimizer:
         case "sgd":

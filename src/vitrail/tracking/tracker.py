@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,21 @@ class Tracker(TorchDispatchMode):
         yield
 
     @contextmanager
+    def resizes(self) -> Iterator[None]:
+        """Follow storages that are emptied and filled again in place, as FSDP does with gathered weights."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: Any, size: int) -> None:
+            resize(storage, size)
+            event = self._alive.get(storage._cdata)
+            if event is not None:
+                self._forget(storage._cdata)
+                self._count(storage._cdata, event._replace(phase=self._phase, bytes=size))
+
+        with patch.object(torch.UntypedStorage, "resize_", resized):
+            yield
+
+    @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
         """Attribute storages to the module that makes them, forward or backward."""
 
@@ -90,8 +106,8 @@ class Tracker(TorchDispatchMode):
 
     def follow(self, values: Iterable[Any], component: str, module: str = "", operation: str = "") -> None:
         """Count the storages of these values, or move those that are counted to this component and module."""
-        for value in values:
-            if isinstance(value, Tensor) and value.device.type == self.device:
+        for value in _plain(values):
+            if value.device.type == self.device:
                 event = self._alive.get(value.untyped_storage()._cdata)
                 if event is None:
                     self._follow(value, component, module, operation)
@@ -102,6 +118,8 @@ class Tracker(TorchDispatchMode):
                     self._write(moved)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a tensor that holds others, as a shard does: their operations come here next
         out = func(*args, **(kwargs or {}))
         for value in tree_leaves(out):
             if isinstance(value, Tensor) and value.device.type == self.device:
@@ -120,12 +138,14 @@ class Tracker(TorchDispatchMode):
         key, size = storage._cdata, storage.nbytes()
         if key in self._alive:
             return
-        event = Event(self._phase, operation, module, component, size, next(self._numbers))
+        self._count(key, Event(self._phase, operation, module, component, size, next(self._numbers)))
+        weakref.finalize(storage, self._forget, key)
+
+    def _count(self, key: int, event: Event) -> None:
         self._alive[key] = event
-        self.live_bytes += size
+        self.live_bytes += event.bytes
         self.phase_peaks[self._phase] = max(self.phase_peaks.get(self._phase, 0), self.live_bytes)
         self._write(event)
-        weakref.finalize(storage, self._forget, key)
 
     def _forget(self, key: int) -> None:
         event = self._alive.pop(key)
@@ -148,3 +168,12 @@ class Tracker(TorchDispatchMode):
             return ""
         place = bisect(self._marks, node._sequence_nr(), key=lambda mark: mark[0])
         return self._marks[place - 1][1] if place else ""
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among these values; for one that holds others, as a shard does, those that it holds."""
+    for value in values:
+        if hasattr(value, "__tensor_flatten__"):
+            yield from _plain(getattr(value, name) for name in value.__tensor_flatten__()[0])
+        elif isinstance(value, Tensor):
+            yield value

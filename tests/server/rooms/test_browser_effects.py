@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 
 ROOMS = list(client().get("/api/controls").json()["rooms"])
 STATES = {
-    "memory&shard=fsdp": ["devices"],
+    "memory&shard=fsdp&precision=fp32": ["devices", "reshard_after_forward", "param_dtype"],
+    "memory&shard=ddp": ["gradient_as_bucket_view"],
     "transfer&transfer_table=known&table_view=channel": ["old_rows", "old_columns", "table_index"],
     "patch&width=320&patch_width=8": ["width", "patch_width"],
 }

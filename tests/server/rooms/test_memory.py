@@ -31,6 +31,14 @@ WORK = [
         {"shard": "fsdp", "devices": 4, "accumulate": 2, "precision": "bf16", "card": "24GiB"},
         "--train --shard fsdp:4 --accumulate 2 --precision bf16 --batch 32 --gpu 24GiB",
     ),
+    (
+        {"shard": "fsdp", "devices": 2, "reshard_after_forward": False, "param_dtype": "bf16", "precision": "fp32"},
+        "--train --shard fsdp:2,reshard_after_forward=no,param_dtype=bf16 --batch 32 --gpu rtx-4090",
+    ),
+    (
+        {"shard": "ddp", "devices": 2, "gradient_as_bucket_view": True, "offload": True},
+        "--train --shard ddp:2,gradient_as_bucket_view --offload --precision amp-bf16 --batch 32 --gpu rtx-4090",
+    ),
 ]
 
 
@@ -73,7 +81,16 @@ def test_the_timeline_rises_to_the_figure():
     assert [*dict.fromkeys(found["phases"])] == ["forward", "backward", "optimizer"]
     assert len(found["operations"]) == len(found["modules"]) == len(found["places"]) == len(levels)
     sharded = ask("memory/timeline", **asked, shard="fsdp", devices=4)
-    assert sharded == found | {"note": "Without sharding, whose order of events is not modelled."}
+    assert sharded == found | {"note": "Without sharding: the timeline shows one device alone."}
+
+
+def test_options_of_another_sharding_or_precision_are_left_out():
+    options = {"gradient_as_bucket_view": True, "reshard_after_forward": False, "param_dtype": "bf16"}
+    for asked in ({"shard": "zero1"}, {"shard": "tensor", "devices": 4}):
+        assert ask(**asked, **options) == ask(**asked)
+    assert ask(shard="fsdp", param_dtype="bf16") == ask(shard="fsdp")  # under autocast
+    planned = [ask(shard="fsdp", precision="fp32", param_dtype=kind)["peak_bytes"] for kind in ("bf16", "same")]
+    assert planned == sorted(planned)
 
 
 def test_an_unknown_card_is_an_error_with_its_remedy():

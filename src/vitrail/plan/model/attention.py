@@ -36,6 +36,7 @@ from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
 from vitrail.plan.model.windowed_attention import CutGrid, windowed_mix
 from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tensor_parallel import column_linear, row_linear
 
 __all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax_attention", "within"]
 
@@ -61,9 +62,10 @@ def attention(
     t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str, shared: Rotation | Tensor | None, shifted: bool
 ) -> Tensor:
     q, k, v = heads(t, c, n, x, path)
-    q, k, bias = placed(t, c, n, q, k, path, shared)
-    mixed, heads_first = mix(t, c, n, path, q, k, v, bias, shifted)
-    x = ops.linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
+    own = n.split(t.ways)
+    q, k, bias = placed(t, c, own, q, k, path, shared)
+    mixed, heads_first = mix(t, c, own, path, q, k, v, bias, shifted)
+    x = row_linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
     return ops.dropout(t, path, x, c.dropout)
 
 
@@ -159,7 +161,9 @@ def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Ten
 
 def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> list[Tensor]:
     bias = qkv_bias(t, c, n, path)
-    q, k, v = unbind_heads(t, ops.linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias), 3, n.width)
+    qkv = column_linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias)
+    q, k, v = unbind_heads(t, qkv, 3, n.width // t.ways)
+    del qkv
     if c.qk_norm:
         q = ops.LayerNorm(t, f"{path}.q_norm", q, n.head_width)
         k = ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Sizes"]
 
@@ -17,6 +17,10 @@ class Sizes:
     tokens: int
     width: int
     num_heads: int
+
+    def split(self, ways: int) -> Sizes:
+        """Return the sizes of a device's share of the heads."""
+        return self if ways == 1 else replace(self, width=self.width // ways, num_heads=self.num_heads // ways)
 
     @property
     def head_width(self) -> int:

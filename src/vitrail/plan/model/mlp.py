@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitrail.parts import MlpKind, SwiGLU
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tensor_parallel import column_linear, row_linear, ways_of
 
 __all__ = ["mlp"]
 
@@ -13,14 +14,14 @@ __all__ = ["mlp"]
 def mlp(t: Tape, spec: MlpKind, width: int, x: Tensor, path: str, rate: float = 0.0) -> Tensor:
     hidden = spec.width
     if isinstance(spec, SwiGLU):
-        inner = x.count // width * hidden
-        gate, value = ops.split(t, ops.linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)
+        inner = x.count // width * hidden // ways_of(t, f"{path}.fc1")
+        gate, value = ops.split(t, column_linear(t, f"{path}.fc1", x, width, 2 * hidden), inner, inner)
         x = ops.dropout(t, path, ops.multiply(t, path, ops.activate(t, path, gate), value), rate)
     else:
-        inner = activation(t, path, spec.activation, ops.linear(t, f"{path}.fc1", x, width, hidden))
+        inner = activation(t, path, spec.activation, column_linear(t, f"{path}.fc1", x, width, hidden))
         x = ops.dropout(t, path, inner, rate)
         del inner
-    return ops.dropout(t, path, ops.linear(t, f"{path}.fc2", x, hidden, width), rate)
+    return ops.dropout(t, path, row_linear(t, f"{path}.fc2", x, hidden, width), rate)
 
 
 def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ def pool(t: Tape, c: ViTConfig | PyramidConfig, n: Sizes, x: Tensor) -> Tensor:
             mean = ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
             return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
+            if t.train and not c.prefix.count and isinstance(c, ViTConfig) and c.final_norm == "none":
+                t.approximate("max pooling without prefix and final norm copies a gradient, which is not modelled")
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
     assert isinstance(c, ViTConfig)
     return attention_pool(t, c, c.pool, n, x)
@@ -38,7 +40,7 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Sizes, x: Tens
             x = ops.copy(t, x)
     if c.final_norm == "none" and c.prefix.count == 0:
         t.approximate("attention pooling without prefix and final norm copies its tokens, which is not modelled")
-    q = ops.Linear(t, "pool.q", t.weight("pool", d, "query"), d, d)
+    q = ops.Linear(t, "pool.q", t.weight("pool", d, "query", rows=1), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, ops.Linear(t, "pool.kv", x, d, 2 * d), 2, d)
     mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, keys, d // spec.num_heads))

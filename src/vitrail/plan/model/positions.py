@@ -24,7 +24,7 @@ def position(t: Tape, c: ViTConfig | Encoder, n: Sizes, tokens: Tensor) -> Tenso
             return _add_rows(t, n, tokens, count, None, t.buffer("position", n.patches * n.width, t.size))
     assert isinstance(spec, Learned)
     rows = spec.prefix_rows(c.prefix)
-    table = t.parameter("position", (rows + cells) * n.width, "table")
+    table = t.parameter("position", (rows + cells) * n.width, "table", rows=rows + cells)
     if rows == count and not adaptive:
         return ops.add(t, tokens, table, spread=True)
     of_prefix, of_patches = ops.split(t, table, rows * n.width, cells * n.width)

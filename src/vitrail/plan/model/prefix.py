@@ -16,7 +16,7 @@ def prefix(t: Tape, spec: Prefix, n: Sizes, tokens: Tensor) -> Tensor:
         return tokens
     kept = [("cls", spec.cls), ("distillation", spec.distillation), ("registers", spec.registers)]
     before = [
-        ops.expand(t, t.parameter("prefix", count * n.width, name), n.batch * count * n.width)
+        ops.expand(t, t.parameter("prefix", count * n.width, name, rows=1), n.batch * count * n.width)
         for name, count in kept
         if count
     ]

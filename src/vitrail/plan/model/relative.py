@@ -12,7 +12,7 @@ __all__ = ["relative_bias"]
 def relative_bias(t: Tape, path: str, span: Size, heads: int, entries: int = 0, prefix: int = 0) -> Tensor:
     """A bias per head and offset, expanded to every pair of patches, with rows and columns for the prefix."""
     offsets, patches = offsets_of(span).area, span.area
-    table = t.parameter(path, (offsets + entries) * heads, "table")
+    table = t.parameter(path, (offsets + entries) * heads, "table", rows=offsets + entries)
     t.buffer(path, patches * patches, 8)
     of_offsets, of_prefix = ops.split(t, table, offsets * heads, entries * heads)
     bias = ops.index(t, of_offsets, heads * patches * patches)

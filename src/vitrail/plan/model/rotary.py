@@ -38,7 +38,7 @@ def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, he
     """Learned directions: angles are computed and saved in every block."""
     pairs = head_width // 2
     place = t.new(2 * patches, 4)
-    frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies"), 4)
+    frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies", rows=2), 4)
     along = ops.split(t, frequencies, heads * pairs, heads * pairs)
     rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
     spread = patches > 1

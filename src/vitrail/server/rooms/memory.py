@@ -39,6 +39,7 @@ ABOUT = {
     "attention_maps": "tokens × tokens per head if attention is eager; a fused kernel saves one number per row",
     "weight_casts": "16-bit copies of the weights, cached by autocast",
     "input": "the images and labels of the batch",
+    "communication": "buffers of what devices gather, reduce or copy into buckets",
     "temporary": "short-lived tensors at the peak",
 }
 
@@ -214,7 +215,7 @@ def timeline(asked: Asked, session: SessionDep) -> Timeline:
     workload = on_card(workload_of(asked), card_of(asked))
     points = plan_timeline(described(asked, session), workload.but(shard=None)).stack(300)
     return Timeline(
-        note="" if workload.shard is None else "Without sharding, whose order of events is not modelled.",
+        note="" if workload.shard is None else "Without sharding: the timeline shows one device alone.",
         places=[place for place, _, _ in points],
         phases=[event.phase for _, event, _ in points],
         operations=[_operation(event) for _, event, _ in points],
