@@ -70,7 +70,7 @@ def main() -> int:
         rows.append(
             {
                 "config": json.loads(config.to_json()),
-                "workload": asdict(workload),
+                "workload": asdict(workload) | {"shard": workload.shard and str(workload.shard)},
                 "phase_peaks": truth,
                 "planned": plan.phase_peaks,
                 "exact": plan.exact,
