@@ -52,6 +52,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=240)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--tuned", type=int, default=160, help="number of steps that train only a part")
+    parser.add_argument("--sharded", type=int, default=120, help="number of steps over several devices")
+    parser.add_argument("--sharded-rows", type=Path, help="results that run.py --sharded --table wrote")
     parser.add_argument("--rows", type=Path, help="results that run.py --table wrote, instead of a new run")
     parser.add_argument("--tuned-rows", type=Path, help="results that run.py --tuned --table wrote")
     options = parser.parse_args()
@@ -59,7 +61,10 @@ def main() -> int:
     rows = json.loads(options.rows.read_text()) if options.rows else _run(options.count, options.seed)
     found = options.tuned_rows
     tuned = json.loads(found.read_text()) if found else _run(options.tuned, options.seed, "--tuned")
-    tables = [_cases(rows, options.seed), _tuned(tuned, options.seed), _flops(), _memory(), _adapters()]
+    found = options.sharded_rows
+    sharded = json.loads(found.read_text()) if found else _run(options.sharded, options.seed, "--sharded")
+    first = [_cases(rows, options.seed), _tuned(tuned, options.seed), _sharded(sharded, options.seed)]
+    tables = [*first, _flops(), _memory(), _adapters()]
     text = "\n".join([INTRO.format(tracked=_tracked_cases()), *tables])
     (ROOT / "docs" / "planner-accuracy.md").write_text(text)
     return 0
@@ -139,6 +144,29 @@ def _tuned(rows: list[dict[str, Any]], seed: int) -> str:
     why = (
         f"The other {len(others)} are called estimates, for the reasons above; {_right(others)} are exact nevertheless."
     )
+    return f"{text}\n{why}\n"
+
+
+def _sharded(rows: list[dict[str, Any]], seed: int) -> str:
+    """Steps over several devices, by how they are spread."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    proven = [row for row in rows if row["exact"]]
+    for row in proven:
+        workload = row["workload"]
+        kind = (workload["shard"] or "one device").partition(":")[0]
+        how = "inference" if not workload["train"] else "offload" if workload["offload"] else "training"
+        groups[kind, how].append(row)
+    lines = [[*group, *_tally(found)] for group, found in sorted(groups.items())]
+    lines.append(["**all**", "", *_tally(proven)])
+    head = ["spread by", "step", "cases", "peak exact to the byte", "largest error of a peak", "cases with a phase off"]
+    text = f"\n## {len(rows)} random steps over 2 to 8 devices (seed {seed})\n\nOne rank of a fake process group, with "
+    text += "PyTorch's own DDP, ZeroRedundancyOptimizer, FSDP2 and tensor parallelism. Some train only a part, some "
+    text += f"accumulate. {len(proven)} plans are called exact:\n\n{_table(head, lines)}\n"
+    for row in proven:
+        if row["planned"] != row["phase_peaks"]:
+            text += f"\n**Off though called exact**, by {_differences(row)}: `{row['config']}`, `{row['workload']}`\n"
+    others = [row for row in rows if not row["exact"]]
+    why = f"The other {len(others)} are called estimates, most for the reasons above; {_right(others)} are exact nevertheless."
     return f"{text}\n{why}\n"
 
 
