@@ -166,8 +166,8 @@ def _sharded(rows: list[dict[str, Any]], seed: int) -> str:
         if row["planned"] != row["phase_peaks"]:
             text += f"\n**Off though called exact**, by {_differences(row)}: `{row['config']}`, `{row['workload']}`\n"
     others = [row for row in rows if not row["exact"]]
-    why = f"The other {len(others)} are called estimates, most for the reasons above; {_right(others)} are exact nevertheless."
-    return f"{text}\n{why}\n"
+    why = f"The other {len(others)} are called estimates, most for the reasons above; {_right(others)} are exact"
+    return f"{text}\n{why} nevertheless.\n"
 
 
 def _right(rows: list[dict[str, Any]]) -> int:
