@@ -56,7 +56,7 @@ def plan(
     gpu: CardOption | None = None,
     sweep: Words | None = None,
     why: Words | None = None,
-    largest: Literal["batch", "image"] | None = None,
+    largest: Literal["batch", "image", "train-last"] | None = None,
     smallest: Literal["patch"] | None = None,
     module: str | None = None,
     input_: Annotated[str | None, Parameter(name="--input")] = None,
@@ -131,7 +131,8 @@ def plan(
         Two plans, whose difference is attributed to its causes, each MODEL[,KEY=VALUE…], e.g. B/16
         dinov2-B/14,attention=eager; the other options are those of both (default: none).
     largest
-        Find the largest batch or image that fits --gpu, by each verdict (default: none).
+        Find the largest batch or image, or the most of the last blocks to train, that fits --gpu, by each verdict
+        (default: none).
     smallest
         Find the smallest patch that fits --gpu, by each verdict (default: none).
     module
