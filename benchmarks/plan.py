@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from vitrail.geometry import Size
@@ -82,14 +84,19 @@ def _rates(questions: int) -> dict[str, float]:
 
 
 def _mem_tracker() -> Callable[[], None]:
-    import timm
     import torch
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    from peers import timm
+
     def run() -> None:
-        with FakeTensorMode():
+        with torch.device("meta"):
             model = timm.create_model("vit_base_patch16_224")
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model.to_empty(device="cpu")
             optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
             tracker = MemTracker()
             tracker.track_external(model, optimizer)

@@ -129,7 +129,8 @@ def plan(
         num_heads, classes, batch, precision, optimizer, attention, accumulate (default: none).
     why
         Two plans, whose difference is attributed to its causes, each MODEL[,KEY=VALUE…], e.g. B/16
-        dinov2-B/14,attention=eager; the other options are those of both (default: none).
+        dinov2-B/14,attention=eager; the other options are those of both. A MODEL may be a module, as --module takes it:
+        both are then followed on fake tensors, and their bytes compared (default: none).
     largest
         Find the largest batch or image, or the most of the last blocks to train, that fits --gpu, by each verdict
         (default: none).
@@ -140,7 +141,7 @@ def plan(
         function or class without arguments, whose file is run; timm:NAME; or transformers:FOLDER with a config.json
         (default: none).
     input_
-        Shape of what --module takes, e.g. 8x3x224x224, or 8x3x224x224,8x77:int64 for two (default: --batch images of
+        Shape of what a module takes, e.g. 8x3x224x224, or 8x3x224x224,8x77:int64 for two (default: --batch images of
         the size that a model of timm or transformers names).
     chart
         File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
@@ -183,7 +184,7 @@ def plan(
         from vitrail.cli.plan_why import run_why
 
         _alone("--why", elsewhere | {"--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
-        run_why(why, asked, workload, build=build, json=json)
+        run_why(why, asked, workload, build=build, shapes=input_, json=json)
         return
     if module is not None:
         from vitrail.cli.plan_module import run_module

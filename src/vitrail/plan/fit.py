@@ -110,9 +110,7 @@ def _largest(quantity: Quantity, config: Config, workload: Workload, target: Car
     )
 
 
-def _first(
-    candidates: list[tuple[int | Size | str, Config, Workload]], target: Card, allowance: Allowance
-) -> Limit:
+def _first(candidates: list[tuple[int | Size | str, Config, Workload]], target: Card, allowance: Allowance) -> Limit:
     """Plan candidates in order until one fits; nothing is assumed of how their needs compare."""
     before = before_bytes = None
     for value, config, workload in candidates:
@@ -127,7 +125,9 @@ def _trained(config: Config, workload: Workload) -> list[tuple[int | Size | str,
     """Return steps that train ever fewer of the last blocks, from everything to what follows the blocks."""
     tuning = workload.tuning
     require(workload.train, "the most trained blocks are asked of inference, which trains none; add --train")
-    require(tuning.last is None, f"the most trained blocks are asked, and --train-last {tuning.last} fixes them; omit it")
+    require(
+        tuning.last is None, f"the most trained blocks are asked, and --train-last {tuning.last} fixes them; omit it"
+    )
     counts = range(blocks_of(config), 0 if tuning.lora else -1, -1)  # adapters need a block
     fewer = [(count, config, replace(workload, tuning=replace(tuning, last=count))) for count in counts]
     return [("everything", config, workload), *fewer]
