@@ -97,8 +97,8 @@ def _show(names: Sequence[str], first: Tracked, second: Tracked, parts: Sequence
     said = f"The second takes {more}, {bytes_text(after)} instead of {bytes_text(before)}"
     rows = [(each.name, bytes_text(each.before), bytes_text(each.after), _signed(each.bytes)) for each in parts[:SHOWN]]
     if rest := parts[SHOWN:]:
-        sums = sum(each.before for each in rest), sum(each.after for each in rest)
-        rows.append((f"{len(rest)} others", *map(bytes_text, sums), _signed(sums[1] - sums[0])))
+        left, right = sum(each.before for each in rest), sum(each.after for each in rest)
+        rows.append((f"{len(rest)} others", bytes_text(left), bytes_text(right), _signed(right - left)))
     phases = [each.timeline.phase_peaks for each in (first, second)]
     costs = [
         ("parameters", *(f"{sum(each.params.values()):,}" for each in (first, second))),
