@@ -75,7 +75,7 @@ def sweep(
     ...     2,
     ... )
     >>> found["tokens"], found["peak_bytes"]
-    ([197, 281], [854461192, 794951668])
+    ([197, 281], [751064712, 699046224])
     """
     if count < _FEW:
         return _one_by_one(describe, values, count, target, batches=batches)
