@@ -17,7 +17,7 @@ from vitrail.parts import AttentionPool, Learned
 from vitrail.rules import NonNegativeInt, PositiveInt, Range
 from vitrail.value import Value
 
-__all__ = ["Lora", "LoraLayer", "Tuned", "Tuning", "parts_of"]
+__all__ = ["Lora", "LoraLayer", "Tuned", "Tuning", "blocks_of", "parts_of"]
 
 LoraLayer = Literal["qkv", "out", "mlp", "fc1", "fc2"]
 
@@ -191,6 +191,16 @@ def parts_of(config: Config) -> tuple[str, ...]:
             return tuple(_pyramid_parts(config))
         case MobileConfig():
             return tuple(_mobile_parts(config))
+
+
+def blocks_of(config: Config) -> int:
+    """Return the number of blocks that `Tuning.last` counts.
+
+    >>> from vitrail import preset
+    >>> blocks_of(preset("swin-T"))
+    12
+    """
+    return sum(map(_is_block, parts_of(config)))
 
 
 def _front_parts(c: ViTConfig | PyramidConfig, *, table: bool) -> Iterator[str]:

@@ -19,6 +19,7 @@ from vitrail.plan.report import report
 from vitrail.plan.tiers import tiers
 from vitrail.plan.workload import Workload
 from vitrail.presets import preset
+from vitrail.tuning import Tuning
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan-limits.json").read_text(encoding="utf-8"))
 SMALL = ViTConfig(
@@ -179,6 +180,8 @@ def test_a_tier_is_the_largest_batch_that_fits_and_the_next_does_not():
         ("image", "mobilevit-XXS", {}),
         ("patch", "S/16", {"image": Size(240, 160)}),
         ("patch", "swin-T", {"image": Size(192, 256)}),
+        ("train-last", "L/16", {"image": Size(224, 160)}),
+        ("train-last", "swin-B", {}),
     ],
 )
 def test_a_limit_fits_and_the_next_one_does_not(quantity, name, options):
@@ -187,6 +190,7 @@ def test_a_limit_fits_and_the_next_one_does_not(quantity, name, options):
         "batch": lambda value: (config, TRAIN.but(batch=value)),
         "image": lambda value: (config.but(image=value), TRAIN),
         "patch": lambda value: (config.with_patch(value), TRAIN),
+        "train-last": lambda value: (config, TRAIN if value == "everything" else TRAIN.but(tuning=Tuning(last=value))),
     }[quantity]
     for allowance, found in zip(ALLOWANCES, limits(quantity, config, TRAIN, target).values(), strict=True):
         assert found.needed_bytes == need_bytes(*changed(found.value), target, allowance) <= target.visible_bytes
@@ -211,6 +215,18 @@ def test_where_nothing_fits_the_first_that_does_not_is_shown():
     assert found.value is None
     assert found.beyond == Size(14, 14)
     assert (found.beyond_bytes or 0) > card("2GiB").visible_bytes
+
+
+def test_the_most_trained_blocks_are_asked_of_a_step_that_leaves_them_open(capsys):
+    line = ("plan", "B/16", "--gpu", "rtx-4090", "--largest", "train-last")
+    assert call(*line) == 2
+    assert "which trains none; add --train" in capsys.readouterr().err
+    assert call(*line, "--train", "--train-last", "3") == 2
+    assert "--train-last 3 fixes them" in capsys.readouterr().err
+    assert call(*line, "--train", "--batch", "4", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SCHEMA).validate(found)
+    assert found["limits"]["safe"]["value"] == "everything"
 
 
 def test_limits_from_the_command_line(capsys):

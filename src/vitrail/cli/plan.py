@@ -57,7 +57,7 @@ def plan(
     gpu: CardOption | None = None,
     sweep: Words | None = None,
     why: Words | None = None,
-    largest: Literal["batch", "image"] | None = None,
+    largest: Literal["batch", "image", "train-last"] | None = None,
     smallest: Literal["patch"] | None = None,
     module: str | None = None,
     input_: Annotated[str | None, Parameter(name="--input")] = None,
@@ -134,9 +134,11 @@ def plan(
         num_heads, classes, batch, precision, optimizer, attention, accumulate (default: none).
     why
         Two plans, whose difference is attributed to its causes, each MODEL[,KEY=VALUE…], e.g. B/16
-        dinov2-B/14,attention=eager; the other options are those of both (default: none).
+        dinov2-B/14,attention=eager; the other options are those of both. A MODEL may be a module, as --module takes it:
+        both are then followed on fake tensors, and their bytes compared (default: none).
     largest
-        Find the largest batch or image that fits --gpu, by each verdict (default: none).
+        Find the largest batch or image, or the most of the last blocks to train, that fits --gpu, by each verdict
+        (default: none).
     smallest
         Find the smallest patch that fits --gpu, by each verdict (default: none).
     module
@@ -144,7 +146,7 @@ def plan(
         function or class without arguments, whose file is run; timm:NAME; or transformers:FOLDER with a config.json
         (default: none).
     input_
-        Shape of what --module takes, e.g. 8x3x224x224, or 8x3x224x224,8x77:int64 for two (default: --batch images of
+        Shape of what a module takes, e.g. 8x3x224x224, or 8x3x224x224,8x77:int64 for two (default: --batch images of
         the size that a model of timm or transformers names).
     chart
         File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
@@ -189,7 +191,7 @@ def plan(
         from vitrail.cli.plan_why import run_why
 
         _alone("--why", elsewhere | {"--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
-        run_why(why, asked, workload, build=build, json=json)
+        run_why(why, asked, workload, build=build, shapes=input_, json=json)
         return
     if module is not None:
         from vitrail.cli.plan_module import run_module

@@ -18,6 +18,7 @@ RULES = {
     "batch": "images per device",
     "image": "images of the model's aspect ratio that its patch divides",
     "patch": "patches of the model's aspect ratio that divide the image",
+    "train-last": "last blocks that are trained, with what follows them; the rest is frozen",
 }
 
 
@@ -31,11 +32,13 @@ def run_limit(quantity: Quantity, config: Config, workload: Workload, target: Ca
         for name, each in found.items()
     ]
     word = "smallest" if quantity == "patch" else "largest"
+    named = "trained blocks" if quantity == "train-last" else f"{word} {quantity}"
+    asked = "The most trained blocks that fit" if quantity == "train-last" else f"The {word} {quantity} that fits"
     show(
         f"\n[bold]{title}[/]",
         table(
-            f"The {word} {quantity} that fits {target.name}, {bytes_text(target.visible_bytes)} visible",
-            ("verdict", f"{word} {quantity}", "needs", "the next", "needs"),
+            f"{asked} {target.name}, {bytes_text(target.visible_bytes)} visible",
+            ("verdict", named, "needs", "the next", "needs"),
             rows,
             "lrrrr",
             caption=f"{RULES[quantity]}; both were planned. Verdicts are modelled, not measured",
@@ -44,7 +47,7 @@ def run_limit(quantity: Quantity, config: Config, workload: Workload, target: Ca
 
 
 def _said(value: Any) -> str:
-    return "none" if value is None else str(value) if isinstance(value, Size) else f"{value:,}"
+    return "none" if value is None else str(value) if isinstance(value, Size | str) else f"{value:,}"
 
 
 def _bytes(size: int | None) -> str:

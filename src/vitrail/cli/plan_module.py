@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vitrail.tracking.module import Input, Tracked
 
-__all__ = ["run_module"]
+__all__ = ["followed", "run_module"]
 
 
 def run_module(
@@ -37,15 +37,7 @@ def run_module(
     csv: bool,
 ) -> None:
     """Build the module without weights, follow a step of it, and show, write or draw what it takes."""
-    from vitrail.tracking.module import track
-    from vitrail.tracking.sources import explained, source
-
-    origin = source(name)
-    with explained(origin, "building the module"):
-        model = origin.build(image, workload.attention == "eager")
-    inputs = _inputs(model, name, shapes, image, workload.batch)
-    with explained(origin, f"running a step on {', '.join(map(str, inputs))}"):
-        found = track(model, inputs, workload)
+    found, inputs = followed(name, shapes, image, workload)
     step = "training" if workload.train else "inference"
     said = f"input {', '.join(map(str, inputs))} · {step} · {workload.precision}"
     said += f" · {workload.optimizer}" if workload.train else ""
@@ -58,6 +50,21 @@ def run_module(
     else:
         _show(found, f"{name} · {said}", target)
         written(*([timeline] if timeline else []))
+
+
+def followed(
+    name: str, shapes: str | None, image: Size | None, workload: Workload
+) -> tuple[Tracked, tuple[Input, ...]]:
+    """Build a module without weights and follow a step of it; also return what it was given."""
+    from vitrail.tracking.module import track
+    from vitrail.tracking.sources import explained, source
+
+    origin = source(name)
+    with explained(origin, "building the module"):
+        model = origin.build(image, workload.attention == "eager")
+    inputs = _inputs(model, name, shapes, image, workload.batch)
+    with explained(origin, f"running a step on {', '.join(map(str, inputs))}"):
+        return track(model, inputs, workload), inputs
 
 
 def _inputs(model: nn.Module, name: str, shapes: str | None, image: Size | None, batch: int) -> tuple[Input, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.cli.plan_why_module import is_module, run_why_modules
 from vitrail.cli.tables import show, table, write_json
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
@@ -50,11 +51,23 @@ EXAMPLE = "vitrail plan --why B/16 dinov2-B/14,batch=8,attention=eager --train"
 
 
 def run_why(
-    sides: Sequence[str], asked: dict[str, Any], workload: Workload, *, build: Callable[..., Config], json: bool
+    sides: Sequence[str],
+    asked: dict[str, Any],
+    workload: Workload,
+    *,
+    build: Callable[..., Config],
+    shapes: str | None,
+    json: bool,
 ) -> None:
     """Plan both sides, which share the command's options except for those that they change, and show the causes."""
     require(len(sides) == 2, f"--why compares two plans, not {len(sides)}; write {EXAMPLE}")
-    names, cases = zip(*(_case(side, asked, workload, build) for side in sides), strict=True)
+    read = [_read(side, asked, workload) for side in sides]
+    if any(is_module(model) for _, model, _, _ in read):
+        run_why_modules(read, build=build, shapes=shapes, json=json)
+        return
+    require(shapes is None, f"--input {shapes} is the shape that a module takes, and none is compared; give --image")
+    names = [name for name, _, _, _ in read]
+    cases = [Case(config=build(**question), workload=work) for _, _, question, work in read]
     found = why(*cases)
     if json:
         write_json({"models": names, **found.to_json()})
@@ -62,8 +75,8 @@ def run_why(
         _show(found, names, cases)
 
 
-def _case(side: str, asked: dict[str, Any], workload: Workload, build: Callable[..., Config]) -> tuple[str, Case]:
-    """`dinov2-B/14,batch=8,attention=eager` → its name and the case that it describes."""
+def _read(side: str, asked: dict[str, Any], workload: Workload) -> tuple[str, str, dict[str, Any], Workload]:
+    """`dinov2-B/14,batch=8,attention=eager` → its title, its model, the question and the workload."""
     model, *changes = re.split(f",(?!{'|'.join(OPTIONS)})", side)
     question, work = {**asked, "model": model}, {}
     for change in changes:
@@ -88,7 +101,7 @@ def _case(side: str, asked: dict[str, Any], workload: Workload, build: Callable[
         else:
             work["library" if key == "as" else key] = value
     name = Path(model).name if Path(model).exists() else model
-    return ",".join((name, *changes)), Case(config=build(**question), workload=workload.but(**work))
+    return ",".join((name, *changes)), model, question, workload.but(**work)
 
 
 def _show(found: Why, names: Sequence[str], cases: Sequence[Case]) -> None:

@@ -81,7 +81,9 @@ def _amd(
     key: str, name: str, gib: float, half: float, fp32: float, gigabytes_per_second: float, note: str = ""
 ) -> Card:
     source = f"AMD's data sheet for {name}; unchecked: not looked up in the source"
-    note = f"{note}visible bytes are the advertised ones"
+    note += (
+        "visible bytes are the advertised ones; the allocator is CUDA's; context and workspaces are assumed as on CUDA"
+    )
     return _card("AMD", key, name, gib, half, half, fp32, gigabytes_per_second, source, note=note)
 
 

@@ -1,4 +1,4 @@
-"""Whether a step fits a card, and the largest batch, the largest image and the smallest patch that do.
+"""Whether a step fits a card, and the largest batch and image, the smallest patch and the most trained blocks that do.
 
 Every answer is planned, and so is the next one, which does not fit.
 """
@@ -17,6 +17,7 @@ from vitrail.plan.cards import Card
 from vitrail.plan.hardware import ALLOWANCES, Allowance, flash_scratch_bytes, kernel_on, needed_bytes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
+from vitrail.tuning import blocks_of
 
 __all__ = [
     "LIKELY",
@@ -57,21 +58,23 @@ def largest_batches(config: Config, workload: Workload, target: Card) -> dict[st
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Quantity = Literal["batch", "image", "patch"]
+Quantity = Literal["batch", "image", "patch", "train-last"]
+"""train-last: how many of the last blocks are trained; what is before them is frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """The last value that fits, and the next one, which does not; None where there is none."""
 
-    value: int | Size | None
+    value: int | Size | str | None
+    """A number, a size, or "everything" that is trained."""
     needed_bytes: int | None
-    beyond: int | Size | None
+    beyond: int | Size | str | None
     beyond_bytes: int | None
 
 
 def limits(quantity: Quantity, config: Config, workload: Workload, target: Card) -> dict[str, Limit]:
-    """Return, by verdict, the largest batch or image, or the smallest patch, that fits the card.
+    """Return, by verdict, the largest batch or image, the smallest patch, or the most trained blocks that fit the card.
 
     Images keep the config's aspect ratio and are divisible by its patch; patches keep theirs and divide the image.
 
@@ -81,8 +84,10 @@ def limits(quantity: Quantity, config: Config, workload: Workload, target: Card)
     >>> str(found.value), str(found.beyond)
     ('1088x1088', '1104x1104')
     """
-    finder = _smallest_patch if quantity == "patch" else _largest
-    return {each.name: finder(quantity, config, workload, target, each) for each in ALLOWANCES}
+    if quantity in ("batch", "image"):
+        return {each.name: _largest(quantity, config, workload, target, each) for each in ALLOWANCES}
+    candidates = _trained(config, workload) if quantity == "train-last" else _patches(config, workload)
+    return {each.name: _first(candidates, target, each) for each in ALLOWANCES}
 
 
 def _largest(quantity: Quantity, config: Config, workload: Workload, target: Card, allowance: Allowance) -> Limit:
@@ -105,32 +110,41 @@ def _largest(quantity: Quantity, config: Config, workload: Workload, target: Car
     )
 
 
-def _smallest_patch(_: Quantity, config: Config, workload: Workload, target: Card, allowance: Allowance) -> Limit:
-    """Plan patches from the finest on: a coarse one may need more, for the weights of its projection."""
-    finer = finer_bytes = None
-    candidates = _patches(config)
-    require(
-        len(candidates) > 0, f"a {config.KIND} model has no patch size to choose; ask for the largest image or batch"
-    )
-    for patch, changed in candidates:
-        needed = need_bytes(changed, workload, target, allowance)
+def _first(candidates: list[tuple[int | Size | str, Config, Workload]], target: Card, allowance: Allowance) -> Limit:
+    """Plan candidates in order until one fits; nothing is assumed of how their needs compare."""
+    before = before_bytes = None
+    for value, config, workload in candidates:
+        needed = need_bytes(config, workload, target, allowance)
         if needed <= target.visible_bytes:
-            return Limit(value=patch, needed_bytes=needed, beyond=finer, beyond_bytes=finer_bytes)
-        finer, finer_bytes = patch, needed
-    return Limit(value=None, needed_bytes=None, beyond=finer, beyond_bytes=finer_bytes)
+            return Limit(value=value, needed_bytes=needed, beyond=before, beyond_bytes=before_bytes)
+        before, before_bytes = value, needed
+    return Limit(value=None, needed_bytes=None, beyond=before, beyond_bytes=before_bytes)
 
 
-def _patches(config: Config) -> list[tuple[Size, Config]]:
-    """Return the patches of the config's aspect ratio that it can have, finest first."""
+def _trained(config: Config, workload: Workload) -> list[tuple[int | Size | str, Config, Workload]]:
+    """Return steps that train ever fewer of the last blocks, from everything to what follows the blocks."""
+    tuning = workload.tuning
+    require(workload.train, "the most trained blocks are asked of inference, which trains none; add --train")
+    require(
+        tuning.last is None, f"the most trained blocks are asked, and --train-last {tuning.last} fixes them; omit it"
+    )
+    counts = range(blocks_of(config), 0 if tuning.lora else -1, -1)  # adapters need a block
+    fewer = [(count, config, replace(workload, tuning=replace(tuning, last=count))) for count in counts]
+    return [("everything", config, workload), *fewer]
+
+
+def _patches(config: Config, workload: Workload) -> list[tuple[int | Size | str, Config, Workload]]:
+    """Return the patches of the config's aspect ratio that it can have, finest first: a coarse one may need more, for
+    the weights of its projection."""
     if isinstance(config, MobileConfig):
-        return []
+        raise VitrailError(f"a {config.KIND} model has no patch size to choose; ask for the largest image or batch")
     shared = gcd(*config.patch)
     finest = Size(config.patch.height // shared, config.patch.width // shared)
     found = []
     for times in range(1, config.image.height // finest.height + 1):
         patch = Size(finest.height * times, finest.width * times)
         try:
-            found.append((patch, config.with_patch(patch)))
+            found.append((patch, config.with_patch(patch), workload))
         except VitrailError:  # it does not divide the image, or its embedding cannot have it
             continue
     return found
