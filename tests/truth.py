@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from libraries import make, tune
 from vitrail.config import Config
 from vitrail.plan import Workload
-from vitrail.tracking.step import DTYPES, checkpoint_blocks, materialise, track_step
+from vitrail.tracking.step import DTYPES, checkpoint_module, materialise, track_step
 from vitrail.tracking.tracker import Tracker
 
 __all__ = ["follow_step"]
@@ -64,7 +64,7 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
         dtype = DTYPES[workload.precision]
         materialise(model, device, dtype)
         if workload.checkpointing:
-            checkpoint_blocks(model)
+            checkpoint_module(model, workload.checkpointing)
         stack.enter_context(tracker)
         tracker.follow([*model.parameters(), *model.buffers()], "weights")
         images = torch.zeros(workload.batch, config.channels, *config.image, device=device, dtype=dtype)

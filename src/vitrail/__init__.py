@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import config, parts
 from ._version import __version__
+from .checkpointing import Checkpointing
 from .config import *
 from .errors import VitrailError
 from .geometry import Size, fit
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Checkpoint",
+    "Checkpointing",
     "Lora",
     "PatchEmbed",
     "Preprocessing",

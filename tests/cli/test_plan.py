@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from command import call, run
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.images.measure import adaptive_token_count
@@ -87,9 +88,11 @@ def test_every_option_reaches_the_workload(capsys):
     assert (work["accumulate"], work["batch"]) == (4, 3)
     assert (work["optimizer"], work["attention"]) == ("adamw-fused", "efficient")
     expected = Workload(
-        batch=3, train=True, checkpointing=True, accumulate=4, optimizer="adamw-fused", attention="efficient"
+        batch=3, train=True, checkpointing=Checkpointing(), accumulate=4, optimizer="adamw-fused", attention="efficient"
     )
     assert found["peak_bytes"] == memory(preset("cifar"), expected).peak_bytes
+    selective = planned(capsys, "plan", "cifar", *options.split(), "--selective", "--checkpoint-every", "2")
+    assert selective["workload"]["checkpointing"] == "selective:2"
 
 
 def test_a_config_file_is_planned_like_its_preset(capsys, tmp_path):

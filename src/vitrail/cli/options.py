@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
@@ -96,6 +97,16 @@ Architecture = Annotated[
         "(default: read from the weights)."
     ),
 ]
+
+
+def checkpointing_of(*, checkpointing: bool, checkpoint_every: int | None, selective: bool) -> Checkpointing | None:
+    """Return how activations are checkpointed, from the options of `vitrail plan` and `vitrail train`."""
+    require(
+        checkpointing or not (selective or checkpoint_every),
+        "--selective and --checkpoint-every say how blocks are checkpointed; give --checkpointing too",
+    )
+    every = 1 if checkpoint_every is None else checkpoint_every
+    return Checkpointing("selective" if selective else "full", every) if checkpointing else None
 
 
 def tuning_of(

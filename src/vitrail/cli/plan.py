@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.models import config_named
-from vitrail.cli.options import CardOption, Flag, Json, Names, ShardOption, SizeOption, Words, tuning_of
+from vitrail.cli.options import (
+    CardOption,
+    Flag,
+    Json,
+    Names,
+    ShardOption,
+    SizeOption,
+    Words,
+    checkpointing_of,
+    tuning_of,
+)
 from vitrail.cli.plan_timeline import check_timeline, write_timeline
 from vitrail.cli.plan_view import show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
@@ -43,6 +53,8 @@ def plan(
     optimizer: Optimizer = "adamw",
     attention: AttentionKernel = "flash",
     checkpointing: Flag = False,
+    checkpoint_every: int | None = None,
+    selective: Flag = False,
     accumulate: Annotated[int, Parameter(allow_leading_hyphen=True)] = 1,
     freeze: Names | None = None,
     train_last: int | None = None,
@@ -99,6 +111,10 @@ def plan(
         Attention kernel: eager keeps attention maps in memory, the others do not.
     checkpointing
         Keep only each block's input for backward, and recompute the rest.
+    checkpoint_every
+        Checkpoint only every k-th block; the others keep everything (default: 1, all blocks).
+    selective
+        With --checkpointing, also keep the outputs of matrix products and attention: only cheap operations run again.
     accumulate
         Forward and backward passes per optimizer step.
     freeze
@@ -169,7 +185,9 @@ def plan(
         precision=precision,
         optimizer=optimizer,
         attention=attention,
-        checkpointing=checkpointing,
+        checkpointing=checkpointing_of(
+            checkpointing=checkpointing, checkpoint_every=checkpoint_every, selective=selective
+        ),
         accumulate=accumulate,
         shard=shard,
         library=as_,

@@ -26,7 +26,7 @@ def title(name: str, config: Config, work: Workload) -> str:
     parts.append(work.precision)
     parts += [work.optimizer] if work.train else []
     parts.append(f"{work.attention} attention")
-    parts += ["checkpointing"] if work.checkpointing else []
+    parts += [work.checkpointing.words] if work.checkpointing else []
     parts += [f"{work.shard.kind} over {work.shard.devices}"] if work.shard else []
     parts += [f"as {work.library}"] if work.library != "vitrail" else []
     return " · ".join(parts)

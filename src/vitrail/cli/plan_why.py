@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.checkpointing import Checkpointing
 from vitrail.cli.tables import show, table, write_json
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
@@ -30,13 +31,14 @@ READERS: dict[str, Callable[[str], Any]] = {
     "precision": str,
     "optimizer": str,
     "attention": str,
+    "checkpointing": Checkpointing.of,
     "shard": Shard.of,
     "as": str,
     "train_last": lambda text: {"last": int(text)},
     "lora": lambda text: {"lora": Lora(rank=int(text))},
 }
 """What may follow a model's name, KEY=VALUE, and how its value is read."""
-FLAGS = {"train": {"train": True}, "infer": {"train": False}, "checkpointing": {"checkpointing": True}}
+FLAGS = {"train": {"train": True}, "infer": {"train": False}, "checkpointing": {"checkpointing": Checkpointing()}}
 EXAMPLE = "vitrail plan --why B/16 dinov2-B/14,batch=8,attention=eager --train"
 
 

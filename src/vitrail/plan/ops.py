@@ -72,7 +72,7 @@ def _linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Te
         return t.new(out, size) if of_bias else None, weights, before
 
     # the parameters' gradients are accumulated before the input's, which passes a view
-    return t.record(t.new(rows * out, size), (b, w, a), saved, backward)
+    return t.record(t.product(rows * out, size), (b, w, a), saved, backward)
 
 
 def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: int, flops: int) -> Tensor:

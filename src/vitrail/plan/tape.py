@@ -6,13 +6,15 @@ counts free the storages, as they do in PyTorch, so lifetimes need no rules of t
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from itertools import groupby
 from typing import Any
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.plan.meter import Meter, Storage, Stretch
 from vitrail.tuning import Tuned
 
@@ -75,12 +77,12 @@ class Leaf:
 
 
 class _Frame:
-    """A checkpointed call: how to rerun it, and what the rerun saved."""
+    """A checkpointed call: how to rerun it, what the rerun saved, and what selective checkpointing keeps."""
 
-    __slots__ = ("again", "expected", "recomputed")
+    __slots__ = ("again", "expected", "kept", "recomputed")
 
-    def __init__(self, again: Callable[[], Tensor]) -> None:
-        self.again, self.expected = again, 0
+    def __init__(self, again: Callable[[], Tensor], kept: deque[Storage | None] | None) -> None:
+        self.again, self.expected, self.kept = again, 0, kept
         self.recomputed: list | None = None
 
 
@@ -101,7 +103,7 @@ class Tape:
         size: int = 4,
         kernel: str = "flash",
         explicit: bool = False,
-        checkpointing: bool = False,
+        checkpointing: Checkpointing | None = None,
         has_grads: bool = False,
         tuned: Tuned | None = None,
         naming: Callable[[str, str], str] | None = None,
@@ -187,6 +189,17 @@ class Tape:
     def new(self, count: int, size: int, component: str | None = None) -> Tensor:
         return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
 
+    def product(self, count: int, size: int, component: str | None = None) -> Tensor:
+        """Return a result of a matrix product or of attention, which selective checkpointing keeps."""
+        frame = self._frame
+        if frame is None or frame.kept is None:
+            return self.new(count, size, component)
+        if frame.recomputed is not None:
+            return Tensor(frame.kept.popleft(), count, size)
+        made = self.new(count, size, component)
+        frame.kept.append(made.storage)
+        return made
+
     def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
         """Keep tensors for backward, if an input of the operation needs a gradient; None are left out.
 
@@ -248,6 +261,8 @@ class Tape:
     def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
         self.paths[path] = None
+        if self._frame is not None and self._frame.kept is not None and self._running_back:
+            return  # a kept product is not computed again
         (self.backward_flops if self._running_back else self.flops)[path] += flops
 
     def total(self, rows: dict[str, int]) -> int:
@@ -285,7 +300,7 @@ class Tape:
                 forward.begin()
                 self._nodes.append(backward.end)
                 for number in groups[done]:
-                    x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
+                    x = self.checkpoint(block, x, number) if self._recomputes(number) else block(x, number)
                 self._nodes.append(backward.begin)
                 steady = (x.size, x.node is None) == kind
                 outlived = x.node is None and self.meter.bytes_of("activations") != held
@@ -302,18 +317,25 @@ class Tape:
         return x
 
     def _alike(self, name: str, runs: list[Run]) -> list[Run]:
-        """Cut runs where other tensors are trained."""
-        if self.tuned is None:
+        """Cut runs where other tensors are trained, and join groups until each has as many checkpointed blocks."""
+        if self.tuned is not None:
+            tuned, cut = self.tuned, []
+            for groups in runs:
+                alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
+                cut += [list(run) for _, run in alike]
+            runs = cut
+        if self.checkpointing is None or self.checkpointing.every == 1 or not self.train:
             return runs
-        tuned, cut = self.tuned, []
-        for groups in runs:
-            alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
-            cut += [list(run) for _, run in alike]
-        return cut
+        return [run for groups in runs if groups for run in _periodic(groups, self.checkpointing.every)]
+
+    def _recomputes(self, number: int) -> bool:
+        return self.train and self.checkpointing is not None and self.checkpointing.covers(number)
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
-        """Run a block and keep only its input; backward runs it again."""
-        self._frame = _Frame(lambda: block(x, number))
+        """Run a block and keep only its input, and its products if that is chosen; backward runs it again."""
+        assert self.checkpointing is not None
+        selective = self.checkpointing.kind == "selective"
+        self._frame = _Frame(lambda: block(x, number), deque() if selective else None)
         out = block(x, number)
         self._frame = None
         return out
@@ -399,3 +421,11 @@ class Tape:
         with suppress(_EnoughError):
             frame.again()
         self._frame, self._component, self._casts = None, component, outer
+
+
+def _periodic(groups: Run, every: int) -> list[Run]:
+    """Join consecutive groups so that the number of blocks in each is a multiple of `every`; the rest stay single."""
+    joined = every // math.gcd(every, len(groups[0]))
+    whole = len(groups) // joined * joined
+    joint = [sum(groups[start : start + joined], ()) for start in range(0, whole, joined)]
+    return [joint, *([group] for group in groups[whole:])]

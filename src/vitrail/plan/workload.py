@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
 from vitrail.charts.numbers import bytes_text
+from vitrail.checkpointing import Checkpointing
 from vitrail.errors import VitrailError, shown
 from vitrail.rules import PositiveInt
 from vitrail.tuning import Tuning
@@ -65,7 +66,8 @@ class Workload(Value):
     precision: Precision = "fp32"
     optimizer: Optimizer = "adamw"
     attention: AttentionKernel = "flash"
-    checkpointing: bool = False
+    checkpointing: Checkpointing | None = None
+    """Which blocks recompute activations in backward, and what they keep."""
     accumulate: PositiveInt = 1
     shard: Shard | None = None
     library: Library = "vitrail"
@@ -79,6 +81,11 @@ class Workload(Value):
     def parameter_bytes(self) -> int:
         """Bytes per parameter; autocast keeps parameters in float32."""
         return 2 if self.precision == "bf16" else 4
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `vitrail plan --json` prints: parts that read themselves are text."""
+        texts = {name: value and str(value) for name, value in vars(self).items() if name in ("checkpointing", "shard")}
+        return asdict(self) | texts
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.errors import VitrailError, require
+from vitrail.nn.checkpointing import checkpoint_blocks
 from vitrail.plan.workload import Workload
 from vitrail.tracking.tracker import Tracker
 
-__all__ = ["DTYPES", "Loss", "checkpoint_blocks", "materialise", "track_step"]
+__all__ = ["DTYPES", "Loss", "checkpoint_module", "materialise", "track_step"]
 
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 """The type of parameters and images; autocast keeps them in float32."""
@@ -135,12 +136,8 @@ def materialise(model: nn.Module, device: str, dtype: torch.dtype) -> None:
                     store[name] = fresh(value)
 
 
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Checkpoint a block at a time, not reentrant, as `torch.utils.checkpoint` is meant to be used."""
-    blocks = [part for name, part in model.named_modules() if re.search(BLOCKS, name)]
+def checkpoint_module(model: nn.Module, how: Checkpointing) -> None:
+    """Checkpoint blocks one at a time; random states of fake devices do not exist, so they are not kept."""
+    blocks = [(name, part) for name, part in model.named_modules() if re.search(BLOCKS, name)]
     require(len(blocks) > 0, "checkpointing finds no blocks: it looks for modules named blocks.N, layer.N or layers.N")
-    for part in blocks:
-        forward = part.forward
-        part.forward = lambda *args, f=forward, **kwargs: checkpoint(
-            f, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-        )
+    checkpoint_blocks(blocks, how, random_state=False)

@@ -24,6 +24,8 @@ def pool(t: Tape, c: ViTConfig | PyramidConfig, n: Sizes, x: Tensor) -> Tensor:
             mean = ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
             return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
+            if isinstance(c, ViTConfig) and c.final_norm == "none" and c.prefix.count == 0:
+                t.approximate("max pooling without prefix and final norm copies gradients, which is not modelled")
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
     assert isinstance(c, ViTConfig)
     return attention_pool(t, c, c.pool, n, x)
