@@ -49,10 +49,11 @@ try-wheel: dist ## install the wheel into an empty environment, without extras, 
 bench: $(READY) ## measure against the peers and write docs/benchmarks.md (quiet machine, minutes)
 	$(BIN)/python benchmarks/report.py
 
-proof: $(READY) ## the planner against the tracker on 260 random steps 160 that train a part and 160 checkpointed; fails on a byte (minutes)
+proof: $(READY) ## the planner against the tracker on 260 random steps 160 that train a part, 160 checkpointed and 120 self-supervised; fails on a byte (minutes)
 	$(BIN)/python tests/proof/run.py --count 260
 	$(BIN)/python tests/proof/run.py --tuned --count 160
 	$(BIN)/python tests/proof/run.py --checkpointed --count 160
+	$(BIN)/python tests/proof/run.py --pretraining --count 120
 
 survey: $(READY) ## read every ViT of timm, transformers and OpenCLIP; fails where outputs differ (minutes)
 	$(BIN)/python tests/survey/run.py

@@ -67,6 +67,11 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
             checkpoint_module(model, workload.checkpointing)
         stack.enter_context(tracker)
         tracker.follow([*model.parameters(), *model.buffers()], "weights")
+        if workload.pretraining is not None:
+            views = workload.pretraining.views(config.image, workload.batch)
+            given = tuple(torch.zeros(n, config.channels, *size, device=device, dtype=dtype) for n, size in views)
+            track_step(model, given, lambda loss: loss, workload, tracker, advance=model.advance)  # type: ignore[arg-type]
+            return tracker
         images = torch.zeros(workload.batch, config.channels, *config.image, device=device, dtype=dtype)
         labels = torch.zeros(workload.batch, dtype=torch.long, device=device) if workload.train else None
         track_step(model, (images,), partial(_cross_entropy, labels), workload, tracker)

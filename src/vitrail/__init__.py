@@ -17,6 +17,7 @@ from .errors import VitrailError
 from .geometry import Size, fit
 from .parts import *
 from .presets import PRESETS, preset
+from .pretraining import Dino, MaskedAutoencoder, MomentumContrast
 from .tuning import Lora, Tuning
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ __all__ = [
     "PRESETS",
     "Checkpoint",
     "Checkpointing",
+    "Dino",
     "Lora",
+    "MaskedAutoencoder",
+    "MomentumContrast",
     "PatchEmbed",
     "Preprocessing",
     "Run",

@@ -30,9 +30,8 @@ from vitrail.parts import (
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_FILES = [
-    ROOT / "golden" / name for name in ("memory.json", "degenerate.json", "tuned.json", "checkpointed.json")
-]
+GOLDEN_NAMES = ("memory", "degenerate", "tuned", "checkpointed", "pretraining")
+GOLDEN_FILES = [ROOT / "golden" / f"{name}.json" for name in GOLDEN_NAMES]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)
 

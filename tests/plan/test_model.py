@@ -128,6 +128,7 @@ def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
         "lora",
         "mimetic",
         "resample",
+        "teacher",
     }  # they take no part in a step; an adapter is a part of a linear layer (ops.linear)
 
 

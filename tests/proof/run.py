@@ -3,7 +3,7 @@
 `--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
 cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
-trained, `--checkpointed` steps with every kind of activation checkpointing.
+trained, `--checkpointed` steps with every kind of activation checkpointing, `--pretraining` self-supervised steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch  # noqa: E402
 from cases import draw  # noqa: E402
 from checkpointings import draw_checkpointed  # noqa: E402
 from degenerate import degenerate  # noqa: E402
+from pretrainings import draw_pretraining  # noqa: E402
 from tunings import draw_tuned  # noqa: E402
 
 from truth import follow_step  # noqa: E402
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
     parser.add_argument("--tuned", action="store_true", help="random steps of which only a part is trained")
     parser.add_argument("--checkpointed", action="store_true", help="random steps with every kind of checkpointing")
+    parser.add_argument("--pretraining", action="store_true", help="random self-supervised steps")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -59,7 +61,9 @@ def main() -> int:
         cases = [(config_from_json(json.dumps(case["config"])), workload_of(case["workload"])) for case in golden]
         cases = cases[:: max(1, len(cases) // options.count)]
     else:
-        drawn = draw_tuned if options.tuned else draw_checkpointed if options.checkpointed else draw
+        kinds = {draw_tuned: options.tuned, draw_checkpointed: options.checkpointed}
+        kinds[draw_pretraining] = options.pretraining
+        drawn = next((kind for kind, asked in kinds.items() if asked), draw)
         cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:

@@ -17,6 +17,7 @@ from vitrail.geometry import Size
 from vitrail.parts import Prefix
 from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard
+from vitrail.pretraining import Pretraining, pretraining_of
 from vitrail.remote import Location, location_of
 from vitrail.tuning import Lora, Tuning
 
@@ -31,10 +32,12 @@ __all__ = [
     "NumHeads",
     "Paths",
     "PrefixOption",
+    "PretrainingOption",
     "ShardOption",
     "SizeOption",
     "Weights",
     "Words",
+    "checkpointing_of",
     "one",
     "several",
     "tuning_of",
@@ -68,6 +71,7 @@ Words = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Paths = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
 SizeOption = Annotated[Size, one(Size.of)]
 CardOption = Annotated[Card, one(card)]
+PretrainingOption = Annotated[Pretraining, one(pretraining_of)]
 ShardOption = Annotated[Shard, one(Shard.of)]
 PrefixOption = Annotated[Prefix, one(Prefix.parse)]
 Names = Annotated[tuple[str, ...], several(str.strip, "embedding,blocks[:8]")]

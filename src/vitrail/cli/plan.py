@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     Flag,
     Json,
     Names,
+    PretrainingOption,
     ShardOption,
     SizeOption,
     Words,
@@ -61,6 +62,7 @@ def plan(
     train_only: Names | None = None,
     lora: int | None = None,
     lora_on: Names | None = None,
+    pretrain: PretrainingOption | None = None,
     shard: ShardOption | None = None,
     adaptive_tokens: int | None = None,
     images: Path | None = None,
@@ -129,6 +131,10 @@ def plan(
         (default: none).
     lora_on
         Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
+    pretrain
+        Self-supervised step: dino (a teacher and crops), mae (masked patches and a decoder) or moco (a teacher and a
+        queue of keys), with settings as KEY=VALUE, e.g. dino,local_crops=6,local_image=96 (default: none, a step with
+        labels).
     shard
         How training is spread over devices, KIND:DEVICES with ddp, zero1, zero2 or fsdp, e.g. fsdp:8 (default: one
         device).
@@ -193,6 +199,7 @@ def plan(
         library=as_,
         adaptive_tokens=adaptive_tokens,
         tuning=tuning,
+        pretraining=pretrain,
     )
     check_timeline(timeline)
     elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
@@ -209,7 +216,7 @@ def plan(
             f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
         }
         parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
-        limits = {"--largest": largest, "--smallest": smallest, "--shard": shard}
+        limits = {"--pretrain": pretrain, "--largest": largest, "--smallest": smallest, "--shard": shard}
         _alone("--module", elsewhere | shape | limits | parts)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return

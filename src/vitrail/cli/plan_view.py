@@ -21,7 +21,8 @@ def title(name: str, config: Config, work: Workload) -> str:
     parts = [name, f"image {config.image}"]
     if not isinstance(config, MobileConfig):
         parts.append(f"patch {config.patch}")
-    parts += ["training" if work.train else "inference", f"batch {work.batch}"]
+    step = "training" if work.train else "inference"
+    parts += [work.pretraining.words if work.pretraining else step, f"batch {work.batch}"]
     parts += [f"× {work.accumulate}"] if work.accumulate > 1 else []
     parts.append(work.precision)
     parts += [work.optimizer] if work.train else []

@@ -211,10 +211,13 @@ def product(
     return t.record(t.product(batch * m * n, size, component), (left, right), saved, backward)
 
 
-def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
-    """Softmax, in float32 under autocast or if `precise`; the kernel itself casts from and to float16, not bfloat16."""
+def softmax(
+    t: Tape, path: str, x: Tensor, *, precise: bool = False, component: str | None = "attention_maps"
+) -> Tensor:
+    """Softmax or its logarithm, in float32 under autocast or if `precise`; the kernel itself casts from and to float16,
+    not bfloat16."""
     full = t.amp or precise
-    a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
+    a = t.cast(x, 4, component) if full and not t.fp16 else x
     count, size = a.count, a.size
-    y = t.new(count, 4 if full else size, "attention_maps")
+    y = t.new(count, 4 if full else size, component)
     return t.record(y, (a,), t.save(path, (a,), y), lambda grad: (t.new(count, size),))

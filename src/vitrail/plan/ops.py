@@ -346,9 +346,10 @@ BatchNorm, Conv, LayerNorm, Linear = module(batch_norm), module(conv), module(la
 # ── loss ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
+def cross_entropy(t: Tape, logits: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The mean over a batch; labels that only the loss refers to live until its backward."""
     logs = saving_output(t, "loss", logits)
     full = t.cast(logs, 4) if t.amp else logs
     count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    return t.record(loss, (full,), t.save("loss", (full,), full, total), lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("loss", (full,), full, total, labels), lambda grad: (t.new(count, size),))

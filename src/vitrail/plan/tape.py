@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import groupby
 from typing import Any
@@ -49,15 +49,16 @@ class Tensor:
 
 
 class Node:
-    """An operation in autograd's graph: its edges, what it saved, and its backward function."""
+    """An operation in autograd's graph: its edges, what it saved, its backward function, and its model's path."""
 
-    __slots__ = ("backward", "edges", "frame", "grads", "saved")
+    __slots__ = ("backward", "edges", "frame", "grads", "saved", "scope")
 
-    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None) -> None:
+    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None, scope: str) -> None:
         self.edges = edges
         self.saved = saved
         self.backward = backward
         self.frame = frame
+        self.scope = scope
         self.grads: dict[int, Tensor] = {}
 
 
@@ -133,9 +134,14 @@ class Tape:
         self._component = "activations"
         self._running_back = False
         self._nodes: list[Node | Callable[[], None]] = []
+        self._buffers: set[tuple[str, int, int]] = set()
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._casts: dict[tuple[str, str], Tensor] = {}
-        self._past_casts: list[tuple[dict[tuple[str, str], Tensor], int]] = []
+        self._past_casts: dict[str, tuple[dict[tuple[str, str], Tensor], int]] = {}
+        """Casts of the weights of blocks, by the first block of a group, and the skipped groups that have as many."""
+        self.scope = ""
+        """The path of the model that runs, with a dot, where a step has several."""
+        self._teaching = False
         self._frame: _Frame | None = None
         self._unpacked: list | None = None
 
@@ -143,6 +149,7 @@ class Tape:
 
     def parameter(self, path: str, count: int, name: str = "weight") -> Tensor:
         """Return a learned tensor of the module at `path`."""
+        path = self._at(path)
         leaf = self._leaves.get((path, name))
         if leaf is None:
             trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
@@ -162,18 +169,32 @@ class Tape:
         parameter = self.parameter(path, count, name)
         if not self.amp:
             return parameter
-        if self.train and parameter.node is None:
+        if (self.train or self._teaching) and parameter.node is None:
             return self.cast(parameter, self.compute, "weight_casts")
-        cast = self._casts.get((path, name))
-        if cast is None:
-            cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
-        return cast
+        key = (self._at(path), name)
+        if key not in self._casts:
+            self._casts[key] = self.cast(parameter, self.compute, "weight_casts")
+        return self._casts[key]
 
     def buffer(self, path: str, count: int, size: int) -> Tensor:
         """Return a fixed tensor that the model owns."""
-        if path not in self.buffer_bytes or self._frame is None or self._frame.recomputed is None:
+        path = self._at(path)
+        if (path, count, size) not in self._buffers:  # otherwise it is used again
+            self._buffers.add((path, count, size))
             self.buffer_bytes[path] += count * size
         return Tensor(None, count, size)
+
+    @contextmanager
+    def model(self, name: str, *, teaches: bool = False) -> Iterator[None]:
+        """Run one of several models; one that teaches has no gradients, no dropout and no cached casts."""
+        outer = self.scope, self.train, self._teaching
+        self.scope += f"{name}."
+        self.train, self._teaching = self.train and not teaches, self._teaching or teaches
+        yield
+        self.scope, self.train, self._teaching = outer
+
+    def _at(self, path: str) -> str:
+        return (self.scope + path).rstrip(".") if self.scope else path
 
     def adapter_rank(self, path: str) -> int:
         """Return the rank of the adapter of the linear layer at `path`; 0 if it has none."""
@@ -220,7 +241,7 @@ class Tape:
             for storage in storages:
                 if storage is not None and not storage.saved:
                     storage.saved = True
-                    self.saved_bytes[path] += storage.size
+                    self.saved_bytes[self._at(path)] += storage.size
             return storages
         if frame.recomputed is None:
             frame.expected += 1
@@ -246,7 +267,7 @@ class Tape:
             if first and type(target) is Leaf:
                 target.uses += 1
         if needed:
-            out.node = Node(edges, saved, backward, None if saved is None else frame)
+            out.node = Node(edges, saved, backward, None if saved is None else frame, self.scope)
             if first:
                 self._nodes.append(out.node)
         return out
@@ -260,6 +281,7 @@ class Tape:
 
     def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
+        path = self._at(path)
         self.paths[path] = None
         if self._frame is not None and self._frame.kept is not None and self._running_back:
             return  # a kept product is not computed again
@@ -295,7 +317,9 @@ class Tape:
         for groups in self._alike(name, runs):
             done = 0
             while done < len(groups):
-                kind, outer, self._casts = (x.size, x.node is None), self._casts, {}
+                key = f"{self.scope}{name}.{groups[done][0]}"
+                kind, outer = (x.size, x.node is None), self._casts
+                self._casts = self._past_casts[key][0] if key in self._past_casts else {}  # those of a first pass
                 forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.bytes_of("activations")
                 forward.begin()
                 self._nodes.append(backward.end)
@@ -310,8 +334,9 @@ class Tape:
                 forward.end()
                 if more:
                     for i, number in enumerate(groups[done]):
-                        self.repeats[f"{name}.{number}"] = [f"{name}.{group[i]}" for group in groups[done + 1 :]]
-                self._past_casts.append((self._casts, more))
+                        skipped = [f"{self.scope}{name}.{group[i]}" for group in groups[done + 1 :]]
+                        self.repeats[f"{self.scope}{name}.{number}"] = skipped
+                self._past_casts[key] = (self._casts, more)
                 self._casts = outer
                 done += 1 + more
         return x
@@ -342,11 +367,11 @@ class Tape:
 
     def end_autocast(self) -> None:
         """Release the cached casts of weights; those that backward needs stay alive."""
-        for casts, times in [*self._past_casts, (self._casts, 0)]:
+        for casts, times in [*self._past_casts.values(), (self._casts, 0)]:
             before = self.meter.state()
             casts.clear()
             self.meter.extrapolate(before, times)
-        self._past_casts = []
+        self._past_casts = {}
 
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -363,7 +388,7 @@ class Tape:
                 self._run(node)
 
     def _run(self, node: Node) -> None:
-        grads, node.grads = node.grads, {}
+        grads, node.grads, self.scope = node.grads, {}, node.scope
         if node.frame is not None:
             if node.frame.recomputed is None:
                 self._recompute(node.frame)

@@ -11,7 +11,9 @@ from typing import Any, Literal, get_args
 from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
 from vitrail.charts.numbers import bytes_text
 from vitrail.checkpointing import Checkpointing
-from vitrail.errors import VitrailError, shown
+from vitrail.codec import to_plain
+from vitrail.errors import VitrailError, require, shown
+from vitrail.pretraining import Dino, MaskedAutoencoder, MomentumContrast
 from vitrail.rules import PositiveInt
 from vitrail.tuning import Tuning
 from vitrail.value import Value, one_of
@@ -76,6 +78,25 @@ class Workload(Value):
     """Patch tokens per image, for adaptive patches (default: the maximum)."""
     tuning: Tuning = Tuning()
     """Which weights a training step changes."""
+    pretraining: Dino | MaskedAutoencoder | MomentumContrast | None = None
+    """A self-supervised step, instead of one with labels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pretraining is None:
+            return
+        name = self.pretraining.KIND
+        require(self.train, f"{name} is a training step; set train, or leave pretraining out")
+        require(self.library == "vitrail", f"{name} is defined for vitrail's models alone; leave {self.library} out")
+        require(self.tuning.is_everything, f"{name} trains everything; leave tuning out")
+        require(self.shard is None, f"a sharded step of {name} is not modelled; leave shard out")
+        twice = isinstance(self.pretraining, Dino) and self.pretraining.local_crops > 0
+        selective = self.checkpointing is not None and self.checkpointing.kind == "selective"
+        require(
+            not (twice and selective and self.precision.startswith("amp")),
+            "selective checkpointing fails in PyTorch under autocast where a block runs twice, as in dino with local "
+            "crops: the second pass finds casts of weights that recomputing lacks; use full checkpointing, or bf16",
+        )
 
     @property
     def parameter_bytes(self) -> int:
@@ -85,7 +106,7 @@ class Workload(Value):
     def to_json(self) -> dict[str, Any]:
         """Return what `vitrail plan --json` prints: parts that read themselves are text."""
         texts = {name: value and str(value) for name, value in vars(self).items() if name in ("checkpointing", "shard")}
-        return asdict(self) | texts
+        return asdict(self) | texts | {"pretraining": to_plain(self.pretraining)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

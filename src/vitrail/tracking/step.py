@@ -34,10 +34,11 @@ def track_step(
     workload: Workload,
     tracker: Tracker,
     around_first: Any = None,
+    advance: Callable[[], None] | None = None,
 ) -> None:
     """Run a step of the model under an active tracker, which then has the events and peaks of this step.
 
-    A first step, inside the context `around_first`, makes the optimizer's state.
+    A first step, inside the context `around_first`, makes the optimizer's state; `advance` follows the optimizer's.
     """
     first = around_first or nullcontext()
     if not workload.train:
@@ -67,6 +68,8 @@ def track_step(
                 _forward_and_backward(model, inputs, loss, workload, tracker)
         with tracker.phase("optimizer"):
             optimizer.step()
+            if advance is not None:
+                advance()
         for parameter, state in optimizer.state.items():
             tracker.follow(state.values(), "optimizer", owners.get(id(parameter), ""))
     tracker.stop()
