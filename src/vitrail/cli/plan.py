@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -22,7 +22,7 @@ from vitrail.cli.options import (
     tuning_of,
 )
 from vitrail.cli.plan_timeline import check_timeline, write_timeline
-from vitrail.cli.plan_view import show_report, title
+from vitrail.cli.plan_view import show_compiled, show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
@@ -32,6 +32,9 @@ from vitrail.plan.fit import on_card
 from vitrail.plan.report import report
 from vitrail.plan.timeline import timeline as planned_timeline
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
+
+if TYPE_CHECKING:
+    from vitrail.tracking.compiled import Compiled
 
 __all__ = ["plan"]
 
@@ -63,6 +66,7 @@ def plan(
     lora: int | None = None,
     lora_on: Names | None = None,
     pretrain: PretrainingOption | None = None,
+    compile: Flag = False,  # noqa: A002 — torch's word
     shard: ShardOption | None = None,
     adaptive_tokens: int | None = None,
     images: Path | None = None,
@@ -135,6 +139,8 @@ def plan(
         Self-supervised step: dino (a teacher and crops), mae (masked patches and a decoder) or moco (a teacher and a
         queue of keys), with settings as KEY=VALUE, e.g. dino,local_crops=6,local_image=96 (default: none, a step with
         labels).
+    compile
+        Also trace the step as torch.compile does, and say what it saves for backward; takes seconds to a minute.
     shard
         How training is spread over devices, KIND:DEVICES with ddp, zero1, zero2 or fsdp, e.g. fsdp:8 (default: one
         device).
@@ -206,7 +212,7 @@ def plan(
     if why is not None:
         from vitrail.cli.plan_why import run_why
 
-        _alone("--why", elsewhere | {"--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
+        _alone("--why", elsewhere | {"--compile": compile, "--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
         run_why(why, asked, workload, build=build, json=json)
         return
     if module is not None:
@@ -216,7 +222,7 @@ def plan(
             f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
         }
         parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
-        limits = {"--pretrain": pretrain, "--largest": largest, "--smallest": smallest, "--shard": shard}
+        limits = {"--compile": compile, "--pretrain": pretrain, "--largest": largest, "--smallest": smallest, "--shard": shard}
         _alone("--module", elsewhere | shape | limits | parts)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return
@@ -228,19 +234,21 @@ def plan(
         require(not (largest and smallest), "--largest and --smallest were both given; choose one")
         if gpu is None:
             raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
-        _alone("--largest and --smallest", {"--sweep": sweep, "--chart": chart, "--timeline": timeline, "--csv": csv})
+        _alone("--largest and --smallest", {"--sweep": sweep, "--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile})
         config = build(**asked)
         run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
         return
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
+        _alone("--sweep", {"--compile": compile})
         run_sweep(sweep, asked, workload, gpu, build=build, chart=chart, json=json, csv=csv)
         return
     described = build(**asked)
     if images is not None:
         workload = replace(workload, adaptive_tokens=_measured_tokens(described, images))
     found = report(described, workload, gpu)
+    traced = _traced(described, workload) if compile else None
     name = Path(model).name if Path(model).exists() else model
     if chart is not None:
         from vitrail.cli.plan_charts import memory_chart
@@ -251,13 +259,23 @@ def plan(
         step, said = "training" if train else "inference", title(name, described, found.workload)
         write_timeline(alive, gpu, timeline, title=f"{name}: memory of {step}", subtitle=said)
     if json:
-        write_json({"model": name, **found.to_json()})
+        write_json({"model": name, **found.to_json(), **({"compiled": asdict(traced)} if traced else {})})
     elif csv:
         columns = ("path", "params", "flops", "macs", "train_flops", "saved_bytes")
         write_csv(columns, ([getattr(row, name) for name in columns] for row in found.books.rows))
     else:
         show_report(found, name)
+        if traced is not None:
+            show_compiled(traced)
         written(*(path for path in (chart, timeline) if path is not None))
+
+
+def _traced(config: Config, workload: Workload) -> Compiled:
+    from vitrail.cli.progress import working
+    from vitrail.tracking.compiled import track_compiled
+
+    with working("tracing the step"):
+        return track_compiled(config, workload)
 
 
 def _alone(option: str, others: dict[str, object]) -> None:

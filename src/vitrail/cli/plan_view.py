@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.numbers import bytes_text, count_text, seconds_text
 from vitrail.cli.tables import show, table
@@ -14,7 +14,10 @@ from vitrail.plan.hardware import Verdict
 from vitrail.plan.report import Report
 from vitrail.plan.workload import Memory, Workload
 
-__all__ = ["memory_table", "percent", "show_report", "title", "verdict_table"]
+if TYPE_CHECKING:
+    from vitrail.tracking.compiled import Compiled
+
+__all__ = ["memory_table", "percent", "show_compiled", "show_report", "title", "verdict_table"]
 
 
 def title(name: str, config: Config, work: Workload) -> str:
@@ -42,6 +45,17 @@ def show_report(found: Report, name: str) -> None:
         *_changes(found),
         *(f"[dim]note: {note}[/]" for note in found.notes),
     )
+
+
+def show_compiled(found: Compiled) -> None:
+    """What a compiled step saves for backward, beside eager mode."""
+    from vitrail.tracking.compiled import NOTE
+
+    rows = [
+        ("eager", bytes_text(found.eager_saved_bytes), f"{found.eager_saved_tensors:,}"),
+        ("compiled", bytes_text(found.saved_bytes), f"{found.saved_tensors:,}"),
+    ]
+    show(table("Saved for backward", ("", "bytes", "tensors"), rows, "lrr"), f"[dim]note: {NOTE}[/]")
 
 
 def _facts(found: Report) -> list[tuple[str, str]]:

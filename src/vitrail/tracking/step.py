@@ -16,7 +16,7 @@ from vitrail.nn.checkpointing import checkpoint_blocks
 from vitrail.plan.workload import Workload
 from vitrail.tracking.tracker import Tracker
 
-__all__ = ["DTYPES", "Loss", "checkpoint_module", "materialise", "track_step"]
+__all__ = ["DTYPES", "Loss", "autocast", "checkpoint_module", "materialise", "track_step"]
 
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 """The type of parameters and images; autocast keeps them in float32."""
@@ -45,7 +45,7 @@ def track_step(
         model.eval()
         for context in (first, nullcontext()):
             tracker.restart()
-            with context, tracker.phase("forward"), torch.no_grad(), _autocast(workload, tracker.device):
+            with context, tracker.phase("forward"), torch.no_grad(), autocast(workload, tracker.device):
                 outputs = model(*inputs)
             del outputs
         tracker.stop()
@@ -78,7 +78,7 @@ def track_step(
 
 
 def _forward_and_backward(model: nn.Module, inputs: Any, loss: Loss, workload: Workload, tracker: Tracker) -> None:
-    with tracker.phase("forward"), _autocast(workload, tracker.device):
+    with tracker.phase("forward"), autocast(workload, tracker.device):
         outputs = model(*inputs)
         minimised = loss(outputs)
     with tracker.phase("backward"):
@@ -86,7 +86,7 @@ def _forward_and_backward(model: nn.Module, inputs: Any, loss: Loss, workload: W
 
 
 @contextmanager
-def _autocast(workload: Workload, device: str) -> Iterator[None]:
+def autocast(workload: Workload, device: str) -> Iterator[None]:
     half = torch.float16 if workload.precision == "amp-fp16" else torch.bfloat16
     with torch.autocast(device, dtype=half, enabled=workload.precision.startswith("amp")):
         yield
