@@ -212,7 +212,8 @@ def plan(
     if why is not None:
         from vitrail.cli.plan_why import run_why
 
-        _alone("--why", elsewhere | {"--compile": compile, "--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
+        others = {"--compile": compile, "--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv}
+        _alone("--why", elsewhere | others)
         run_why(why, asked, workload, build=build, json=json)
         return
     if module is not None:
@@ -222,8 +223,9 @@ def plan(
             f"--{name.replace('_', '-')}": value for name, value in asked.items() if name not in ("model", "image")
         }
         parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
-        limits = {"--compile": compile, "--pretrain": pretrain, "--largest": largest, "--smallest": smallest, "--shard": shard}
-        _alone("--module", elsewhere | shape | limits | parts)
+        limits = {"--largest": largest, "--smallest": smallest, "--shard": shard}
+        steps = {"--compile": compile, "--pretrain": pretrain}
+        _alone("--module", elsewhere | shape | limits | parts | steps)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return
     require(input_ is None, f"--input {input_} is the shape that --module takes, and there is none; give --image")
@@ -234,7 +236,8 @@ def plan(
         require(not (largest and smallest), "--largest and --smallest were both given; choose one")
         if gpu is None:
             raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
-        _alone("--largest and --smallest", {"--sweep": sweep, "--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile})
+        others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile}
+        _alone("--largest and --smallest", {"--sweep": sweep} | others)
         config = build(**asked)
         run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
         return

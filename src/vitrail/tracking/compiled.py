@@ -31,8 +31,8 @@ __all__ = ["NOTE", "Compiled", "track_compiled"]
 
 DEVICE = "cpu"
 NOTE = (
-    "traced, not planned: AOTAutograd's min-cut partition of the real graph, with Inductor's decompositions and PyTorch's "
-    "CPU kernels. The peak above is eager mode's; what Inductor's kernels take beside it is not modelled"
+    "traced, not planned: AOTAutograd's min-cut partition of the real graph, with Inductor's decompositions and "
+    "PyTorch's CPU kernels. The peak above is eager mode's; what Inductor's kernels take beside it is not modelled"
 )
 
 
