@@ -128,8 +128,8 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     if t.train and x.count == width:
         t.approximate(f"{path} has one value per channel, which PyTorch cannot train; use a batch of 2 or more")
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
-    t.buffer(path, 2 * width, t.size)
-    t.buffer(path, 1, 8)
+    t.buffer(path, 2 * width, t.size, "statistics")
+    t.buffer(path, 1, 8, "count")
     count, size = x.count, x.size
     y = t.new(count, size)
     mean, rstd = t.new(width, 4), t.new(width, 4)

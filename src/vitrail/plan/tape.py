@@ -134,7 +134,7 @@ class Tape:
         self._component = "activations"
         self._running_back = False
         self._nodes: list[Node | Callable[[], None]] = []
-        self._buffers: set[tuple[str, int, int]] = set()
+        self._buffers: set[tuple[str, str]] = set()
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._casts: dict[tuple[str, str], Tensor] = {}
         self._past_casts: dict[str, tuple[dict[tuple[str, str], Tensor], int]] = {}
@@ -176,11 +176,11 @@ class Tape:
             self._casts[key] = self.cast(parameter, self.compute, "weight_casts")
         return self._casts[key]
 
-    def buffer(self, path: str, count: int, size: int) -> Tensor:
+    def buffer(self, path: str, count: int, size: int, name: str = "table") -> Tensor:
         """Return a fixed tensor that the model owns."""
         path = self._at(path)
-        if (path, count, size) not in self._buffers:  # otherwise it is used again
-            self._buffers.add((path, count, size))
+        if (path, name) not in self._buffers:  # otherwise it is used again
+            self._buffers.add((path, name))
             self.buffer_bytes[path] += count * size
         return Tensor(None, count, size)
 

@@ -15,8 +15,9 @@ __all__ = ["position"]
 @module
 def position(t: Tape, c: ViTConfig | Encoder, n: Sizes, tokens: Tensor) -> Tensor:
     """Add a learned table, or a fixed one, which is a buffer."""
-    spec, count, cells = c.position, c.prefix.count, n.table or c.grid.area
-    resampled = cells != c.grid.area
+    spec, count = c.position, c.prefix.count
+    cells = c.grid.area if n.table is None else n.table
+    resampled = n.table is not None and n.table != c.grid.area
     adaptive = isinstance(c, ViTConfig) and isinstance(c.embedding, Adaptive)
     match spec:
         case SinCos1d():
