@@ -104,7 +104,7 @@ def test_mae_encodes_visible_patches_and_is_judged_on_masked_ones() -> None:
     model = Reconstruction(step.check(CONFIG), step)
     seen, image = [], torch.randn(2, 3, 48, 80)
     model.encoder.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
-    held: list[torch.Tensor] = []
+    held: list[Any] = []
     model.decoder.register_forward_hook(lambda _, given, out: held.extend([given[1], out]))
     loss = model(image)
     assert seen == [1 + step.visible(15)] == [1 + 6]

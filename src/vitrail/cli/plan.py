@@ -237,7 +237,7 @@ def plan(
         if gpu is None:
             raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
         others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile}
-        _alone("--largest and --smallest", {"--sweep": sweep} | others)
+        _alone("--largest and --smallest", {"--sweep": sweep, **others})
         config = build(**asked)
         run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
         return

@@ -49,8 +49,7 @@ class Compiled:
 def track_compiled(config: Config, workload: Workload) -> Compiled:
     """Trace a training step of a config's model as `torch.compile` does, and count what it saves."""
     _check(config, workload)
-    eager = workload.attention == "eager" and isinstance(config, ViTConfig)
-    if eager and isinstance(config.attention, FullAttention):
+    if isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention) and workload.attention == "eager":
         config = config.but(attention=FullAttention(fused=False))
     with torch.device("meta"):
         model = build(config).train()
@@ -88,9 +87,9 @@ def _compiled(model: nn.Module, images: Tensor, labels: Tensor, workload: Worklo
 
     graphs: list[fx.GraphModule] = []
 
-    def capture(graph: fx.GraphModule, _: Any) -> Any:
-        graphs.append(graph)
-        return make_boxed_func(graph.forward)
+    def capture(gm: fx.GraphModule, example_inputs: Any) -> Any:  # as PyTorch names them
+        graphs.append(gm)
+        return make_boxed_func(gm.forward)
 
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
 

@@ -22,11 +22,11 @@ def prototypes(t: Tape, spec: Dino, x: Tensor, width: int) -> Tensor:
         ops.activate(t, "prototypes.fc2", ops.Linear(t, "prototypes.fc2", hidden.pop(), spec.hidden, spec.hidden))
     ]
     x = ops.Linear(t, "prototypes.fc3", hidden.pop(), spec.hidden, spec.bottleneck)
-    unit = [normalise(t, "prototypes", x, spec.bottleneck)]
+    unit = normalise(t, "prototypes", x, spec.bottleneck)
     directions = t.parameter("prototypes", spec.prototypes * spec.bottleneck, "directions")
-    unit.append(normalise(t, "prototypes", directions, spec.bottleneck))
+    aims = normalise(t, "prototypes", directions, spec.bottleneck)
     rows = x.count // spec.bottleneck
-    return product(t, "prototypes", *unit, 1, rows, spec.bottleneck, spec.prototypes, copies=(False, False))
+    return product(t, "prototypes", unit, aims, 1, rows, spec.bottleneck, spec.prototypes, copies=(False, False))
 
 
 @module
