@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Config, ViTConfig
 from vitrail.nn.build import build
+from vitrail.nn.pretraining import build_pretraining
 from vitrail.parts import ClsPool, FullAttention, Learned
 from vitrail.plan import Workload
 from vitrail.plan.peers import huggingface_path, timm_path
@@ -26,6 +27,8 @@ def make(config: Config, workload: Workload) -> nn.Module:
         return _huggingface(config, workload)
     if workload.attention == "eager" and isinstance(config, ViTConfig) and isinstance(config.attention, FullAttention):
         config = config.but(attention=FullAttention(fused=False))
+    if workload.pretraining is not None:
+        return build_pretraining(workload.pretraining.check(config), workload.pretraining)
     return build(config)
 
 

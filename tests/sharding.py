@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -19,7 +20,6 @@ import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.fsdp as fsdp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -29,6 +29,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from vitrail.plan.workload import Shard, Workload
 from vitrail.tracking.step import BLOCKS, build_optimizer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of torch.jit, by torch's own modules
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 __all__ = ["optimizer_of", "process_group", "spread"]
 

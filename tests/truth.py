@@ -17,7 +17,7 @@ from libraries import make, tune
 from sharding import optimizer_of, process_group, spread
 from vitrail.config import Config
 from vitrail.plan import Workload
-from vitrail.tracking.step import DTYPES, checkpoint_blocks, materialise, track_step
+from vitrail.tracking.step import DTYPES, checkpoint_module, materialise, track_step
 from vitrail.tracking.tracker import Tracker
 
 __all__ = ["follow_step"]
@@ -66,11 +66,16 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
         dtype = DTYPES[workload.precision]
         materialise(model, device, dtype)
         if workload.checkpointing:
-            checkpoint_blocks(model)
+            checkpoint_module(model, workload.checkpointing)
         stack.enter_context(tracker)
         stack.enter_context(tracker.resizes())
         runs, micro_batch = spread(model, workload, mesh)
         tracker.follow([*model.parameters(), *model.buffers()], "weights")
+        if workload.pretraining is not None:
+            views = workload.pretraining.views(config.image, workload.batch)
+            given = tuple(torch.zeros(n, config.channels, *size, device=device, dtype=dtype) for n, size in views)
+            track_step(model, given, lambda loss: loss, workload, tracker, advance=model.advance)  # type: ignore[arg-type]
+            return tracker
         images = torch.zeros(workload.batch, config.channels, *config.image, device=device, dtype=dtype)
         labels = torch.zeros(workload.batch, dtype=torch.long, device=device) if workload.train else None
         optimizer = optimizer_of(model, workload)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import config, parts
 from ._version import __version__
+from .checkpointing import Checkpointing
 from .config import *
 from .errors import VitrailError
 from .geometry import Size, fit
 from .parts import *
 from .presets import PRESETS, preset
+from .pretraining import Dino, MaskedAutoencoder, MomentumContrast
 from .tuning import Lora, Tuning
 
 if TYPE_CHECKING:
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "Checkpoint",
+    "Checkpointing",
+    "Dino",
     "Lora",
+    "MaskedAutoencoder",
+    "MomentumContrast",
     "PatchEmbed",
     "Preprocessing",
     "Run",

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 
 from command import call, run
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.images.measure import adaptive_token_count
@@ -17,6 +18,7 @@ from vitrail.images.synthesize import synthesize_image
 from vitrail.parts import Adaptive
 from vitrail.plan import Workload, ledger, memory
 from vitrail.presets import PRESETS, preset
+from vitrail.pretraining import Dino
 from vitrail.tuning import Lora, Tuning
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan.json").read_text(encoding="utf-8"))
@@ -87,9 +89,25 @@ def test_every_option_reaches_the_workload(capsys):
     assert (work["accumulate"], work["batch"]) == (4, 3)
     assert (work["optimizer"], work["attention"]) == ("adamw-fused", "efficient")
     expected = Workload(
-        batch=3, train=True, checkpointing=True, accumulate=4, optimizer="adamw-fused", attention="efficient"
+        batch=3, train=True, checkpointing=Checkpointing(), accumulate=4, optimizer="adamw-fused", attention="efficient"
     )
     assert found["peak_bytes"] == memory(preset("cifar"), expected).peak_bytes
+    selective = planned(capsys, "plan", "cifar", *options.split(), "--selective", "--checkpoint-every", "2")
+    assert selective["workload"]["checkpointing"] == "selective:2"
+
+
+def test_a_compiled_step_is_traced(capsys):
+    found = planned(capsys, "plan", "cifar", "--depth", "1", "--train", "--batch", "3", "--compile")["compiled"]
+    assert 0 < found["saved_bytes"] < found["eager_saved_bytes"]
+
+
+def test_a_self_supervised_step_is_planned(capsys):
+    found = planned(
+        capsys, "plan", "cifar", "--train", "--batch", "3", "--pretrain", "dino,local_crops=2,local_image=16"
+    )
+    step = Dino(local_crops=2, local_image=Size(16, 16))
+    assert found["workload"]["pretraining"]["kind"] == "dino"
+    assert found["peak_bytes"] == memory(preset("cifar"), Workload(batch=3, train=True, pretraining=step)).peak_bytes
 
 
 def test_a_config_file_is_planned_like_its_preset(capsys, tmp_path):

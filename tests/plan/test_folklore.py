@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail import build, preset
+from vitrail.checkpointing import Checkpointing
 from vitrail.geometry import Size
 from vitrail.parts import RelativeBias
 from vitrail.plan import Workload, ledger, memory
@@ -70,9 +71,13 @@ def test_checkpointing_costs_what_pytorch_counts():
                 block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, 3, 224, 224, device="meta")).sum().backward()
-        planned = ledger(config, Workload(train=True, attention="eager", checkpointing=again)).flops_train
+        planned = ledger(
+            config, Workload(train=True, attention="eager", checkpointing=Checkpointing.of(again))
+        ).flops_train
         assert counter.get_total_flops() == planned
-    plain, recomputed = (ledger(config, Workload(train=True, checkpointing=on)).flops_train for on in (False, True))
+    plain, recomputed = (
+        ledger(config, Workload(train=True, checkpointing=how)).flops_train for how in (None, Checkpointing())
+    )
     assert claim("checkpointing").true == f"{100 * (recomputed / plain - 1):.0f} % more FLOPs"
 
 

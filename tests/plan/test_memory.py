@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.codec import from_plain
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig, config_from_json
 from vitrail.errors import VitrailError
@@ -29,7 +30,8 @@ from vitrail.parts import (
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_FILES = [ROOT / "golden" / name for name in ("memory.json", "degenerate.json", "tuned.json", "sharded.json")]
+GOLDEN_NAMES = ("memory", "degenerate", "tuned", "sharded", "checkpointed", "pretraining")
+GOLDEN_FILES = [ROOT / "golden" / f"{name}.json" for name in GOLDEN_NAMES]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)
 
@@ -80,7 +82,7 @@ def test_vit_b_peaks_where_it_was_measured(precision, attention) -> None:
         Workload(batch=3),
         Workload(batch=3, train=True, precision="amp-bf16"),
         Workload(batch=3, train=True, accumulate=2, optimizer="adamw-fused"),
-        Workload(batch=3, train=True, checkpointing=True, attention="eager"),
+        Workload(batch=3, train=True, checkpointing=Checkpointing(), attention="eager"),
         Workload(batch=3, train=True, shard=Shard("fsdp", 4)),
         Workload(batch=3, train=True, shard=Shard("ddp", 2, gradient_as_bucket_view=True), accumulate=3),
         Workload(batch=3, train=True, optimizer="adafactor"),
@@ -117,7 +119,7 @@ def test_checkpointing_and_fused_attention_save_bytes() -> None:
         for workload in (
             eager,
             replace(eager, attention="flash"),
-            replace(eager, attention="flash", checkpointing=True),
+            replace(eager, attention="flash", checkpointing=Checkpointing()),
         )
     ]
     assert peaks == sorted(peaks, reverse=True)

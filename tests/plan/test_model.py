@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import vitrail.nn
 import vitrail.plan.model
 from libraries import make
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -120,6 +121,7 @@ def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
     costs, modules = ({file.stem for file in room.glob("*.py")} for room in rooms)
     assert costs <= modules
     assert modules - costs == {
+        "checkpointing",
         "compile",
         "image",
         "initialise",
@@ -127,6 +129,7 @@ def test_each_file_has_the_name_of_the_file_whose_modules_it_costs() -> None:
         "lora",
         "mimetic",
         "resample",
+        "teacher",
     }  # they take no part in a step; an adapter is a part of a linear layer (ops.linear)
 
 
@@ -245,7 +248,7 @@ def test_training_the_head_costs_its_weight_gradient_alone() -> None:
 
 def test_checkpointing_adds_what_it_computes_again() -> None:
     """A block's last product is not needed: PyTorch stops before it."""
-    plain, again = ledger(PLAIN), ledger(PLAIN, Workload(checkpointing=True))
+    plain, again = ledger(PLAIN), ledger(PLAIN, Workload(checkpointing=Checkpointing()))
     block = sum(row.flops for row in plain.rows if row.path.startswith("blocks."))
     last = sum(row.flops for row in plain.rows if row.path.endswith("mlp.fc2"))
     assert again.flops_train - plain.flops_train == block - last

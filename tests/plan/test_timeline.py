@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from command import call
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, PyramidConfig, PyramidStage
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -24,7 +25,7 @@ SMALL = preset("Ti/16", image=Size(48, 80), depth=5)
 CASES: list[tuple[Config, Workload]] = [
     (SMALL, TRAIN),
     (SMALL, Workload(batch=3)),
-    (SMALL, TRAIN.but(precision="amp-bf16", checkpointing=True, attention="eager")),
+    (SMALL, TRAIN.but(precision="amp-bf16", checkpointing=Checkpointing(), attention="eager")),
     (SMALL, TRAIN.but(precision="bf16", optimizer="adamw-fused", accumulate=2)),
     (SMALL, TRAIN.but(library="timm")),
     (SMALL, TRAIN.but(tuning=Tuning(last=2))),

@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from command import call
+from vitrail.checkpointing import Checkpointing
 from vitrail.geometry import Size
 from vitrail.parts import MeanPool, Prefix
 from vitrail.plan import Case, Workload, ledger, memory, why
@@ -20,7 +21,12 @@ from vitrail.presets import preset
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "plan-why.json").read_text(encoding="utf-8"))
 TRAIN = Workload(batch=3, train=True)
 LARGE = Workload(
-    batch=64, train=True, precision="amp-bf16", optimizer="adamw-fused", attention="eager", checkpointing=True
+    batch=64,
+    train=True,
+    precision="amp-bf16",
+    optimizer="adamw-fused",
+    attention="eager",
+    checkpointing=Checkpointing(),
 )
 
 
@@ -117,7 +123,7 @@ def test_each_side_may_have_its_own_workload(capsys):
     Draft202012Validator(SCHEMA).validate(found)
     first = Case(config=preset("B/16"), workload=Workload(batch=24, train=True, library="huggingface"))
     second = preset("dinov2-B/14", image=224)
-    work = Workload(batch=32, train=True, attention="eager", checkpointing=True)
+    work = Workload(batch=32, train=True, attention="eager", checkpointing=Checkpointing())
     assert found["before"]["bytes"] == cost(first).bytes
     assert found["after"]["bytes"] == cost(Case(config=second, workload=work)).bytes
     assert sum(cause["bytes"] for cause in found["causes"]) == found["after"]["bytes"] - found["before"]["bytes"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -99,7 +100,7 @@ def _workload(random: _Draw, config: Config) -> Workload:
         precision=random.choice(["fp32", "amp-bf16", "amp-fp16", "bf16"]),
         optimizer=random.pick(["sgd", "momentum", "adamw", "adamw-fused"], ["sgd"]),
         attention=random.choice(["flash", "efficient", "eager"] if plain else ["flash", "efficient"]),
-        checkpointing=train and random.random() < 0.3,
+        checkpointing=Checkpointing.of(train and random.random() < 0.3),
         accumulate=random.choice([1, 1, 2]) if train else 1,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
@@ -32,7 +33,7 @@ __all__ = ["degenerate"]
 
 INFER = Workload(batch=3)
 TRAIN = Workload(batch=3, train=True, precision="amp-bf16", optimizer="sgd")
-AGAIN = Workload(batch=1, train=True, precision="bf16", optimizer="sgd", checkpointing=True)
+AGAIN = Workload(batch=1, train=True, precision="bf16", optimizer="sgd", checkpointing=Checkpointing())
 EAGER = replace(TRAIN, attention="eager")
 
 MANY = ViTConfig(

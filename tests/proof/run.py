@@ -3,7 +3,8 @@
 `--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
 cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
-trained, and `--sharded` one device of steps that are spread over several.
+trained, `--sharded` one device of steps that are spread over several, `--checkpointed` steps with every kind of
+activation checkpointing, and `--pretraining` self-supervised steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ load_shim()
 
 import torch  # noqa: E402
 from cases import draw  # noqa: E402
+from checkpointings import draw_checkpointed  # noqa: E402
 from degenerate import degenerate  # noqa: E402
+from pretrainings import draw_pretraining  # noqa: E402
 from shards import draw_sharded  # noqa: E402
 from tunings import draw_tuned  # noqa: E402
 
@@ -50,6 +52,8 @@ def main() -> int:
     parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
     parser.add_argument("--tuned", action="store_true", help="random steps of which only a part is trained")
     parser.add_argument("--sharded", action="store_true", help="random steps that are spread over devices")
+    parser.add_argument("--checkpointed", action="store_true", help="random steps with every kind of checkpointing")
+    parser.add_argument("--pretraining", action="store_true", help="random self-supervised steps")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -60,7 +64,9 @@ def main() -> int:
         cases = [(config_from_json(json.dumps(case["config"])), workload_of(case["workload"])) for case in golden]
         cases = cases[:: max(1, len(cases) // options.count)]
     else:
-        drawn = draw_tuned if options.tuned else draw_sharded if options.sharded else draw
+        kinds = {draw_tuned: options.tuned, draw_sharded: options.sharded, draw_checkpointed: options.checkpointed}
+        kinds[draw_pretraining] = options.pretraining
+        drawn = next((kind for kind, asked in kinds.items() if asked), draw)
         cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:
@@ -70,7 +76,7 @@ def main() -> int:
         rows.append(
             {
                 "config": json.loads(config.to_json()),
-                "workload": asdict(workload) | {"shard": workload.shard and str(workload.shard)},
+                "workload": workload.to_json(),
                 "phase_peaks": truth,
                 "planned": plan.phase_peaks,
                 "exact": plan.exact,

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import peers  # noqa: F401 — makes timm importable where torchvision has no operators
 from command import call
 from truth import follow_step
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import MobileConfig, MobileStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -84,7 +85,7 @@ def test_fake_tensors_take_what_real_ones_take(workload: Workload):
     assert fake.timeline.at_peak("module") == real.timeline.at_peak("module")
 
 
-@pytest.mark.parametrize("workload", [Workload(batch=2), TRAIN, TRAIN.but(checkpointing=True)], ids=str)
+@pytest.mark.parametrize("workload", [Workload(batch=2), TRAIN, TRAIN.but(checkpointing=Checkpointing())], ids=str)
 def test_naming_modules_changes_no_byte(workload: Workload):
     tracked = track(on_meta(build, PLAIN), (Input((2, 3, 48, 80)),), workload)
     assert tracked.timeline.phase_peaks == follow_step(PLAIN, workload, device="cpu").phase_peaks

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from truth import follow_step
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
@@ -43,13 +44,16 @@ CASES: list[tuple[Config, Workload]] = [
     (PLAIN, Workload(batch=2, train=True, optimizer="sgd")),
     (PLAIN, Workload(batch=2, train=True, optimizer="momentum")),
     (PLAIN, Workload(batch=2, train=True, optimizer="adamw-fused", accumulate=2)),
-    (PLAIN.but(depth=2), Workload(batch=2, train=True, checkpointing=True)),
+    (PLAIN.but(depth=2), Workload(batch=2, train=True, checkpointing=Checkpointing())),
     (PLAIN, Workload(batch=2, train=True, precision="bf16")),
     (PLAIN, Workload(batch=2, train=True, precision="amp-bf16")),
     (PLAIN.but(depth=3), Workload(batch=2, train=True, tuning=Tuning(last=1))),
     (PLAIN, Workload(batch=2, train=True, tuning=Tuning(only=("norms", "head")))),
     (PLAIN.but(depth=2), Workload(batch=2, train=True, tuning=Tuning(lora=Lora(rank=3, on=("qkv", "mlp"))))),
-    (PLAIN.but(depth=2), Workload(batch=2, train=True, checkpointing=True, tuning=Tuning(lora=Lora(rank=3)))),
+    (
+        PLAIN.but(depth=2),
+        Workload(batch=2, train=True, checkpointing=Checkpointing(), tuning=Tuning(lora=Lora(rank=3))),
+    ),
     (PLAIN.but(attention=FullAttention(fused=False)), TRAIN),
     (PLAIN.but(attention=LinearAttention()), TRAIN),
     (PLAIN.but(attention=SparseAttention()), TRAIN),

@@ -171,8 +171,9 @@ def test_accumulation_gives_the_update_of_the_whole_batch(tmp_path: Path):
     np.testing.assert_allclose(one, four, rtol=1e-5)
 
 
-def test_checkpointing_changes_memory_and_nothing_else(tmp_path: Path, whole: Path):
-    begin(tmp_path, RICH.but(checkpointing=True))
+@pytest.mark.parametrize("how", ["full", "selective:2"])
+def test_checkpointing_changes_memory_and_nothing_else(tmp_path: Path, whole: Path, how: str):
+    begin(tmp_path, RICH.but(checkpointing=how))
     assert losses(tmp_path) == losses(whole)
     assert same_weights(tmp_path, whole)
 

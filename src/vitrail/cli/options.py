@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.parts import Prefix
 from vitrail.plan.cards import Card, card
 from vitrail.plan.workload import Shard
+from vitrail.pretraining import Pretraining, pretraining_of
 from vitrail.remote import Location, location_of
 from vitrail.tuning import Lora, Tuning
 
@@ -30,10 +32,12 @@ __all__ = [
     "NumHeads",
     "Paths",
     "PrefixOption",
+    "PretrainingOption",
     "ShardOption",
     "SizeOption",
     "Weights",
     "Words",
+    "checkpointing_of",
     "one",
     "several",
     "tuning_of",
@@ -67,6 +71,7 @@ Words = Annotated[list[str], Parameter(consume_multiple=True, negative=())]
 Paths = Annotated[list[Path], Parameter(consume_multiple=True, negative=())]
 SizeOption = Annotated[Size, one(Size.of)]
 CardOption = Annotated[Card, one(card)]
+PretrainingOption = Annotated[Pretraining, one(pretraining_of)]
 ShardOption = Annotated[Shard, one(Shard.of)]
 PrefixOption = Annotated[Prefix, one(Prefix.parse)]
 Names = Annotated[tuple[str, ...], several(str.strip, "embedding,blocks[:8]")]
@@ -96,6 +101,16 @@ Architecture = Annotated[
         "(default: read from the weights)."
     ),
 ]
+
+
+def checkpointing_of(*, checkpointing: bool, checkpoint_every: int | None, selective: bool) -> Checkpointing | None:
+    """Return how activations are checkpointed, from the options of `vitrail plan` and `vitrail train`."""
+    require(
+        checkpointing or not (selective or checkpoint_every),
+        "--selective and --checkpoint-every say how blocks are checkpointed; give --checkpointing too",
+    )
+    every = 1 if checkpoint_every is None else checkpoint_every
+    return Checkpointing("selective" if selective else "full", every) if checkpointing else None
 
 
 def tuning_of(

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from vitrail.cli.models import config_named
-from vitrail.cli.options import CardOption, Flag, Json, Names, ShardOption, SizeOption, Words, tuning_of
+from vitrail.cli.options import (
+    CardOption,
+    Flag,
+    Json,
+    Names,
+    PretrainingOption,
+    ShardOption,
+    SizeOption,
+    Words,
+    checkpointing_of,
+    tuning_of,
+)
 from vitrail.cli.plan_timeline import check_timeline, write_timeline
-from vitrail.cli.plan_view import show_report, title
+from vitrail.cli.plan_view import show_compiled, show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
@@ -21,6 +32,9 @@ from vitrail.plan.fit import on_card
 from vitrail.plan.report import report
 from vitrail.plan.timeline import timeline as planned_timeline
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
+
+if TYPE_CHECKING:
+    from vitrail.tracking.compiled import Compiled
 
 __all__ = ["plan"]
 
@@ -43,12 +57,16 @@ def plan(
     optimizer: Optimizer = "adamw",
     attention: AttentionKernel = "flash",
     checkpointing: Flag = False,
+    checkpoint_every: int | None = None,
+    selective: Flag = False,
     accumulate: Annotated[int, Parameter(allow_leading_hyphen=True)] = 1,
     freeze: Names | None = None,
     train_last: int | None = None,
     train_only: Names | None = None,
     lora: int | None = None,
     lora_on: Names | None = None,
+    pretrain: PretrainingOption | None = None,
+    compile: Flag = False,  # noqa: A002 — torch's word
     shard: ShardOption | None = None,
     offload: Flag = False,
     adaptive_tokens: int | None = None,
@@ -100,6 +118,10 @@ def plan(
         Attention kernel: eager keeps attention maps in memory, the others do not.
     checkpointing
         Keep only each block's input for backward, and recompute the rest.
+    checkpoint_every
+        Checkpoint only every k-th block; the others keep everything (default: 1, all blocks).
+    selective
+        With --checkpointing, also keep the outputs of matrix products and attention: only cheap operations run again.
     accumulate
         Forward and backward passes per optimizer step.
     freeze
@@ -114,6 +136,12 @@ def plan(
         (default: none).
     lora_on
         Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
+    pretrain
+        Self-supervised step: dino (a teacher and crops), mae (masked patches and a decoder) or moco (a teacher and a
+        queue of keys), with settings as KEY=VALUE, e.g. dino,local_crops=6,local_image=96 (default: none, a step with
+        labels).
+    compile
+        Also trace the step as torch.compile does, and say what it saves for backward; takes seconds to a minute.
     shard
         How a step is spread over devices, KIND:DEVICES[,OPTION…] with ddp, zero1, zero2, fsdp or tensor, e.g. fsdp:8.
         Options: gradient_as_bucket_view for ddp; reshard_after_forward=no, param_dtype=bf16 and reduce_dtype=fp32 for
@@ -177,20 +205,24 @@ def plan(
         precision=precision,
         optimizer=optimizer,
         attention=attention,
-        checkpointing=checkpointing,
+        checkpointing=checkpointing_of(
+            checkpointing=checkpointing, checkpoint_every=checkpoint_every, selective=selective
+        ),
         accumulate=accumulate,
         shard=shard,
         offload=offload,
         library=as_,
         adaptive_tokens=adaptive_tokens,
         tuning=tuning,
+        pretraining=pretrain,
     )
     check_timeline(timeline)
     elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
     if why is not None:
         from vitrail.cli.plan_why import run_why
 
-        _alone("--why", elsewhere | {"--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv})
+        others = {"--compile": compile, "--module": module, "--gpu": gpu, "--timeline": timeline, "--csv": csv}
+        _alone("--why", elsewhere | others)
         run_why(why, asked, workload, build=build, shapes=input_, json=json)
         return
     if module is not None:
@@ -201,7 +233,8 @@ def plan(
         }
         parts = {"--freeze": freeze, "--train-last": train_last is not None, "--train-only": train_only, "--lora": lora}
         limits = {"--largest": largest, "--smallest": smallest, "--shard": shard, "--offload": offload}
-        _alone("--module", elsewhere | shape | limits | parts)
+        steps = {"--compile": compile, "--pretrain": pretrain}
+        _alone("--module", elsewhere | shape | limits | parts | steps)
         run_module(module, input_, image, workload, gpu, timeline=timeline, json=json, csv=csv)
         return
     require(input_ is None, f"--input {input_} is the shape that --module takes, and there is none; give --image")
@@ -212,19 +245,22 @@ def plan(
         require(not (largest and smallest), "--largest and --smallest were both given; choose one")
         if gpu is None:
             raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
-        _alone("--largest and --smallest", {"--sweep": sweep, "--chart": chart, "--timeline": timeline, "--csv": csv})
+        others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile}
+        _alone("--largest and --smallest", {"--sweep": sweep, **others})
         config = build(**asked)
         run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
         return
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
+        _alone("--sweep", {"--compile": compile})
         run_sweep(sweep, asked, workload, gpu, build=build, chart=chart, json=json, csv=csv)
         return
     described = build(**asked)
     if images is not None:
         workload = replace(workload, adaptive_tokens=_measured_tokens(described, images))
     found = report(described, workload, gpu)
+    traced = _traced(described, workload) if compile else None
     name = Path(model).name if Path(model).exists() else model
     if chart is not None:
         from vitrail.cli.plan_charts import memory_chart
@@ -235,13 +271,23 @@ def plan(
         step, said = "training" if train else "inference", title(name, described, found.workload)
         write_timeline(alive, gpu, timeline, title=f"{name}: memory of {step}", subtitle=said)
     if json:
-        write_json({"model": name, **found.to_json()})
+        write_json({"model": name, **found.to_json(), **({"compiled": asdict(traced)} if traced else {})})
     elif csv:
         columns = ("path", "params", "flops", "macs", "train_flops", "saved_bytes")
         write_csv(columns, ([getattr(row, name) for name in columns] for row in found.books.rows))
     else:
         show_report(found, name)
+        if traced is not None:
+            show_compiled(traced)
         written(*(path for path in (chart, timeline) if path is not None))
+
+
+def _traced(config: Config, workload: Workload) -> Compiled:
+    from vitrail.cli.progress import working
+    from vitrail.tracking.compiled import track_compiled
+
+    with working("tracing the step"):
+        return track_compiled(config, workload)
 
 
 def _alone(option: str, others: dict[str, object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +100,7 @@ def _plain(found: Tracked, name: str, target: Card | None) -> dict[str, Any]:
     return {
         "module": name,
         "inputs": [str(each) for each in found.inputs],
-        "workload": asdict(found.workload) | {"shard": None},
+        "workload": found.workload.to_json(),
         "params": sum(found.params.values()),
         "flops_forward": found.flops_forward,
         "flops_step": found.flops_step,

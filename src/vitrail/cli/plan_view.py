@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.numbers import bytes_text, count_text, seconds_text
 from vitrail.cli.tables import show, table
@@ -14,19 +14,23 @@ from vitrail.plan.hardware import Verdict
 from vitrail.plan.report import Report
 from vitrail.plan.workload import Memory, Workload
 
-__all__ = ["memory_table", "percent", "show_report", "title", "verdict_table"]
+if TYPE_CHECKING:
+    from vitrail.tracking.compiled import Compiled
+
+__all__ = ["memory_table", "percent", "show_compiled", "show_report", "title", "verdict_table"]
 
 
 def title(name: str, config: Config, work: Workload) -> str:
     parts = [name, f"image {config.image}"]
     if not isinstance(config, MobileConfig):
         parts.append(f"patch {config.patch}")
-    parts += ["training" if work.train else "inference", f"batch {work.batch}"]
+    step = "training" if work.train else "inference"
+    parts += [work.pretraining.words if work.pretraining else step, f"batch {work.batch}"]
     parts += [f"× {work.accumulate}"] if work.accumulate > 1 else []
     parts.append(work.precision)
     parts += [work.optimizer] if work.train else []
     parts.append(f"{work.attention} attention")
-    parts += ["checkpointing"] if work.checkpointing else []
+    parts += [work.checkpointing.words] if work.checkpointing else []
     parts += [f"{work.shard.kind} over {work.shard.devices}"] if work.shard else []
     parts += [f"{name}={value}" for name, value in work.shard.options.items()] if work.shard else []
     parts += ["offload"] if work.offload else []
@@ -43,6 +47,17 @@ def show_report(found: Report, name: str) -> None:
         *_changes(found),
         *(f"[dim]note: {note}[/]" for note in found.notes),
     )
+
+
+def show_compiled(found: Compiled) -> None:
+    """What a compiled step saves for backward, beside eager mode."""
+    from vitrail.tracking.compiled import NOTE
+
+    rows = [
+        ("eager", bytes_text(found.eager_saved_bytes), f"{found.eager_saved_tensors:,}"),
+        ("compiled", bytes_text(found.saved_bytes), f"{found.saved_tensors:,}"),
+    ]
+    show(table("Saved for backward", ("", "bytes", "tensors"), rows, "lrr"), f"[dim]note: {NOTE}[/]")
 
 
 def _facts(found: Report) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.checkpointing import Checkpointing
 from vitrail.cli.plan_why_module import is_module, run_why_modules
 from vitrail.cli.tables import show, table, write_json
 from vitrail.config import Config
@@ -33,6 +34,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "precision": str,
     "optimizer": str,
     "attention": str,
+    "checkpointing": Checkpointing.of,
     "shard": Shard.of,
     "as": str,
     "train_last": lambda text: {"last": int(text)},
@@ -42,7 +44,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 FLAGS = {
     "train": {"train": True},
     "infer": {"train": False},
-    "checkpointing": {"checkpointing": True},
+    "checkpointing": {"checkpointing": Checkpointing()},
     "offload": {"offload": True},
 }
 OPTIONS = [field.name for field in fields(Shard)[2:]]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from vitrail.cli.options import Flag, Names, SizeOption, Words, tuning_of
+from vitrail.cli.options import Flag, Names, SizeOption, Words, checkpointing_of, tuning_of
 from vitrail.errors import require
 
 __all__ = ["train"]
@@ -32,6 +32,9 @@ def train(
     train_only: Names | None = None,
     lora: int | None = None,
     lora_on: Names | None = None,
+    checkpointing: Flag = False,
+    checkpoint_every: int | None = None,
+    selective: Flag = False,
     compile: Flag = False,  # noqa: A002 — torch's word
     save_every: int = 500,
     evaluate_every: int = 0,
@@ -92,6 +95,12 @@ def train(
         (default: the recipe's).
     lora_on
         Layers with an adapter: qkv, out, fc1, fc2, or mlp for both of the last (default: qkv).
+    checkpointing
+        Keep only each block's input for backward, and recompute the rest (default: the recipe's).
+    checkpoint_every
+        Checkpoint only every k-th block; the others keep everything (default: 1, all blocks).
+    selective
+        With --checkpointing, also keep the outputs of matrix products and attention: only cheap operations run again.
     compile
         Compile the model with torch.compile, which takes a minute and a C++ compiler; steps are then faster.
     save_every
@@ -120,6 +129,9 @@ def train(
         "batch": batch,
         "lr": lr,
         "seed": seed,
+        "checkpointing": checkpointing_of(
+            checkpointing=checkpointing, checkpoint_every=checkpoint_every, selective=selective
+        ),
         "compile": compile or None,
         "tuning": None if tuning.is_everything else tuning,
     }

@@ -86,14 +86,14 @@ def sdpa(
     size = t.compute
     flops = 4 * p.count * p.queries * p.keys * p.head_width
     t.tally(path, flops)
-    out = t.new(p.count * p.queries * p.head_width, size)
+    out = t.product(p.count * p.queries * p.head_width, size)
     if flash:
-        statistics = t.new(p.count * p.queries, 4, "attention_maps")
-        seed, offset = t.new(2, 8), t.new(1, 8)
+        statistics = t.product(p.count * p.queries, 4, "attention_maps")
+        seed, offset = t.product(2, 8), t.product(1, 8)
     else:
         needed = any(each.node is not None for each in (q, k, v))
-        statistics = t.new(p.count * -(-p.queries // 32) * 32 if needed else 0, 4, "attention_maps")
-        seed, offset = t.new(1, 8), t.new(1, 8)
+        statistics = t.product(p.count * -(-p.queries // 32) * 32 if needed else 0, 4, "attention_maps")
+        seed, offset = t.product(1, 8), t.product(1, 8)
     kept = (q, k, v, out, statistics, seed, offset)
     saved = t.save(path, (q, k, v, m), *kept, m)
     counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
@@ -208,13 +208,16 @@ def product(
         of_right = t.new(counts[1], size) if needs[1] else None
         return t.new(counts[0], size) if needs[0] else None, of_right
 
-    return t.record(t.new(batch * m * n, size, component), (left, right), saved, backward)
+    return t.record(t.product(batch * m * n, size, component), (left, right), saved, backward)
 
 
-def softmax(t: Tape, path: str, x: Tensor, *, precise: bool = False) -> Tensor:
-    """Softmax, in float32 under autocast or if `precise`; the kernel itself casts from and to float16, not bfloat16."""
+def softmax(
+    t: Tape, path: str, x: Tensor, *, precise: bool = False, component: str | None = "attention_maps"
+) -> Tensor:
+    """Softmax or its logarithm, in float32 under autocast or if `precise`; the kernel itself casts from and to float16,
+    not bfloat16."""
     full = t.amp or precise
-    a = t.cast(x, 4, "attention_maps") if full and not t.fp16 else x
+    a = t.cast(x, 4, component) if full and not t.fp16 else x
     count, size = a.count, a.size
-    y = t.new(count, 4 if full else size, "attention_maps")
+    y = t.new(count, 4 if full else size, component)
     return t.record(y, (a,), t.save(path, (a,), y), lambda grad: (t.new(count, size),))

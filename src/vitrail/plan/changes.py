@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -122,7 +123,9 @@ def _optimizer(config: Config, workload: Workload, target: Card) -> _Trial | Non
 def _checkpointing(config: Config, workload: Workload, target: Card) -> _Trial | None:
     if not workload.train or workload.checkpointing:
         return None
-    return _Trial("checkpointing", "about a third more compute", config, replace(workload, checkpointing=True))
+    return _Trial(
+        "checkpointing", "about a third more compute", config, replace(workload, checkpointing=Checkpointing())
+    )
 
 
 def _precision(config: Config, workload: Workload, target: Card) -> _Trial | None:

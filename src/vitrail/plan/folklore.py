@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.geometry import Size, offsets_of
 from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batches
@@ -133,7 +134,7 @@ def _parameters() -> tuple[Folklore, ...]:
 def _memory() -> tuple[Folklore, ...]:
     config, step = preset("B/16"), Workload(train=True, batch=1)
     params, adamw = ledger(config).params, memory(config, step).bytes["optimizer"]
-    plain, again = (ledger(config, replace(step, checkpointing=on)).flops_train for on in (False, True))
+    plain, again = (ledger(config, replace(step, checkpointing=how)).flops_train for how in (None, Checkpointing()))
     large, tuned = preset("B/16", image=Size(384, 384)), replace(step, precision="amp-bf16")
     batches = largest_batches(large, tuned, card("rtx-4090"))
     naive = largest_batches(large, replace(step, attention="eager"), card("rtx-4090"))

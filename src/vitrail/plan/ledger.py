@@ -120,12 +120,17 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
     return Ledger(tuple(_rows(one, batch)))
 
 
+def _name(path: str) -> str:
+    """Return what a path has before its first number: `blocks`, `stages`, `student.encoder.blocks`."""
+    return re.split(r"\.\d", path, maxsplit=1)[0]
+
+
 def _rows(one: Tape, batch: Tape) -> list[Row]:
     """Return the rows of a one-image step, with the saved bytes of the whole batch and rows for skipped blocks."""
     places: dict[str, int] = {}
     rows: dict[str, Row] = {}
     for path in one.paths:
-        places.setdefault(path.split(".")[0], len(places))
+        places.setdefault(_name(path), len(places))
         flops = one.flops[path]
         row = Row(
             path=path,
@@ -143,7 +148,6 @@ def _rows(one: Tape, batch: Tape) -> list[Row]:
                     rows[like] = replace(row, path=like)
 
     def place(path: str) -> tuple[int, ...]:
-        name, *rest = path.split(".")
-        return places[name], *(int(part) for part in rest if part.isdigit())
+        return places[_name(path)], *(int(part) for part in path.split(".") if part.isdigit())
 
     return [rows[path] for path in sorted(rows, key=place)]

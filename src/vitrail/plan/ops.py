@@ -84,7 +84,7 @@ def _linear(
         return t.new(out, size) if of_bias else None, weights, before
 
     share = t.new(out, size) if partial else None
-    y = t.new(rows * out, size)
+    y = t.product(rows * out, size)
     del share
     # the parameters' gradients are accumulated before the input's, which passes a view
     return t.record(y, (b, w, a), saved, backward)
@@ -143,8 +143,8 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     if t.train and x.count == width:
         t.approximate(f"{path} has one value per channel, which PyTorch cannot train; use a batch of 2 or more")
     w, b = t.parameter(path, width), t.parameter(path, width, "bias")
-    t.buffer(path, 2 * width, t.size)
-    t.buffer(path, 1, 8)
+    t.buffer(path, 2 * width, t.size, "statistics")
+    t.buffer(path, 1, 8, "count")
     count, size = x.count, x.size
     y = t.new(count, size)
     mean, rstd = t.new(width, 4), t.new(width, 4)
@@ -361,9 +361,10 @@ BatchNorm, Conv, LayerNorm, Linear = module(batch_norm), module(conv), module(la
 # ── loss ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
+def cross_entropy(t: Tape, logits: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The mean over a batch; labels that only the loss refers to live until its backward."""
     logs = saving_output(t, "loss", logits)
     full = t.cast(logs, 4) if t.amp else logs
     count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    return t.record(loss, (full,), t.save("loss", (full,), full, total), lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("loss", (full,), full, total, labels), lambda grad: (t.new(count, size),))

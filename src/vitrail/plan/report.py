@@ -88,7 +88,6 @@ class Report(Shown):
 
     def to_json(self) -> dict[str, Any]:
         config, work = self.config, self.workload
-        shard = work.shard and str(work.shard)
         return {
             "image": _size(config.image),
             "patch": None if isinstance(config, MobileConfig) else _size(config.patch),
@@ -99,7 +98,7 @@ class Report(Shown):
             "flops_forward": self.books.flops_forward,
             "flops_train": self.books.flops_train,
             "macs_forward": self.books.macs_forward,
-            "workload": {**asdict(work), "shard": shard},
+            "workload": work.to_json(),
             "peak_bytes": self.memory.peak_bytes,
             "bytes": self.memory.bytes,
             "phase_peaks": self.memory.phase_peaks,

@@ -196,10 +196,10 @@ class FsdpTape(_AllKinds):
         self._units[_unit_name(path)].leaves[id(leaf)] = leaf
         return tensor
 
-    def buffer(self, path: str, count: int, size: int) -> Tensor:
+    def buffer(self, path: str, count: int, size: int, name: str = "table") -> Tensor:
         if self.size != self._stored:
             self.approximate("fsdp: buffers are planned in the type of gathered weights, and PyTorch keeps their own")
-        return super().buffer(path, count, size)
+        return super().buffer(path, count, size, name)
 
     def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
         def around(x: Tensor, number: int) -> Tensor:

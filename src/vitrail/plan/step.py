@@ -11,9 +11,11 @@ from vitrail.parts import FullAttention
 from vitrail.plan import peers
 from vitrail.plan.meter import Meter
 from vitrail.plan.model.build import build
+from vitrail.plan.model.pretraining import pretraining_loss
 from vitrail.plan.ops import cross_entropy
 from vitrail.plan.tape import Tape, Tensor
 from vitrail.plan.workload import Workload
+from vitrail.pretraining import Pretraining
 
 __all__ = ["Step", "run_step"]
 
@@ -31,8 +33,8 @@ class Step:
     """Bytes by component, at each phase's peak."""
     after: dict[str, int]
     """Bytes by component, after backward."""
-    inputs: tuple[Tensor | None, ...]
-    """Images and labels, which the caller of a step keeps."""
+    inputs: tuple[Tensor, ...]
+    """Images and labels, which the caller of a step keeps, and what is kept for the optimizer's step."""
 
     @property
     def largest_unit(self) -> int:
@@ -64,17 +66,13 @@ def run_step(
         tuned=None if not train or workload.tuning.is_everything else workload.tuning.on(config),
         naming=_NAMES.get(workload.library),
     )
-    model = _LIBRARIES[workload.library](config, workload)
     peaks: dict[str, int] = {}
     at_peak: dict[str, dict[str, int]] = {}
 
     def end(phase: str) -> None:
         peaks[phase], at_peak[phase] = meter.end_phase()
 
-    images = tape.new(workload.batch * config.channels * config.image.area, workload.parameter_bytes, "input")
-    labels = tape.new(workload.batch, 8, "input") if train else None
-    logits = tape.whole(model, images)
-    loss = cross_entropy(tape, logits) if train else logits
+    inputs, outputs, loss = _forward(tape, config, workload)
     if train and loss.node is None:
         raise workload.tuning.refuse()
     tape.end_autocast()
@@ -82,5 +80,29 @@ def run_step(
     if train:
         tape.backward(loss)
         end("backward")
-    del logits, loss
-    return Step(tape, peaks, at_peak, meter.state(), (images, labels))
+    del outputs, loss
+    return Step(tape, peaks, at_peak, meter.state(), inputs)
+
+
+def _forward(tape: Tape, config: Config, workload: Workload) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """Return what the step's caller keeps, the model's outputs, which live through backward, and the loss."""
+    if workload.pretraining is not None:
+        return _pretrain(tape, config, workload, workload.pretraining)
+    model = _LIBRARIES[workload.library](config, workload)
+    images = tape.new(workload.batch * config.channels * config.image.area, workload.parameter_bytes, "input")
+    if not workload.train:
+        outputs = tape.whole(model, images)
+        return (images,), outputs, outputs
+    labels = tape.new(workload.batch, 8, "input")
+    outputs = tape.whole(model, images)
+    return (images, labels), outputs, cross_entropy(tape, outputs)
+
+
+def _pretrain(
+    tape: Tape, config: Config, workload: Workload, spec: Pretraining
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    plain, held = spec.check(config), []
+    views = spec.views(plain.image, workload.batch)
+    images = [tape.new(count * plain.channels * image.area, tape.size, "input") for count, image in views]
+    loss = pretraining_loss(tape, plain, spec, workload, images, held)
+    return (*images, *held), loss, loss

@@ -6,13 +6,15 @@ counts free the storages, as they do in PyTorch, so lifetimes need no rules of t
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import groupby
 from typing import Any
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.plan.meter import Meter, Storage, Stretch
 from vitrail.tuning import Tuned
 
@@ -47,15 +49,16 @@ class Tensor:
 
 
 class Node:
-    """An operation in autograd's graph: its edges, what it saved, and its backward function."""
+    """An operation in autograd's graph: its edges, what it saved, its backward function, and its model's path."""
 
-    __slots__ = ("backward", "edges", "frame", "grads", "saved")
+    __slots__ = ("backward", "edges", "frame", "grads", "saved", "scope")
 
-    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None) -> None:
+    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None, scope: str) -> None:
         self.edges = edges
         self.saved = saved
         self.backward = backward
         self.frame = frame
+        self.scope = scope
         self.grads: dict[int, Tensor] = {}
 
 
@@ -75,12 +78,12 @@ class Leaf:
 
 
 class _Frame:
-    """A checkpointed call: how to rerun it, and what the rerun saved."""
+    """A checkpointed call: how to rerun it, what the rerun saved, and what selective checkpointing keeps."""
 
-    __slots__ = ("again", "expected", "recomputed")
+    __slots__ = ("again", "expected", "kept", "recomputed")
 
-    def __init__(self, again: Callable[[], Tensor]) -> None:
-        self.again, self.expected = again, 0
+    def __init__(self, again: Callable[[], Tensor], kept: deque[Storage | None] | None) -> None:
+        self.again, self.expected, self.kept = again, 0, kept
         self.recomputed: list | None = None
 
 
@@ -101,7 +104,7 @@ class Tape:
         size: int = 4,
         kernel: str = "flash",
         explicit: bool = False,
-        checkpointing: bool = False,
+        checkpointing: Checkpointing | None = None,
         has_grads: bool = False,
         tuned: Tuned | None = None,
         naming: Callable[[str, str], str] | None = None,
@@ -133,9 +136,14 @@ class Tape:
         self._component = "activations"
         self._running_back = False
         self._nodes: list[Node | Callable[[], None]] = []
+        self._buffers: set[tuple[str, str]] = set()
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._casts: dict[tuple[str, str], Tensor] = {}
-        self._past_casts: list[tuple[dict[tuple[str, str], Tensor], int]] = []
+        self._past_casts: dict[str, tuple[dict[tuple[str, str], Tensor], int]] = {}
+        """Casts of the weights of blocks, by the first block of a group, and the skipped groups that have as many."""
+        self.scope = ""
+        """The path of the model that runs, with a dot, where a step has several."""
+        self._teaching = False
         self._frame: _Frame | None = None
         self._unpacked: list | None = None
 
@@ -143,6 +151,7 @@ class Tape:
 
     def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         """Return a learned tensor of the module at `path`; `rows` is its first side, if it has others."""
+        path = self._at(path)
         leaf = self._leaves.get((path, name))
         if leaf is None:
             trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
@@ -162,18 +171,32 @@ class Tape:
         parameter = self.parameter(path, count, name, rows=rows)
         if not self.amp:
             return parameter
-        if self.train and parameter.node is None:
+        if (self.train or self._teaching) and parameter.node is None:
             return self.cast(parameter, self.compute, "weight_casts")
-        cast = self._casts.get((path, name))
-        if cast is None:
-            cast = self._casts[path, name] = self.cast(parameter, self.compute, "weight_casts")
-        return cast
+        key = (self._at(path), name)
+        if key not in self._casts:
+            self._casts[key] = self.cast(parameter, self.compute, "weight_casts")
+        return self._casts[key]
 
-    def buffer(self, path: str, count: int, size: int) -> Tensor:
+    def buffer(self, path: str, count: int, size: int, name: str = "table") -> Tensor:
         """Return a fixed tensor that the model owns."""
-        if path not in self.buffer_bytes or self._frame is None or self._frame.recomputed is None:
+        path = self._at(path)
+        if (path, name) not in self._buffers:  # otherwise it is used again
+            self._buffers.add((path, name))
             self.buffer_bytes[path] += count * size
         return Tensor(None, count, size)
+
+    @contextmanager
+    def model(self, name: str, *, teaches: bool = False) -> Iterator[None]:
+        """Run one of several models; one that teaches has no gradients, no dropout and no cached casts."""
+        outer = self.scope, self.train, self._teaching
+        self.scope += f"{name}."
+        self.train, self._teaching = self.train and not teaches, self._teaching or teaches
+        yield
+        self.scope, self.train, self._teaching = outer
+
+    def _at(self, path: str) -> str:
+        return (self.scope + path).rstrip(".") if self.scope else path
 
     def adapter_rank(self, path: str) -> int:
         """Return the rank of the adapter of the linear layer at `path`; 0 if it has none."""
@@ -188,6 +211,17 @@ class Tape:
 
     def new(self, count: int, size: int, component: str | None = None) -> Tensor:
         return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
+
+    def product(self, count: int, size: int, component: str | None = None) -> Tensor:
+        """Return a result of a matrix product or of attention, which selective checkpointing keeps."""
+        frame = self._frame
+        if frame is None or frame.kept is None:
+            return self.new(count, size, component)
+        if frame.recomputed is not None:
+            return Tensor(frame.kept.popleft(), count, size)
+        made = self.new(count, size, component)
+        frame.kept.append(made.storage)
+        return made
 
     def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
         """Keep tensors for backward, if an input of the operation needs a gradient; None are left out.
@@ -209,7 +243,7 @@ class Tape:
             for storage in storages:
                 if storage is not None and not storage.saved:
                     storage.saved = True
-                    self.saved_bytes[path] += storage.size
+                    self.saved_bytes[self._at(path)] += storage.size
             return storages
         if frame.recomputed is None:
             frame.expected += 1
@@ -235,7 +269,7 @@ class Tape:
             if first and type(target) is Leaf:
                 target.uses += 1
         if needed:
-            out.node = Node(edges, saved, backward, None if saved is None else frame)
+            out.node = Node(edges, saved, backward, None if saved is None else frame, self.scope)
             if first:
                 self._nodes.append(out.node)
         return out
@@ -249,7 +283,10 @@ class Tape:
 
     def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
+        path = self._at(path)
         self.paths[path] = None
+        if self._frame is not None and self._frame.kept is not None and self._running_back:
+            return  # a kept product is not computed again
         (self.backward_flops if self._running_back else self.flops)[path] += flops
 
     @property
@@ -291,12 +328,14 @@ class Tape:
         for groups in self._alike(name, runs):
             done = 0
             while done < len(groups):
-                kind, outer, self._casts = (x.size, x.node is None), self._casts, {}
+                key = f"{self.scope}{name}.{groups[done][0]}"
+                kind, outer = (x.size, x.node is None), self._casts
+                self._casts = self._past_casts[key][0] if key in self._past_casts else {}  # those of a first pass
                 forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.bytes_of("activations")
                 forward.begin()
                 self._nodes.append(backward.end)
                 for number in groups[done]:
-                    x = self.checkpoint(block, x, number) if self.checkpointing and self.train else block(x, number)
+                    x = self.checkpoint(block, x, number) if self._recomputes(number) else block(x, number)
                 self._nodes.append(backward.begin)
                 steady = (x.size, x.node is None) == kind
                 outlived = x.node is None and self.meter.bytes_of("activations") != held
@@ -306,36 +345,44 @@ class Tape:
                 forward.end()
                 if more:
                     for i, number in enumerate(groups[done]):
-                        self.repeats[f"{name}.{number}"] = [f"{name}.{group[i]}" for group in groups[done + 1 :]]
-                self._past_casts.append((self._casts, more))
+                        skipped = [f"{self.scope}{name}.{group[i]}" for group in groups[done + 1 :]]
+                        self.repeats[f"{self.scope}{name}.{number}"] = skipped
+                self._past_casts[key] = (self._casts, more)
                 self._casts = outer
                 done += 1 + more
         return x
 
     def _alike(self, name: str, runs: list[Run]) -> list[Run]:
-        """Cut runs where other tensors are trained."""
-        if self.tuned is None:
+        """Cut runs where other tensors are trained, and join groups until each has as many checkpointed blocks."""
+        if self.tuned is not None:
+            tuned, cut = self.tuned, []
+            for groups in runs:
+                alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
+                cut += [list(run) for _, run in alike]
+            runs = cut
+        if self.checkpointing is None or self.checkpointing.every == 1 or not self.train:
             return runs
-        tuned, cut = self.tuned, []
-        for groups in runs:
-            alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
-            cut += [list(run) for _, run in alike]
-        return cut
+        return [run for groups in runs if groups for run in _periodic(groups, self.checkpointing.every)]
+
+    def _recomputes(self, number: int) -> bool:
+        return self.train and self.checkpointing is not None and self.checkpointing.covers(number)
 
     def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
-        """Run a block and keep only its input; backward runs it again."""
-        self._frame = _Frame(lambda: block(x, number))
+        """Run a block and keep only its input, and its products if that is chosen; backward runs it again."""
+        assert self.checkpointing is not None
+        selective = self.checkpointing.kind == "selective"
+        self._frame = _Frame(lambda: block(x, number), deque() if selective else None)
         out = block(x, number)
         self._frame = None
         return out
 
     def end_autocast(self) -> None:
         """Release the cached casts of weights; those that backward needs stay alive."""
-        for casts, times in [*self._past_casts, (self._casts, 0)]:
+        for casts, times in [*self._past_casts.values(), (self._casts, 0)]:
             before = self.meter.state()
             casts.clear()
             self.meter.extrapolate(before, times)
-        self._past_casts = []
+        self._past_casts = {}
 
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -352,7 +399,7 @@ class Tape:
                 self._run(node)
 
     def _run(self, node: Node) -> None:
-        grads, node.grads = node.grads, {}
+        grads, node.grads, self.scope = node.grads, {}, node.scope
         if node.frame is not None:
             if node.frame.recomputed is None:
                 self._recompute(node.frame)
@@ -410,3 +457,11 @@ class Tape:
         with suppress(_EnoughError):
             frame.again()
         self._frame, self._component, self._casts = None, component, outer
+
+
+def _periodic(groups: Run, every: int) -> list[Run]:
+    """Join consecutive groups so that the number of blocks in each is a multiple of `every`; the rest stay single."""
+    joined = every // math.gcd(every, len(groups[0]))
+    whole = len(groups) // joined * joined
+    joint = [sum(groups[start : start + joined], ()) for start in range(0, whole, joined)]
+    return [joint, *([group] for group in groups[whole:])]

@@ -203,11 +203,11 @@ class _NamingTape(Tape):
         return recorded
 
     def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
-        self.meter.module = path
+        self.meter.module = self.scope + path
         return super().parameter(path, count, name, rows=rows)
 
     def save(self, path: str, inputs: tuple[Tensor | None, ...], *tensors: Tensor | None) -> Any:
-        self.meter.module = path
+        self.meter.module = self.scope + path
         return super().save(path, inputs, *tensors)
 
     def tally(self, path: str, flops: int) -> None:

@@ -22,7 +22,7 @@ from vitrail.plan.ledger import ledger
 from vitrail.plan.memory import memory
 from vitrail.plan.shapley import averages, whole_numbers
 from vitrail.plan.workload import Memory, Workload
-from vitrail.value import Value
+from vitrail.value import Value, reads_itself
 
 __all__ = ["Case", "Cause", "Cost", "Why", "why"]
 
@@ -299,7 +299,7 @@ def _said(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, Value):
-        return type(value).__name__ if not value.changed_fields() else str(value)
+        return str(value) if value.changed_fields() or reads_itself(type(value)) else type(value).__name__
     if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
         return ", ".join(value) or "none"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

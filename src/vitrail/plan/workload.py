@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any, Literal, get_args
 
 from vitrail.charts.notebook import Shown, facts, html_table, parts_bar, swatch
 from vitrail.charts.numbers import bytes_text
+from vitrail.checkpointing import Checkpointing
+from vitrail.codec import to_plain
 from vitrail.errors import VitrailError, require, shown
+from vitrail.pretraining import Dino, MaskedAutoencoder, MomentumContrast
 from vitrail.rules import PositiveInt
 from vitrail.tuning import Tuning
 from vitrail.value import Value, one_of
@@ -94,7 +97,8 @@ class Workload(Value):
     precision: Precision = "fp32"
     optimizer: Optimizer = "adamw"
     attention: AttentionKernel = "flash"
-    checkpointing: bool = False
+    checkpointing: Checkpointing | None = None
+    """Which blocks recompute activations in backward, and what they keep."""
     accumulate: PositiveInt = 1
     shard: Shard | None = None
     offload: bool = False
@@ -106,12 +110,28 @@ class Workload(Value):
     """Patch tokens per image, for adaptive patches (default: the maximum)."""
     tuning: Tuning = Tuning()
     """Which weights a training step changes."""
+    pretraining: Dino | MaskedAutoencoder | MomentumContrast | None = None
+    """A self-supervised step, instead of one with labels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
             self.shard is None or self.shard.param_dtype is None or not self.precision.startswith("amp"),
             f"param_dtype takes the place of autocast, and precision is {self.precision}; use fp32 or bf16",
+        )
+        if self.pretraining is None:
+            return
+        name = self.pretraining.KIND
+        require(self.train, f"{name} is a training step; set train, or leave pretraining out")
+        require(self.library == "vitrail", f"{name} is defined for vitrail's models alone; leave {self.library} out")
+        require(self.tuning.is_everything, f"{name} trains everything; leave tuning out")
+        require(self.shard is None, f"a sharded step of {name} is not modelled; leave shard out")
+        twice = isinstance(self.pretraining, Dino) and self.pretraining.local_crops > 0
+        selective = self.checkpointing is not None and self.checkpointing.kind == "selective"
+        require(
+            not (twice and selective and self.precision.startswith("amp")),
+            "selective checkpointing fails in PyTorch under autocast where a block runs twice, as in dino with local "
+            "crops: the second pass finds casts of weights that recomputing lacks; use full checkpointing, or bf16",
         )
 
     @property
@@ -123,6 +143,11 @@ class Workload(Value):
     def parameter_bytes(self) -> int:
         """Bytes per parameter; autocast keeps parameters in float32."""
         return 2 if self.precision == "bf16" else 4
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `vitrail plan --json` prints: parts that read themselves are text."""
+        texts = {name: value and str(value) for name, value in vars(self).items() if name in ("checkpointing", "shard")}
+        return asdict(self) | texts | {"pretraining": to_plain(self.pretraining)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

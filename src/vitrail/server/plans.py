@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size, fit
 from vitrail.plan.cards import Card, card
@@ -60,7 +61,7 @@ def workload_of(asked: Work) -> Workload:
         precision=asked.precision,
         optimizer=asked.optimizer,
         attention=asked.attention,
-        checkpointing=asked.checkpointing,
+        checkpointing=Checkpointing.of(asked.checkpointing),
         accumulate=asked.accumulate,
         shard=shard_of(asked),
         offload=asked.train and asked.offload,

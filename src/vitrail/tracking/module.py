@@ -23,7 +23,7 @@ from vitrail.charts.numbers import bytes_text, count_text
 from vitrail.errors import VitrailError, require
 from vitrail.plan.timeline import Timeline
 from vitrail.plan.workload import Memory, Workload
-from vitrail.tracking.step import DTYPES, checkpoint_blocks, materialise, track_step
+from vitrail.tracking.step import DTYPES, checkpoint_module, materialise, track_step
 from vitrail.tracking.tracker import Tracker
 
 __all__ = ["Input", "Tracked", "track"]
@@ -131,7 +131,7 @@ def track(model: nn.Module, inputs: tuple[Input, ...], workload: Workload, *, fa
         dtype = DTYPES[workload.precision]
         materialise(model, DEVICE, dtype)
         if workload.checkpointing:
-            checkpoint_blocks(model)
+            checkpoint_module(model, workload.checkpointing)
         stack.enter_context(tracker)
         for path, part in model.named_modules():
             own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]

@@ -9,13 +9,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.errors import VitrailError, require
+from vitrail.nn.checkpointing import checkpoint_blocks
 from vitrail.plan.workload import Workload
 from vitrail.tracking.tracker import Tracker
 
-__all__ = ["BLOCKS", "DTYPES", "Loss", "build_optimizer", "checkpoint_blocks", "materialise", "track_step"]
+__all__ = [
+    "BLOCKS",
+    "DTYPES",
+    "Loss",
+    "autocast",
+    "build_optimizer",
+    "checkpoint_module",
+    "materialise",
+    "track_step",
+]
 
 DTYPES = {"fp32": torch.float32, "amp-bf16": torch.float32, "amp-fp16": torch.float32, "bf16": torch.bfloat16}
 """The type of parameters and images; autocast keeps them in float32."""
@@ -35,18 +45,20 @@ def track_step(
     around_first: Any = None,
     optimizer: Any = None,
     micro_batch: Callable[[bool], Any] = nullcontext,
+    advance: Callable[[], None] | None = None,
 ) -> None:
     """Run a step of the model under an active tracker, which then has the events and peaks of this step.
 
     A first step, inside the context `around_first`, makes the optimizer's state. Every forward and backward pass runs
-    inside the context `micro_batch(last)`, which is told whether it is the last before the optimizer steps.
+    inside the context `micro_batch(last)`, which is told whether it is the last before the optimizer steps; `advance`
+    follows the optimizer's step.
     """
     first = around_first or nullcontext()
     if not workload.train:
         model.eval()
         for context in (first, nullcontext()):
             tracker.restart()
-            with context, tracker.phase("forward"), torch.no_grad(), _autocast(workload, tracker.device):
+            with context, tracker.phase("forward"), torch.no_grad(), autocast(workload, tracker.device):
                 outputs = model(*inputs)
             del outputs
         tracker.stop()
@@ -70,6 +82,8 @@ def track_step(
                     _forward_and_backward(model, inputs, loss, workload, tracker)
         with tracker.phase("optimizer"):
             optimizer.step()
+            if advance is not None:
+                advance()
         for parameter, state in optimizer.state.items():
             tracker.follow(state.values(), "optimizer", owners.get(id(parameter), ""))
     tracker.stop()
@@ -78,7 +92,7 @@ def track_step(
 
 
 def _forward_and_backward(model: nn.Module, inputs: Any, loss: Loss, workload: Workload, tracker: Tracker) -> None:
-    with tracker.phase("forward"), _autocast(workload, tracker.device):
+    with tracker.phase("forward"), autocast(workload, tracker.device):
         outputs = model(*inputs)
         minimised = loss(outputs)
     with tracker.phase("backward"):
@@ -86,7 +100,7 @@ def _forward_and_backward(model: nn.Module, inputs: Any, loss: Loss, workload: W
 
 
 @contextmanager
-def _autocast(workload: Workload, device: str) -> Iterator[None]:
+def autocast(workload: Workload, device: str) -> Iterator[None]:
     half = torch.float16 if workload.precision == "amp-fp16" else torch.bfloat16
     with torch.autocast(device, dtype=half, enabled=workload.precision.startswith("amp")):
         yield
@@ -139,12 +153,8 @@ def materialise(model: nn.Module, device: str, dtype: torch.dtype) -> None:
                     store[name] = fresh(value)
 
 
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Checkpoint a block at a time, not reentrant, as `torch.utils.checkpoint` is meant to be used."""
-    blocks = [part for name, part in model.named_modules() if re.search(BLOCKS, name)]
+def checkpoint_module(model: nn.Module, how: Checkpointing) -> None:
+    """Checkpoint blocks one at a time; random states of fake devices do not exist, so they are not kept."""
+    blocks = [(name, part) for name, part in model.named_modules() if re.search(BLOCKS, name)]
     require(len(blocks) > 0, "checkpointing finds no blocks: it looks for modules named blocks.N, layer.N or layers.N")
-    for part in blocks:
-        forward = part.forward
-        part.forward = lambda *args, f=forward, **kwargs: checkpoint(
-            f, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-        )
+    checkpoint_blocks(blocks, how, random_state=False)

@@ -10,18 +10,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recompute
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.nn.block import Block
 from vitrail.nn.build import build
+from vitrail.nn.checkpointing import checkpoint_blocks
 from vitrail.nn.compile import compiled
 from vitrail.nn.mimetic import begin_mimetic
 from vitrail.nn.vit import ViT
@@ -198,8 +197,8 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
         device
     )
     if recipe.checkpointing:
-        for block in (module for module in model.modules() if isinstance(module, Block)):
-            block.forward = partial(recompute, block.forward, use_reentrant=False)
+        blocks = [(path, part) for path, part in model.named_modules() if isinstance(part, Block)]
+        checkpoint_blocks(blocks, recipe.checkpointing)
     require(
         recipe.optimizer != "muon" or world.size == 1 or world.shard == "ddp",
         "muon needs whole matrices, and --shard fsdp splits them; use --shard ddp, or optimizer adamw",

@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.codec import from_plain, parse_json, to_plain
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
@@ -98,7 +99,8 @@ class Recipe(Value):
     """Which weights are trained: frozen parts, last blocks, norms, biases, or low-rank adapters (LoRA)."""
 
     precision: Literal["fp32", "amp-bf16"] = "fp32"
-    checkpointing: bool = False
+    checkpointing: Checkpointing | None = None
+    """Which blocks recompute activations in backward, and what they keep."""
     compile: bool = False
 
     def __post_init__(self) -> None:

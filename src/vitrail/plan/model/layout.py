@@ -17,6 +17,8 @@ class Sizes:
     tokens: int
     width: int
     num_heads: int
+    table: int | None = None
+    """Cells of the position table, if it was made for another grid."""
 
     def split(self, ways: int) -> Sizes:
         """Return the sizes of a device's share of the heads."""

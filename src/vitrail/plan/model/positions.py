@@ -15,22 +15,39 @@ __all__ = ["position"]
 @module
 def position(t: Tape, c: ViTConfig | Encoder, n: Sizes, tokens: Tensor) -> Tensor:
     """Add a learned table, or a fixed one, which is a buffer."""
-    spec, count, cells = c.position, c.prefix.count, c.grid.area
+    spec, count = c.position, c.prefix.count
+    cells = c.grid.area if n.table is None else n.table
+    resampled = n.table is not None and n.table != c.grid.area
     adaptive = isinstance(c, ViTConfig) and isinstance(c.embedding, Adaptive)
     match spec:
         case SinCos1d():
             return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size), spread=True)
         case SinCos2d():
-            return _add_rows(t, n, tokens, count, None, t.buffer("position", n.patches * n.width, t.size))
+            table = t.buffer("position", cells * n.width, t.size)
+            if resampled:  # computed anew
+                table = t.new(n.patches * n.width, t.size)
+            return _add_rows(t, n, tokens, count, None, table)
     assert isinstance(spec, Learned)
     rows = spec.prefix_rows(c.prefix)
     table = t.parameter("position", (rows + cells) * n.width, "table", rows=rows + cells)
-    if rows == count and not adaptive:
+    if rows == count and not adaptive and not resampled:
         return ops.add(t, tokens, table, spread=True)
     of_prefix, of_patches = ops.split(t, table, rows * n.width, cells * n.width)
+    if resampled:
+        if spec.convention == "big_vision":
+            t.approximate("a position table that is resampled as in big_vision: its copies are not modelled")
+        of_patches = _resample(t, of_patches, n.patches * n.width)
     if adaptive:  # a patch takes the mean of its cells
         of_patches = ops.index(t, of_patches, n.batch * n.patches * n.width)
     return _add_rows(t, n, tokens, count, of_prefix, of_patches)
+
+
+def _resample(t: Tape, table: Tensor, count: int) -> Tensor:
+    """Interpolate in float32; the result is a view of one image, whose gradient is copied."""
+    own = table.count
+    image = t.cast(table, 4)
+    image = t.record(t.new(count, 4), (image,), None, lambda grad: (t.new(own, 4),))
+    return t.cast(ops.narrow(t, image, count), t.size)
 
 
 def _add_rows(t: Tape, n: Sizes, tokens: Tensor, count: int, of_prefix: Tensor | None, rows: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.pool import pool
+from vitrail.plan.model.rotary import Rotation
 from vitrail.plan.tape import Run, Tape, Tensor
 from vitrail.plan.workload import Workload
 
-__all__ = ["sizes", "vit"]
+__all__ = ["encode", "sizes", "vector", "vit"]
 
 
 def sizes(c: ViTConfig, workload: Workload) -> Sizes:
@@ -49,13 +50,21 @@ def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 
 def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    start = [_embedded(t, c, n, image)]
+    shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
+    x = encode(t, c, n, start.pop(), shared)
+    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "tokens" else x
+
+
+def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None) -> Tensor:
+    """The blocks."""
+
     def one(x: Tensor, i: int) -> Tensor:
         return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
 
-    start = [_embedded(t, c, n, image)]
-    shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
-    x = t.repeat("blocks", one, start.pop(), runs(c))
-    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "tokens" else x
+    start = [x]
+    del x
+    return t.repeat("blocks", one, start.pop(), runs(c))
 
 
 def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
