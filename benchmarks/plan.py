@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.geometry import Size
 from vitrail.plan import Workload, ledger, memory
 from vitrail.plan.sweep import sweep
@@ -25,7 +26,7 @@ STEPS = {
     "inference": Workload(batch=8),
     "training": Workload(batch=8, train=True),
     "training, amp-bf16": Workload(batch=8, train=True, precision="amp-bf16"),
-    "the same, checkpointed": Workload(batch=8, train=True, precision="amp-bf16", checkpointing=True),
+    "the same, checkpointed": Workload(batch=8, train=True, precision="amp-bf16", checkpointing=Checkpointing()),
 }
 SWEPT = ("B/16", "dinov2-B/14-reg4", "pit-S", "swin-T", "mobilevit-S")
 

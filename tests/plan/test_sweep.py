@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -43,7 +44,10 @@ AMP = replace(TRAIN, precision="amp-bf16", optimizer="adamw-fused")
 CASES: dict[str, tuple[Config, Workload]] = {
     "plain": (VIT, TRAIN),
     "inference": (VIT, Workload(precision="amp-fp16")),
-    "checkpointing": (VIT.but(drop_path=0.1), replace(AMP, checkpointing=True, attention="eager", accumulate=2)),
+    "checkpointing": (
+        VIT.but(drop_path=0.1),
+        replace(AMP, checkpointing=Checkpointing(), attention="eager", accumulate=2),
+    ),
     "unfused": (VIT.but(attention=FullAttention(fused=False), qk_norm=True, layer_scale=1e-5), AMP),
     "timm": (VIT, replace(AMP, library="timm")),
     "huggingface": (VIT.but(prefix=Prefix(cls=True)), replace(TRAIN, library="huggingface", optimizer="adafactor")),
