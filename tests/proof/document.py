@@ -1,6 +1,6 @@
 """Write docs/planner-accuracy.md: the planner against the tracker on random cases, and beside other tools.
 
-python tests/proof/document.py [--count 240]
+python tests/proof/document.py
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -49,23 +50,20 @@ reuse the first. A peak at such a sum, which is rare in a ViT, would therefore b
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=240)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--tuned", type=int, default=160, help="number of steps that train only a part")
-    parser.add_argument("--sharded", type=int, default=120, help="number of steps over several devices")
-    parser.add_argument("--sharded-rows", type=Path, help="results that run.py --sharded --table wrote")
-    parser.add_argument("--rows", type=Path, help="results that run.py --table wrote, instead of a new run")
-    parser.add_argument("--tuned-rows", type=Path, help="results that run.py --tuned --table wrote")
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="a folder with steps.json, tuned.json … that run.py --table wrote, instead of new runs",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(options.rows.read_text()) if options.rows else _run(options.count, options.seed)
-    found = options.tuned_rows
-    tuned = json.loads(found.read_text()) if found else _run(options.tuned, options.seed, "--tuned")
-    found = options.sharded_rows
-    sharded = json.loads(found.read_text()) if found else _run(options.sharded, options.seed, "--sharded")
-    first = [_cases(rows, options.seed), _tuned(tuned, options.seed), _sharded(sharded, options.seed)]
-    tables = [*first, _flops(), _memory(), _adapters()]
-    text = "\n".join([INTRO.format(tracked=_tracked_cases()), *tables])
+    tables = []
+    for name, kind in KINDS.items():
+        written = options.rows / f"{name}.json" if options.rows else None
+        rows = json.loads(written.read_text()) if written else _run(kind, options.seed)
+        tables.append(_cases(kind, rows, options.seed))
+    text = "\n".join([INTRO.format(tracked=_tracked_cases()), *tables, _flops(), _memory(), _adapters()])
     (ROOT / "docs" / "planner-accuracy.md").write_text(text)
     return 0
 
@@ -77,10 +75,10 @@ def _tracked_cases() -> int:
     return cases.count("TRAIN)") + cases.count("Workload(batch") + cases.count("        TRAIN,")
 
 
-def _run(count: int, seed: int, *further: str) -> list[dict[str, Any]]:
+def _run(kind: Kind, seed: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "rows.json"
-        sys.argv = ["run.py", "--count", str(count), "--seed", str(seed), "--table", str(table), *further]
+        sys.argv = ["run.py", "--count", str(kind.cases), "--seed", str(seed), "--table", str(table), *kind.options]
         run.main()
         return json.loads(table.read_text())
 
@@ -93,89 +91,103 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _kind(row: dict[str, Any]) -> str:
+def _model(row: dict[str, Any]) -> str:
     config, workload = row["config"], row["workload"]
     if config["kind"] in ("pyramid", "mobile"):
-        return {"pyramid": "pyramid", "mobile": "mobile network"}[config["kind"]]
+        return {"pyramid": "pyramid", "mobile": "convolutional or mobile network"}[config["kind"]]
     if workload["library"] != "vitrail":
         return f"ViT of {'transformers' if workload['library'] == 'huggingface' else workload['library']}"
     return "ViT"
 
 
-def _cases(rows: list[dict[str, Any]], seed: int) -> str:
+def _step(workload: dict[str, Any]) -> str:
+    return "inference" if not workload["train"] else "checkpointed" if workload["checkpointing"] else "training"
+
+
+def _trained(workload: dict[str, Any]) -> str:
+    tuning = workload["tuning"]
+    how = "LoRA" if tuning["lora"] else "last blocks" if tuning["last"] is not None else "parts"
+    by_name = {"norms", "biases"} & {*tuning["only"], *tuning["freeze"]}
+    return f"{how}, with norms or biases by name" if by_name else how
+
+
+def _spread(workload: dict[str, Any]) -> str:
+    kind = (workload["shard"] or "one device").partition(":")[0]
+    how = "inference" if not workload["train"] else "offload" if workload["offload"] else "training"
+    return f"{kind}, {how}"
+
+
+class Kind(NamedTuple):
+    """Random steps of a kind."""
+
+    cases: int
+    options: tuple[str, ...]
+    title: str
+    about: str
+    column: str
+    group: Callable[[dict[str, Any]], str]
+    """The workload → its group."""
+
+
+KINDS = {
+    "steps": Kind(260, (), "random steps", "Half have degenerate sizes: one head, one image, one row.", "step", _step),
+    "checkpointed": Kind(
+        160,
+        ("--checkpointed",),
+        "random steps with checkpointing",
+        "Whole blocks or their products are kept, of every block or of every k-th.",
+        "checkpointing",
+        lambda workload: workload["checkpointing"] or "none",
+    ),
+    "tuned": Kind(
+        160,
+        ("--tuned",),
+        "random steps that train a part",
+        "Frozen parts, last blocks, norms or biases alone, low-rank adapters: ours in our models, peft's in those of "
+        "timm and transformers.",
+        "trained",
+        _trained,
+    ),
+    "pretraining": Kind(
+        120,
+        ("--pretraining",),
+        "random self-supervised steps",
+        "The definitions in `vitrail.nn` run under the tracker.",
+        "step",
+        lambda workload: workload["pretraining"]["kind"],
+    ),
+    "sharded": Kind(
+        120,
+        ("--sharded",),
+        "random steps over 2 to 8 devices",
+        "One rank of a fake process group, with PyTorch's own DDP, ZeroRedundancyOptimizer, FSDP2 and tensor "
+        "parallelism. Some train only a part, some accumulate.",
+        "spread by",
+        _spread,
+    ),
+}
+
+
+def _cases(kind: Kind, rows: list[dict[str, Any]], seed: int) -> str:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     proven = [row for row in rows if row["exact"]]
     for row in proven:
-        workload = row["workload"]
-        how = "inference" if not workload["train"] else "checkpointed" if workload["checkpointing"] else "training"
-        groups[_kind(row), how].append(row)
+        groups[_model(row), kind.group(row["workload"])].append(row)
     lines = [[*group, *_tally(found)] for group, found in sorted(groups.items())]
     lines.append(["**all**", "", *_tally(proven)])
-    head = ["model", "step", "cases", "peak exact to the byte", "largest error of a peak", "cases with a phase off"]
-    text = f"## {len(rows)} random cases (seed {seed})\n\nHalf have degenerate sizes: one head, one image, one row. "
-    text += f"{len(proven)} plans are called exact:\n\n{_table(head, lines)}\n"
+    head = ["model", kind.column, "cases", "peak exact to the byte", "largest error of a peak", "with a phase off"]
+    text = f"\n## {len(rows)} {kind.title} (seed {seed})\n\n{kind.about} {len(proven)} plans are called exact:\n\n"
+    text += f"{_table(head, lines)}\n"
     for row in proven:
         if row["planned"] != row["phase_peaks"]:
             text += f"\n**Off though called exact**, by {_differences(row)}: `{row['config']}`, `{row['workload']}`\n"
     return text + _estimates([row for row in rows if not row["exact"]])
 
 
-def _tuned(rows: list[dict[str, Any]], seed: int) -> str:
-    """Steps that train only a part, by what is trained."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    proven = [row for row in rows if row["exact"]]
-    for row in proven:
-        tuning = row["workload"]["tuning"]
-        kinds = {"norms", "biases"} & {*tuning["only"], *tuning["freeze"]}
-        how = "LoRA" if tuning["lora"] else "last blocks" if tuning["last"] is not None else "parts"
-        groups[_kind(row), f"{how}, with norms or biases by name" if kinds else how].append(row)
-    lines = [[*group, *_tally(found)] for group, found in sorted(groups.items())]
-    lines.append(["**all**", "", *_tally(proven)])
-    head = ["model", "trained", "cases", "peak exact to the byte", "largest error of a peak", "cases with a phase off"]
-    text = (
-        f"\n## {len(rows)} random steps that train a part (seed {seed})\n\nFrozen parts, last blocks, norms or biases "
-    )
-    text += "alone, low-rank adapters: ours in our models, peft's in those of timm and transformers. "
-    text += f"{len(proven)} plans are called exact:\n\n{_table(head, lines)}\n"
-    for row in proven:
-        if row["planned"] != row["phase_peaks"]:
-            text += f"\n**Off though called exact**, by {_differences(row)}: `{row['config']}`, `{row['workload']}`\n"
-    others = [row for row in rows if not row["exact"]]
-    why = (
-        f"The other {len(others)} are called estimates, for the reasons above; {_right(others)} are exact nevertheless."
-    )
-    return f"{text}\n{why}\n"
-
-
-def _sharded(rows: list[dict[str, Any]], seed: int) -> str:
-    """Steps over several devices, by how they are spread."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    proven = [row for row in rows if row["exact"]]
-    for row in proven:
-        workload = row["workload"]
-        kind = (workload["shard"] or "one device").partition(":")[0]
-        how = "inference" if not workload["train"] else "offload" if workload["offload"] else "training"
-        groups[kind, how].append(row)
-    lines = [[*group, *_tally(found)] for group, found in sorted(groups.items())]
-    lines.append(["**all**", "", *_tally(proven)])
-    head = ["spread by", "step", "cases", "peak exact to the byte", "largest error of a peak", "cases with a phase off"]
-    text = f"\n## {len(rows)} random steps over 2 to 8 devices (seed {seed})\n\nOne rank of a fake process group, with "
-    text += "PyTorch's own DDP, ZeroRedundancyOptimizer, FSDP2 and tensor parallelism. Some train only a part, some "
-    text += f"accumulate. {len(proven)} plans are called exact:\n\n{_table(head, lines)}\n"
-    for row in proven:
-        if row["planned"] != row["phase_peaks"]:
-            text += f"\n**Off though called exact**, by {_differences(row)}: `{row['config']}`, `{row['workload']}`\n"
-    others = [row for row in rows if not row["exact"]]
-    why = f"The other {len(others)} are called estimates, most for the reasons above; {_right(others)} are exact"
-    return f"{text}\n{why} nevertheless.\n"
-
-
-def _right(rows: list[dict[str, Any]]) -> int:
-    return sum(row["planned"] == row["phase_peaks"] for row in rows)
-
-
 def _estimates(rows: list[dict[str, Any]]) -> str:
     """What the planner itself calls an estimate, by its note."""
+    if not rows:
+        return ""
     notes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         notes[re.sub(r"width \d+", "width …", _note(row))].append(row)
@@ -260,6 +272,7 @@ def _memory() -> str:
         found = {
             "tracker": truth,
             "vitrail": memory(config, workload).peak_bytes,
+            "torch's MemTracker, on fake CPU tensors": _quietly(_mem_tracker_peak, precision),
             "accelerate estimate-memory": max(estimate_training_usage(weights, called).values()),
             "torchinfo (its total size)": info.total_param_bytes + info.total_output_bytes + info.total_input,
         }
@@ -269,6 +282,29 @@ def _memory() -> str:
     return (
         f"\n## Peak memory of training ViT-B/16, batch 32\n\n{_table(['precision', 'tool', 'MiB', 'off by'], lines)}\n"
     )
+
+
+def _mem_tracker_peak(precision: str) -> int:
+    """What torch's own tracker says of the same step; it runs the module on fake tensors of the CPU's kernels."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with torch.device("meta"):
+        model = timm.create_model("vit_base_patch16_224")
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model.to_empty(device="cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        images, labels = torch.zeros(32, 3, 224, 224), torch.zeros(32, dtype=torch.long)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer, images, labels)
+        with tracker:
+            for _ in range(2):  # the first step makes the optimizer's state
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision != "fp32"):
+                    loss = torch.nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
 def _adapters() -> str:
