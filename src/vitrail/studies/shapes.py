@@ -138,7 +138,9 @@ def _draw(rows: list[Row], chance: float, path: Path) -> None:
     for place, row in enumerate(reversed(rows)):
         value = row.spreads["accuracy"]
         colour = RED if row.label.startswith("random") else BLUE
-        panel.barh(place, 100 * value.mean, xerr=100 * (value.deviation or 0), color=colour, height=0.6, capsize=2)
+        panel.barh(place, 100 * value.mean, xerr=100 * (value.deviation or 0), color=colour, height=0.4, capsize=2)
+        panel.text(0.4, place + 0.24, row.label, fontsize=8, va="bottom")  # above its bar: it is long
     panel.axvline(100 * chance, color=GREY, linestyle=":")
-    panel.set_yticks(range(len(rows)), [row.label for row in reversed(rows)], fontsize=8)
+    panel.set_yticks([])
+    panel.set_ylim(-0.5, len(rows) - 0.1)
     sheet.save(path)
