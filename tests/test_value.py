@@ -18,6 +18,7 @@ import pytest
 
 import vitrail
 from vitrail import parts
+from vitrail.checkpointing import Checkpointing
 from vitrail.codec import from_plain, to_plain
 from vitrail.config import MobileStage, ViTConfig
 from vitrail.errors import VitrailError
@@ -78,6 +79,8 @@ def _allows(hint: Any, value: Any) -> bool:
         return sides or (isinstance(value, str) and value == "16x8")
     if hint is Shard and isinstance(value, str):
         return value == "fsdp:8"
+    if hint is Checkpointing and isinstance(value, bool):
+        return True
     return isinstance(value, hint)
 
 
@@ -154,7 +157,7 @@ def test_a_field_refuses_what_its_annotation_does_not_allow_and_keeps_what_it_do
     assert refused > 10
 
 
-@pytest.mark.parametrize(("kind", "name"), [field for field in FIELDS if field.values[0] is not Shard])
+@pytest.mark.parametrize(("kind", "name"), [field for field in FIELDS if field.values[0] not in (Shard, Checkpointing)])
 def test_json_is_refused_in_the_words_that_python_is(kind: type[Value], name: str):
     hint = _hints(kind)[name]
     for candidate in _candidates(hint):
@@ -257,7 +260,7 @@ def test_a_number_says_its_range():
         ),
         (
             lambda: Workload(shard="mine:8"),  # pyright: ignore[reportArgumentType]
-            "shard: shard 'mine' is not one of ddp, zero1, zero2, fsdp; choose one of them",
+            "shard: shard 'mine' is not one of ddp, zero1, zero2, fsdp, tensor; choose one of them",
         ),
         (lambda: Recipe().but(learning_rate=1), "Recipe has no field learning_rate; its fields are steps, batch"),
     ],

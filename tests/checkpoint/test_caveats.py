@@ -120,6 +120,8 @@ VALUES: dict[str, list[Any]] = {
         *(WindowedAttention(window=Size(2, 3), window_padding=padding) for padding in ("masked", "zeros")),
     ],
     "merging": [PatchMerging(), GridPooling()],
+    "residual": ["basic"],
+    "stem_stride": [1],
     "norm_eps": [1e-2],
     "dropout": [0.1],
     "attention_dropout": [0.1],

@@ -121,18 +121,18 @@ class Work(Group):
     accumulate: int = number(
         1, 1, 256, scale="log", label="Accumulate", about="Forward and backward passes per optimizer step"
     )
-    shard: Literal["none", "ddp", "zero1", "zero2", "fsdp", "tensor"] = choice(
+    shard: Literal["none", "tensor", "ddp", "zero1", "zero2", "fsdp"] = choice(
         "none",
         label="Sharding",
-        about="What devices share: nothing (DDP), optimizer state (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP), "
-        "or each block's heads and hidden units (tensor parallel); ZeRO-2 is an estimate",
+        about="What devices share: each block's heads and hidden units (tensor parallel), nothing (DDP), optimizer state "
+        "(ZeRO-1), + gradients (ZeRO-2), + weights (FSDP); ZeRO-2 is an estimate",
         words={
             "none": "one device",
+            "tensor": "tensor parallel",
             "ddp": "DDP",
             "zero1": "ZeRO-1",
             "zero2": "ZeRO-2",
             "fsdp": "FSDP",
-            "tensor": "tensor parallel",
         },
     )
     devices: int = number(8, 1, 64, scale="log", label="Devices", about="Number of devices that share the state")

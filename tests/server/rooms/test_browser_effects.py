@@ -44,7 +44,8 @@ DRIVER = """() => {
   /* one control per name: of radio buttons, the first that is not chosen */
   const found = (only) => {
     const controls = [...document.querySelectorAll('.room input, .room select')].filter((control) =>
-      control.type !== 'number' && control.ariaLabel !== 'Weights' && !(control.type === 'radio' && control.checked)
+      !['number', 'file'].includes(control.type) && control.ariaLabel !== 'Weights'
+      && !(control.type === 'radio' && control.checked)
       && (!only.length || only.includes(control.id.replace('-slider', ''))));
     return [...new Map(controls.reverse().map((control) => [nameOf(control), control])).values()].reverse();
   };

@@ -101,6 +101,8 @@ def test_the_likeness_of_patches_is_that_of_the_study_for_an_image_and_for_a_fol
             assert facts["layers"][layer]["correlation"] == pytest.approx(expected[place][0], abs=1e-6)
             assert facts["layers"][layer]["shared"] == pytest.approx(expected[place][1], abs=1e-6)
         assert (arrays["words0"] == draw_words(words, 0)).all()
+    few, none = read_frame(asker.get("/api/projection/vocabulary", params={"weights": OWN, "seen": 6}).content)
+    assert (few["patches"], few["layers"], none) == (1, [], {})
     refused = asker.get("/api/projection/vocabulary", params={"weights": OWN, "folder": "gone"})
     assert "no longer stored" in refused.json()["error"]
 

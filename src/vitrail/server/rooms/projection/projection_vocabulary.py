@@ -36,7 +36,7 @@ class Vocabulary(BaseModel):
     images: int
     patches: int
     layers: list[Likeness]
-    """After the projection alone, and after the last block."""
+    """After the projection alone, and after the last block; empty if the patches are too few to compare."""
     formulas: list[Formula]
 
 
@@ -45,13 +45,15 @@ def vocabulary_frame(image: str, folder: str, weights: str, side: int, session: 
     model = session.subject(image, weights, side).model
 
     from vitrail.nn.vit import ViT
-    from vitrail.studies.vocabulary import PER_IMAGE, collect, compare, draw_words
+    from vitrail.studies.vocabulary import NEIGHBOURS, PER_IMAGE, collect, compare, draw_words
 
     if not isinstance(model, ViT) or not isinstance(model.config.embedding, Patches):
         raise VitrailError("this model has no plain patches, whose tokens could be compared; choose a ViT")
     steps = replace(session.checkpoint(weights).preprocessing, image=model.config.image)
     images = _read(folder, session) if folder else [session.image(image)]
     words = collect(model, steps, images, per_image=PER_IMAGE if folder else OF_ONE_IMAGE)
+    if len(words.pixels) <= NEIGHBOURS:
+        return frame(Vocabulary(images=words.images, patches=len(words.pixels), layers=[], formulas=[]), {})
     found, last = compare(words), len(words.layers) - 1
     facts = Vocabulary(
         images=words.images,
