@@ -124,8 +124,8 @@ class Work(Group):
     shard: Literal["none", "tensor", "ddp", "zero1", "zero2", "fsdp"] = choice(
         "none",
         label="Sharding",
-        about="What devices share: each block's heads and hidden units (tensor parallel), nothing (DDP), optimizer state "
-        "(ZeRO-1), + gradients (ZeRO-2), + weights (FSDP); ZeRO-2 is an estimate",
+        about="What devices share: each block's heads and hidden units (tensor parallel), nothing (DDP), "
+        "optimizer state (ZeRO-1), + gradients (ZeRO-2), + weights (FSDP); ZeRO-2 is an estimate",
         words={
             "none": "one device",
             "tensor": "tensor parallel",
