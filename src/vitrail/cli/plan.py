@@ -244,7 +244,7 @@ def plan(
 
         require(not (largest and smallest), "--largest and --smallest were both given; choose one")
         if gpu is None:
-            raise VitrailError(f"the limit of the {quantity} needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
+            raise VitrailError(f"what fits ({quantity}) needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
         others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile}
         _alone("--largest and --smallest", {"--sweep": sweep, **others})
         config = build(**asked)
