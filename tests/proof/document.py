@@ -304,6 +304,7 @@ def _mem_tracker_peak(precision: str) -> int:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
+                tracker.reset_mod_stats()  # it refuses a second forward otherwise
         return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
