@@ -112,7 +112,7 @@ def test_what_is_said_of_data_hunger_is_in_the_docs():
     for images, found in DATA_HUNGER.items():
         row = next(line for line in table.splitlines() if f"({images:,})" in line)
         for accuracy in found:
-            deviation = "" if accuracy.deviation is None else f" ± {accuracy.deviation:.2f}"
+            deviation = f" ± {accuracy.deviation:.2f}"
             assert f"| {accuracy.mean:.2f}{deviation} |" in row
     assert HUNGER_COMMAND in claim("data-hungry").source
     for images in (500, 50_000):
