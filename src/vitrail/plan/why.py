@@ -173,6 +173,7 @@ def why(a: Case, b: Case) -> Why:
     groups, silent = question.groups()
     shares, orders = averages(groups, question.cost)
     columns = zip(*shares.values(), strict=True)
+    # without a cause there are no columns
     parts = [whole_numbers(column, whole) for column, whole in zip(columns, _minus(last, first), strict=False)]
     causes = [
         Cause(group, *question.values(group), Cost(*part))

@@ -8,7 +8,7 @@ Shapes: N patches, P²·C values of a patch, D width, K clusters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,18 @@ from vitrail.studies.findings import Column, Findings, Kept, Row, Watch, rank_co
 from vitrail.training.experiments.compare import spread
 from vitrail.training.prepare import open_checkpoint
 
-__all__ = ["NEIGHBOURS", "PAIRS", "Words", "cluster", "collect", "compare", "draw_words", "study_vocabulary"]
+__all__ = [
+    "NEIGHBOURS",
+    "PAIRS",
+    "PER_IMAGE",
+    "Words",
+    "cluster",
+    "collect",
+    "compare",
+    "draw_words",
+    "readable",
+    "study_vocabulary",
+]
 
 PAIRS, NEIGHBOURS, PER_IMAGE, CLUSTERS, SHOWN = 20_000, 10, 16, 12, 12
 COLUMNS = {"alike": Column("rank correlation"), "shared": Column(f"shared of {NEIGHBOURS} nearest, %", 1, 100)}
@@ -57,7 +68,7 @@ def study_vocabulary(
     layers = [_place(layer) for layer in range(len(model.blocks) + 1)]
 
     def collected(seed: int) -> Words:
-        images = _read(paths, lambda done: watch(f"reading patches, seed {seed}", done, len(paths)))
+        images = readable(paths, lambda done: watch(f"reading patches, seed {seed}", done, len(paths)))
         words = collect(model, checkpoint.preprocessing, images, seed=seed)
         require(
             words.images > 1, f"{words.images} of {len(paths)} images could be read; give a folder with more images"
@@ -100,7 +111,7 @@ class Words(NamedTuple):
     images: int
 
 
-def _read(paths: Sequence[Path], watch: Callable[[int], None]) -> Iterator[Pixels]:
+def readable(paths: Iterable[Path], watch: Callable[[int], None] = lambda done: None) -> Iterator[Pixels]:
     """Yield the images that can be decoded."""
     for index, path in enumerate(paths):
         watch(index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from vitrail.server.arrays import Frame, frame
 from vitrail.server.formulas import Formula, short
 
 if TYPE_CHECKING:
-    from vitrail.images.decode import Pixels
     from vitrail.server.session import Session
     from vitrail.studies.vocabulary import Words
 
@@ -45,12 +43,12 @@ def vocabulary_frame(image: str, folder: str, weights: str, side: int, session: 
     model = session.subject(image, weights, side).model
 
     from vitrail.nn.vit import ViT
-    from vitrail.studies.vocabulary import NEIGHBOURS, PER_IMAGE, collect, compare, draw_words
+    from vitrail.studies.vocabulary import NEIGHBOURS, PER_IMAGE, collect, compare, draw_words, readable
 
     if not isinstance(model, ViT) or not isinstance(model.config.embedding, Patches):
         raise VitrailError("this model has no plain patches, whose tokens could be compared; choose a ViT")
     steps = replace(session.checkpoint(weights).preprocessing, image=model.config.image)
-    images = _read(folder, session) if folder else [session.image(image)]
+    images = readable(session.folders.images(folder)) if folder else [session.image(image)]
     words = collect(model, steps, images, per_image=PER_IMAGE if folder else OF_ONE_IMAGE)
     if len(words.pixels) <= NEIGHBOURS:
         return frame(Vocabulary(images=words.images, patches=len(words.pixels), layers=[], formulas=[]), {})
@@ -65,16 +63,6 @@ def vocabulary_frame(image: str, folder: str, weights: str, side: int, session: 
         formulas=_formulas(words),
     )
     return frame(facts, {"words0": draw_words(words, 0), "words1": draw_words(words, last)})
-
-
-def _read(folder: str, session: Session) -> Iterator[Pixels]:
-    from vitrail.images.decode import ImageError, decode
-
-    for path in session.folders.images(folder):
-        try:
-            yield decode(path)
-        except ImageError:
-            continue
 
 
 def _formulas(words: Words) -> list[Formula]:
