@@ -98,9 +98,6 @@ class Run(Shown):
         losses = [line["loss"] for line in self.lines[:steps]]
         return statistics.fmean(losses) if losses else None
 
-    def images_per_second(self) -> float | None:
-        return statistics.median(line["images_per_second"] for line in self.lines) if self.lines else None
-
     def accuracies(self) -> list[tuple[int, float]]:
         """Return steps and accuracies on the split that the run was judged on."""
         name = f"{self.job.data.judged_on}_accuracy"

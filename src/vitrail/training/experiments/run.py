@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -30,6 +29,7 @@ from vitrail.training.distributed import ALONE
 from vitrail.training.evaluate import evaluate_at, evenly
 from vitrail.training.experiments.catalogue import RECIPE, Arm, Experiment
 from vitrail.training.experiments.compare import Spread, spread
+from vitrail.training.experiments.pace import images_per_second
 from vitrail.training.experiments.structure import structure_of
 from vitrail.training.finish import finish
 from vitrail.training.folder import RunFolder
@@ -100,14 +100,17 @@ def run_experiment(
         for image in experiment.images
     }
 
-    def trained(arm: Arm, seed: int, name: str, steps: int) -> Run:
-        tuning = round(arm.tuned * steps)
+    def job_of(arm: Arm, seed: int, steps: int) -> Job:
         config = arm.config.but(classes=len(source.classes), channels=source.channels)
-        job = Job(
+        return Job(
             config=config,
-            recipe=recipe.but(seed=seed, steps=steps - tuning, images=arm.images),
+            recipe=recipe.but(seed=seed, steps=steps, images=arm.images),
             data=facts.but(preprocessing=facts.preprocessing.but(image=config.image)),
         )
+
+    def trained(arm: Arm, seed: int, name: str, steps: int) -> Run:
+        tuning = round(arm.tuned * steps)
+        job = job_of(arm, seed, steps - tuning)
         watch({"arm": arm.label, "seed": seed})
         folder = out / "runs" / f"{name}-seed{seed}"
         _run(job, folder, source, test, watch)
@@ -122,8 +125,10 @@ def run_experiment(
     for seed in range(seeds):  # all arms before the next seed, so that early results are comparable
         for arm in experiment.arms:
             found[arm.run].append(trained(arm, seed, arm.run, recipe.steps))
+    paces: dict[str, float] = {}
+    if experiment.equal_time or "images_per_second" in experiment.measures:
+        paces = _paces(out / f"{experiment.name}.paces.json", {arm.run: job_of(arm, 0, 1) for arm in experiment.arms})
     if experiment.equal_time:
-        paces = {name: _pace(runs) for name, runs in found.items()}
         first = experiment.arms[0].run
         timed[first] = found[first]
         for seed, arm in product(range(seeds), experiment.arms[1:]):
@@ -133,7 +138,7 @@ def run_experiment(
         ArmResult(
             arm=arm,
             runs=tuple(found[arm.run]),
-            spreads=_spreads(experiment, found[arm.run], timed[arm.run], test),
+            spreads=_spreads(experiment, found[arm.run], timed[arm.run], test, paces.get(arm.run)),
         )
         for arm in experiment.arms
     )
@@ -193,11 +198,11 @@ def _tune(folder: Path, steps: int, tests: dict[Size, Source], source: Source, w
     write_json_file(file, held)
 
 
-def _pace(runs: list[Run]) -> float:
-    """Return the median images per second of training over all seeds: one number, so that seeds have equal steps."""
-    found = [pace for run in runs if (pace := run.images_per_second()) is not None]
-    require(len(found) > 0, "no run has a measured time; train for more steps")
-    return statistics.median(found)
+def _paces(file: Path, jobs: dict[str, Job]) -> dict[str, float]:
+    """Return images per second by arm, measured once: a resumed experiment keeps its numbers of steps."""
+    if not file.is_file():
+        write_json_file(file, images_per_second(jobs))
+    return json.loads(file.read_bytes())
 
 
 def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None:
@@ -211,7 +216,9 @@ def _accuracy(checkpoint: Checkpoint, test: Source, image: Size) -> float | None
 # ── measuring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spreads(experiment: Experiment, runs: list[Run], timed: list[Run], test: Source) -> dict[str, Spread]:
+def _spreads(
+    experiment: Experiment, runs: list[Run], timed: list[Run], test: Source, pace: float | None
+) -> dict[str, Spread]:
     found: dict[str, list[float | None]] = {}
     tokens = _tokens(runs[0], test)
     books = ledger(runs[0].job.config, Workload(adaptive_tokens=round(tokens)))
@@ -224,7 +231,7 @@ def _spreads(experiment: Experiment, runs: list[Run], timed: list[Run], test: So
             case "equal_time":
                 found[measure] = [run.results().get("final_accuracy") for run in timed]
             case "images_per_second":
-                found[measure] = [run.images_per_second() for run in runs]
+                found[measure] = [pace]
             case "parameters":
                 found[measure] = [float(books.params)]
             case "flops":
