@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ __all__ = [
     "png",
     "read_rows",
     "save_weights",
+    "tar",
 ]
 
 CONFIG = ViTConfig(
@@ -112,3 +114,11 @@ def bad_decoder(source: Path | bytes, steps: Preprocessing, **options: Any) -> P
         marker.touch()
         os.kill(os.getpid(), 9)
     return prepare(source, steps, **options)
+
+
+def tar(paths: list[Path]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path in paths:
+            archive.add(path, path.name)
+    return buffer.getvalue()

@@ -134,8 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
             if f"/{old}" in path:
                 self.answer(307, Location=self.path.replace(f"/{old}", f"/{new}"))
                 return
-        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+        path = re.sub("^/datasets/", "/", path)  # one name is one repository here, of whatever kind
+        if found := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self.list_files(found[1], unquote(found[2] or "main"), blobs="blobs" in query)
+        elif found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/tree/([^/]+)(?:/(.+))?", path):
+            self.list_folder(found[1], unquote(found[2]), unquote(found[3] or ""))
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], unquote(found[2]), unquote(found[3]))
         elif found := re.fullmatch(r"/storage/([^/]+/[^/]+)/(.+)", path):
@@ -155,6 +158,23 @@ class _Handler(BaseHTTPRequestHandler):
             {"rfilename": file, **(_facts(file, content) if blobs else {})} for file, content in repo.files.items()
         ]
         self.say({"id": name, "sha": repo.commit, "siblings": siblings, "private": repo.private, "tags": []})
+
+    def list_folder(self, name: str, revision: str, folder: str) -> None:
+        repo = self.find(name, revision)
+        if repo is None:
+            return
+        start = f"{folder}/" if folder else ""
+        below = sorted({file.removeprefix(start).partition("/")[0] for file in repo.files if file.startswith(start)})
+        if below:
+            self.say([_entry(repo, start + each) for each in below])
+        else:
+            self.refuse(404, "EntryNotFound", f"{folder} does not exist")
+
+    def list_paths(self, name: str, revision: str, paths: list[str]) -> None:
+        repo = self.find(name, revision)
+        if repo is not None:
+            known = [each for each in paths if any(f"{file}/".startswith(f"{each}/") for file in repo.files)]
+            self.say([_entry(repo, each) for each in known])
 
     def resolve(self, name: str, revision: str, file: str) -> None:
         repo = self.find(name, revision, content=True)
@@ -182,15 +202,16 @@ class _Handler(BaseHTTPRequestHandler):
         if file in self.hub.damaged:
             content = content[:-1] + bytes([content[-1] ^ 1])
         whole, start = len(content), 0
-        if found := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
-            start = int(found[1])
-            headers["Content_Range"] = f"bytes {start}-{whole - 1}/{whole}"
-        rest = content[start:]
+        stop = whole
+        if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            start, stop = int(found[1]), min(whole, int(found[2] or whole - 1) + 1)
+            headers["Content_Range"] = f"bytes {start}-{stop - 1}/{whole}"
+        rest = content[start:stop]
         if self.command == "GET" and file in self.hub.cut:
             headers["Content_Length"] = str(len(rest))
             rest = rest[: self.hub.cut.pop(file)]
             self.close_connection = True
-        self.answer(206 if start else 200, rest, **headers)
+        self.answer(206 if "Content_Range" in headers else 200, rest, **headers)
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,7 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         body = self.body()
         self.hub.asked.append(f"POST {path}")
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/paths-info/(.+)", path):
+            self.list_paths(found[1], found[2], parse_qs(body.decode())["paths"])
+        elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self.refuse(401, "", "Invalid username or password.")
         elif path == "/api/repos/create":
             self.create(json.loads(body))
@@ -260,6 +283,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(parts)
+
+
+def _entry(repo: Repo, path: str) -> dict[str, Any]:
+    """What a dataset's listing says of a file or folder."""
+    if path not in repo.files:
+        return {"type": "directory", "path": path, "oid": hashlib.sha1(path.encode()).hexdigest()}
+    facts = _facts(path, repo.files[path])
+    lfs = {"lfs": {**facts["lfs"], "oid": facts["lfs"]["sha256"]}} if "lfs" in facts else {}
+    return {"type": "file", "path": path, "oid": facts["blobId"], "size": facts["size"], **lfs}
 
 
 def _mode(file: str) -> str:

@@ -31,6 +31,11 @@ __all__ = ["Entry", "Location", "Remote", "RemoteError", "local_copy", "location
 SCHEMES = ("s3", "gs", "hf", "hdfs", "http", "https")
 WRITABLE = ("s3", "gs")
 """Stores with a conditional PUT, by which two runs at one moment are told apart."""
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "hf": "HF_TOKEN",
+}
 TRIES = 7
 FIRST_PAUSE = 0.25
 """Seconds before the first repetition; each further pause is twice as long, 16 s in all."""
@@ -245,10 +250,11 @@ class Remote:
                 "again: what is done stays"
             )
         names = _class_names(error)
-        if status in (401, 403) or names & {"PermissionError", "NoCredentialsError", "PartialCredentialsError"}:
+        denied = {"PermissionError", "NoCredentialsError", "PartialCredentialsError"}
+        if status in (401, 403) or names & denied or words.startswith("Forbidden"):  # gcsfs gives no status
             return RemoteError(
-                f"{self}: access was denied ({words}); set the store's credentials, e.g. AWS_ACCESS_KEY_ID or "
-                "AWS_PROFILE, and run the same command again"
+                f"{self}: access was denied ({words}); set the store's credentials, e.g. "
+                f"{CREDENTIALS.get(self.scheme, 'its token')}, and run the same command again"
             )
         return RemoteError(f"{self} cannot be used ({words}); check the URL and the store's settings")
 

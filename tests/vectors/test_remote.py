@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 from command import PATIENCE, call, children, command_of, until
-from embedding import frozen, photos, png, save_weights
+from embedding import frozen, photos, png, save_weights, tar
 from faulty_proxy import Fault, FaultyProxy, s3_server
 from vitrail import VitrailError, embed, remote, search
 from vitrail.remote import Remote, RemoteError, location_of, take_retries
@@ -76,14 +75,6 @@ def store(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
     yield proxy
     proxy.reset()
-
-
-def tar(paths: list[Path]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in paths:
-            archive.add(path, path.name)
-    return buffer.getvalue()
 
 
 def table(paths: list[Path], padding: int = 0) -> bytes:
