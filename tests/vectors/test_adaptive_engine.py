@@ -16,7 +16,7 @@ from vitrail.checkpoint.surgery.adaptive import adaptive_config, with_adaptive_p
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.nn.adaptive import to_dense
+from vitrail.nn.adaptive import to_dense, tokens_saved
 from vitrail.nn.build import build
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
@@ -96,6 +96,17 @@ def test_an_image_gets_the_vector_that_it_gets_alone():
     engine = adaptive(checkpoint_of(SMALL), 0.3)
     alone = torch.cat([engine.vectors(image[None]) for image in images()])
     torch.testing.assert_close(engine.vectors(images()), alone, rtol=2e-5, atol=2e-5)
+
+
+def test_an_image_that_would_save_less_than_it_costs_keeps_its_patches():
+    checkpoint = checkpoint_of(SMALL.but(image=Size(64, 96)))
+    busy = torch.randint(0, 256, (4, 64, 96, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    busy[1:3, 16:32, 32:48] = 90  # one flat cell of 24
+    busy[3, :, 48:] = 90
+    engine = adaptive(checkpoint, 0.3)
+    assert tokens_saved(engine.engine.embed(busy)[1]).kept == (96, 93, 93, 60)
+    pairs = zip(engine.vectors(busy), build_engine(checkpoint).vectors(busy), strict=True)
+    assert [torch.allclose(*pair, rtol=1e-5, atol=1e-5) for pair in pairs] == [True, True, True, False]
 
 
 def test_a_higher_threshold_costs_more_cosine_on_trained_weights():

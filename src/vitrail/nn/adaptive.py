@@ -55,8 +55,11 @@ class AdaptiveEmbed(nn.Module):
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → (B, N, D); `inside` (B, h, w) is true for cells of the image, false for padding."""
+        return self.cut(image, self.scores(image, inside), inside)
+
+    def cut(self, image: Tensor, scores: list[Tensor], inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """As `forward`, for `scores` that are known."""
         grid = fit(fit(Size(*image.shape[2:]), self.patches[-1]).fitted, self.patches[0]).grid
-        scores = self.scores(image, inside)
         leaves = _leaves(scores, self.threshold, _within(scores[-1], inside))
         slots, counts = _slots(leaves, grid)
 
@@ -81,12 +84,18 @@ class AdaptiveEmbed(nn.Module):
 
     def scores(self, image: Tensor, inside: Tensor | None = None) -> list[Tensor]:
         """Return the scores that decide whether a cell splits: (B, rows, columns) per patch size but the finest."""
+        fit(Size(*image.shape[2:]), self.patches[-1])  # refuses a size that the coarsest patch does not divide
         if self.kind == "detail":
             return detail_scores(image, self.patches, inside)
         grids = [fit(Size(*image.shape[2:]), patch).grid for patch in self.patches[1:]]
         if self.selector is None:
             return [scores.expand(len(image), -1, -1) for scores in random_scores(grids, image.device)]
         return [self.selector(image, grid) for grid in grids]
+
+    def counts(self, scores: list[Tensor]) -> Tensor:
+        """Return the number of patches of every image, (B,), from its scores."""
+        leaves = _leaves(scores, self.threshold, _within(scores[-1], None))
+        return torch.stack([leaf.sum((1, 2)) for leaf in leaves]).sum(0)
 
     def token_share(self, image: Tensor) -> Tensor:
         """Return the tokens' share of the finest grid, over the batch, with the gradient of its expected value.
