@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,8 +12,9 @@ from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.vectors.engines.engine import build_engine
-from vitrail.vectors.engines.merge import Merged, merge_patches
+from vitrail.nn.layout import Layout
+from vitrail.vectors.engines.engine import LeanEngine, build_engine
+from vitrail.vectors.engines.merge import Merged, MergingEncoder, merge_patches
 
 SMALL = ViTConfig(
     image=Size(40, 56),
@@ -72,8 +75,32 @@ def test_merging_tokens_that_are_the_same_changes_nothing(pool):
     torch.testing.assert_close(merged.vectors(images), plain.vectors(images), rtol=1e-4, atol=1e-5)
 
 
-def test_merging_more_costs_more_cosine():
-    checkpoint = checkpoint_of(SMALL)
+def test_a_merged_token_is_at_the_mean_place_of_those_it_stands_for():
+    torch.manual_seed(1)
+    grid = Size(3, 5)
+    now = merge_patches(fresh(torch.randn(2, 15, 6)), torch.randn(2, 15, 5), 6)
+    places = now.placed(Layout(grid=grid, frame=grid)).centres(torch.device("cpu"))
+    for image, token in itertools.product(range(2), range(9)):
+        cells = [divmod(cell, 5) for cell in range(15) if now.owner[image, cell] == token]
+        torch.testing.assert_close(places[image, token], torch.tensor(cells, dtype=torch.float32).mean(dim=0))
+
+
+POSITIONS = [parts.Learned(), parts.Rotary(), parts.Rotary(coordinates="normalised"), parts.RotaryMixed()]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_merging_no_pairs_changes_nothing(position):
+    engine = build_engine(checkpoint_of(SMALL.but(position=position)))
+    assert isinstance(engine, LeanEngine)
+    images = torch.randint(0, 256, (2, 40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
+    plain = engine.vectors(images)
+    engine.blocks = [MergingEncoder(engine.lean, 0, engine.model.position)]
+    torch.testing.assert_close(engine.vectors(images), plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_merging_more_costs_more_cosine(position):
+    checkpoint = checkpoint_of(SMALL.but(position=position))
     images = torch.randint(0, 256, (6, 40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
     plain = build_engine(checkpoint).vectors(images)
     cosines = [
@@ -87,8 +114,7 @@ def test_merging_more_costs_more_cosine():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"position": parts.Rotary()}, "Rotary needs one place per token"),
-        ({"position": parts.RelativeBias()}, "RelativeBias needs one place per token"),
+        ({"position": parts.RelativeBias()}, "RelativeBias has a number per pair of cells"),
         ({"attention": parts.WindowedAttention(window=Size(3, 2))}, "WindowedAttention needs a grid"),
     ],
 )

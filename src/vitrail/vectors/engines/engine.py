@@ -192,8 +192,8 @@ class LeanEngine:
         whole = [*self.lean[:-1], self.last]
         if merge:
             check_mergeable(model)
-        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge)] if merge else self.lean
-        self.whole: Sequence[Stage] = [MergingEncoder(whole, merge)] if merge else whole
+        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge, model.position)] if merge else self.lean
+        self.whole: Sequence[Stage] = [MergingEncoder(whole, merge, model.position)] if merge else whole
 
     @torch.inference_mode()
     def vectors(self, images: Tensor) -> Tensor:

@@ -2,23 +2,25 @@
 
 Patches are split into two alternating sets; each patch of the first is paired with the most similar one of the second,
 and the r best pairs are averaged, weighted by the patches that each token represents. A token of s patches is counted
-s times in attention. Prefix tokens are never merged. After the last block, every patch gets the token that represents
-it, so that pooling and layouts are unchanged.
+s times in attention, and rotary positions rotate it by the mean of their places. Prefix tokens are never merged. After
+the last block, every patch gets the token that represents it, so that pooling and layouts are unchanged.
 
 Shapes: B images, T tokens, n patches left of N, D width, h heads, d = D/h.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail import parts
 from vitrail.errors import require
+from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
+from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.lean import LeanBlock
@@ -36,6 +38,15 @@ class Merged:
     """(B, n): how many patches each token represents."""
     owner: Tensor
     """(B, N): which of the n tokens represents each original patch."""
+
+    def placed(self, layout: Layout) -> Layout:
+        """Return the layout with every token at the mean place of the patches that it represents."""
+        centres = layout.centres(self.owner.device).expand(len(self.owner), -1, -1)  # (B, N, 2)
+        total = centres.new_zeros(*self.sizes.shape, 2).scatter_add(
+            1, self.owner[..., None].expand_as(centres), centres
+        )
+        places = total / self.sizes[..., None]
+        return replace(layout, rectangles=torch.cat([places, torch.ones_like(places)], dim=-1))
 
 
 def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
@@ -78,8 +89,8 @@ def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
 class MergingEncoder:
     """All blocks in one call: r patches are merged after the attention of each block but the last."""
 
-    def __init__(self, blocks: list[LeanBlock], r: int) -> None:
-        self.blocks, self.r = blocks, r
+    def __init__(self, blocks: list[LeanBlock], r: int, position: nn.Module | None) -> None:
+        self.blocks, self.r, self.position = blocks, r, position
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
         batch, count, _ = x.shape
@@ -90,12 +101,16 @@ class MergingEncoder:
             last = block is self.blocks[-1]
             h = block.norm1(x)
             q, k, v = block.heads(block.project(h, h[:, : block.keep]))
+            likeness = k.mean(dim=1)[:, layout.prefix :]
+            if isinstance(block.attention.position or self.position, AttentionPosition):
+                places = now.placed(layout)
+                q, k, _ = block.attention.placed(q, k, places, within(self.position, places, x))
             counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted).transpose(1, 2).flatten(2)
             x = x[:, : block.keep] + block.out(mixed)
             if not last:
                 now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
-                now = merge_patches(now, k.mean(dim=1)[:, layout.prefix :], self.r)
+                now = merge_patches(now, likeness, self.r)
                 x = torch.cat([x[:, : layout.prefix], now.patches], dim=1)
             x = block.with_mlp(x)
         if self.blocks[-1].keep is not None:
@@ -104,15 +119,15 @@ class MergingEncoder:
 
 
 def check_mergeable(model: ViT) -> None:
-    """Raise VitrailError if attention needs one place per token: a merged token has several."""
+    """Raise VitrailError if attention needs a grid: merged tokens have none."""
     attention, position = model.config.attention, model.config.position
     require(
         isinstance(attention, parts.FullAttention),
         f"{type(attention).__name__} needs a grid, which merging removes; use merge 0",
     )
     require(
-        position.acts_on in ("tokens", "nothing"),
-        f"{type(position).__name__} needs one place per token, and a merged token has several; use merge 0",
+        position.acts_on != "scores",
+        f"{type(position).__name__} has a number per pair of cells, and a merged token has several; use merge 0",
     )
     require(
         not isinstance(model.config.embedding, parts.Adaptive),
