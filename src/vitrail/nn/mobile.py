@@ -51,7 +51,11 @@ class MobileViT(nn.Module, Intermediates, Classifier):
 
     def vector(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → (B, E)."""
-        return self.features(image)[0].mean(dim=1)
+        return self.pooled(*self.features(image))
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """`features` → `vector`."""
+        return x.mean(dim=1)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""
