@@ -22,6 +22,7 @@ from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward
+from vitrail.nn.pool import MeanPooling
 from vitrail.nn.residuals import BasicResidual, ConvNorm, InvertedResidual
 
 __all__ = ["MobileViT"]
@@ -55,7 +56,7 @@ class MobileViT(nn.Module, Intermediates, Classifier):
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """`features` → `vector`."""
-        return x.mean(dim=1)
+        return MeanPooling()(x, layout)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.charts.palette import GREY
+from vitrail.charts.palette import DIVERGING, GREY
+from vitrail.charts.raster import heat
 from vitrail.charts.sheet import HEADER, MARGIN, Sheet
 from vitrail.geometry import Size
 from vitrail.look.cells import Cells
@@ -21,6 +23,7 @@ __all__ = ["Line", "draw_match", "over_photo"]
 
 SIDE, GAP, WORDS = 4.6, 0.5, 0.34
 PARTS = "RdBu_r"
+"""matplotlib's name of DIVERGING."""
 SURE = 0.8
 """Opacity of the largest part over the photograph."""
 
@@ -66,20 +69,20 @@ def draw_match(
         axes = sheet.picture(second, left, wide * photo.shape, wide)
         raster = upsample(values, where, photo.seen, Size(*photo.pixels.shape[:2]), smooth=False)
         image = axes.imshow(raster, cmap=PARTS, vmin=even - span, vmax=even + span, extent=photo.extent)
-        axes.imshow(over_photo(photo, (raster - even) / span), extent=photo.extent, interpolation="antialiased")
+        laid = over_photo(photo, (values - even) / span, where)
+        axes.imshow(laid, extent=photo.extent, interpolation="antialiased")
     assert image is not None
     sheet.colour_bar(image, second, bar, tall, f"part × patches; white: an even share, {even:.3f}")
     sheet.text(second + tall + 0.26, MARGIN, note, size=8.5, colour=GREY)
     return sheet
 
 
-def over_photo(photo: Photo, raster: np.ndarray) -> np.ndarray:
-    """Lay values from −1 (blue) to 1 (red), one per pixel, over a grey photograph."""
-    from matplotlib import colormaps
-
-    grey = photo.pixels.mean(axis=2, keepdims=True).repeat(3, axis=2) / 255
+def over_photo(photo: Photo, values: Tensor, cells: Cells) -> NDArray[np.uint8]:
+    """Lay (r, c) values from −1 (blue) to 1 (red) over a grey photograph."""
+    raster = upsample(values, cells, photo.seen, Size(*photo.pixels.shape[:2]), smooth=False)
+    grey = photo.pixels.mean(axis=2, keepdims=True).repeat(3, axis=2)
     strength = SURE * np.sqrt(np.abs(raster)).clip(0, 1)[:, :, None]
-    return (grey * (1 - strength) + colormaps[PARTS]((raster + 1) / 2)[:, :, :3] * strength).clip(0, 1)
+    return np.rint(grey * (1 - strength) + heat(raster, -1, 1, DIVERGING) * strength).astype(np.uint8)
 
 
 def _draw_lines(
