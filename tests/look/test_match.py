@@ -114,7 +114,9 @@ def test_padding_has_no_part_and_no_kin():
     alike = likeness(padded, whole)
     assert alike.first[3 * 7 :].abs().sum() == 0
     assert alike.first.sum().item() == pytest.approx(alike.score, abs=1e-6)
-    assert token_shares(padded).sum(dim=0) == pytest.approx(model.pooled(*padded.features)[0].detach().double(), abs=1e-5)
+    assert token_shares(padded).sum(dim=0) == pytest.approx(
+        model.pooled(*padded.features)[0].detach().double(), abs=1e-5
+    )
     cosines = token_cosines(padded.features, whole.features)
     assert (cosines[3 * 7 :] == -1).all()
 
@@ -127,9 +129,7 @@ def test_cosines_and_best_buddies_are_those_of_a_plain_loop():
         expected = one[i] @ other[j] / np.linalg.norm(one[i]) / np.linalg.norm(other[j])
         assert cosines[i, j] == pytest.approx(expected, abs=1e-6)
     found = best_buddies(torch.from_numpy(cosines))
-    expected = {
-        (i, int(row.argmax())) for i, row in enumerate(cosines) if int(cosines[:, row.argmax()].argmax()) == i
-    }
+    expected = {(i, int(row.argmax())) for i, row in enumerate(cosines) if int(cosines[:, row.argmax()].argmax()) == i}
     assert {tuple(pair) for pair in found.pairs.tolist()} == expected
     assert found.cosines.tolist() == sorted((float(cosines[pair]) for pair in expected), reverse=True)
 
