@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .checkpoint.surgery.adapt import adapt
     from .checkpoint.write import save
     from .images.synthesize import synthesize_image
+    from .look.match import match
     from .nn.build import build
     from .nn.front import VisionFrontEnd
     from .nn.patches import PatchEmbed
@@ -67,6 +68,7 @@ __all__ = [
     "embed",
     "fit",
     "load",
+    "match",
     "near_duplicates",
     "outliers",
     "pad_batch",
@@ -95,6 +97,7 @@ _ON_DEMAND = {
     "build": "nn.build",
     "embed": "vectors.embed",
     "load": "checkpoint.read",
+    "match": "look.match",
     "near_duplicates": "vectors.duplicates",
     "outliers": "vectors.outliers",
     "pad_batch": "nn.remainder",

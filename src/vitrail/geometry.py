@@ -23,6 +23,7 @@ __all__ = [
     "attention_elements",
     "fit",
     "halved",
+    "in_shape_of",
     "offsets_of",
     "position_id",
     "token_count",
@@ -219,6 +220,16 @@ def halved(grid: Size) -> Size:
     Size(height=14, width=7)
     """
     return Size(-(-grid.height // 2), -(-grid.width // 2))
+
+
+def in_shape_of(original: Size, area: int, unit: Size) -> Size:
+    """Return a size with about the aspect ratio of `original` and about `area` pixels, in whole units.
+
+    >>> in_shape_of(Size(480, 640), 224 * 224, Size(16, 16))
+    Size(height=192, width=256)
+    """
+    scale = (area / original.area) ** 0.5
+    return Size(*(max(1, round(side * scale / step)) * step for side, step in zip(original, unit, strict=True)))
 
 
 def offsets_of(grid: Size) -> Size:

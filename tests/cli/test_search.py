@@ -103,3 +103,49 @@ def test_near_duplicates_and_outliers_are_tables_json_and_sheets(tmp_path: Path,
         assert found["searched"] == 20
         ids = [each["id"] for each in found.get("matches") or found["groups"][0]]
         assert len(ids) == len(set(ids)) > 1
+
+
+def test_explain_splits_each_hits_cosine_over_its_patches_and_draws_them(tmp_path: Path, vectors: Path, capsys):
+    assert call("search", str(vectors), "--id", "00011.png", "--top", "3", "--explain", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in found["explained"]] == [match["id"] for match in found["matches"]]
+    for each, match in zip(found["explained"], found["matches"], strict=True):
+        assert sum(each["parts"]) + each["prefix"] == pytest.approx(each["score"], abs=1e-6)
+        assert len(each["parts"]) == each["grid"]["height"] * each["grid"]["width"]
+        # the fast decoder's pixels differ from the exact ones by a level of 255
+        assert each["vectors"] == pytest.approx(match["score"], abs=0.01)
+        assert (each["approximation"] == "") == (abs(each["score"] - each["vectors"]) < 1e-6)
+    sheet = tmp_path / "sheet.png"
+    assert call("search", str(vectors), "--id", "00011.png", "--top", "3", "--explain", "--out", str(sheet)) == 0
+    plain = tmp_path / "plain.png"
+    assert call("search", str(vectors), "--id", "00011.png", "--top", "3", "--out", str(plain)) == 0
+    assert sheet.read_bytes() != plain.read_bytes()
+
+
+def test_a_box_over_the_whole_image_finds_the_image_itself_and_says_what_was_pooled(vectors: Path, capsys):
+    query = vectors.parent / "photos" / "00007.png"
+    with Image.open(query) as picture:
+        width, height = picture.size
+    box = f"0,0,{height},{width}"
+    assert call("search", str(vectors), str(query), "--box", box, "--top", "2") == 0
+    shown = capsys.readouterr().out
+    assert f"00007.png at {box}" in shown
+    assert any(line.split()[:2] == ["1", "1.0000"] and "00007.png" in line for line in shown.splitlines())
+    assert "the query is the" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--id", "00007.png", "--box", "1,2,3"], "box '1,2,3' is not TOP,LEFT,HEIGHT,WIDTH in pixels"),
+        (["--id", "00007.png", "--box", "0,0,0,5"], "box '0,0,0,5' is empty"),
+        (["--id", "00007.png", "--box", "0,0,5000,5"], "box 0,0,5000,5 is not inside the image"),
+        (["--outliers", "--explain"], "--explain and --box are for the images nearest to one"),
+        (["--id", "00007.png", "--explain"], "--explain draws into a contact sheet; give --out or --json"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(vectors: Path, arguments: list[str], words: str, capsys):
+    assert call("search", str(vectors), *arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

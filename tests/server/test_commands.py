@@ -26,6 +26,7 @@ PLACES = [
     ("attention", {"token": 9, "seen": 32}),
     ("decide", {"application": "medical", "input_side": 256, "object_side": 20, "images_per_second": 5}),
     ("walk", {"block": 2, "head": 1, "token": 9}),
+    ("match", {"seen": 40, "match_shape": "whole", "layer": 3, "lines": 12}),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from importlib.resources import files
 
@@ -29,9 +30,21 @@ def test_the_photograph_is_the_one_that_its_source_says():
     assert len((FOLDER / "cat.jpg").read_bytes()) <= 60_000
 
 
+def test_the_turned_photograph_shows_the_same_places_mirrored_and_turned():
+    turn, whole = math.radians(12), skimage.data.chelsea().astype(float)
+    turned = PICTURES["turned"]().astype(float)
+    assert turned.shape == (240, 300, 3)
+    for row, column in ((20, 30), (120, 150), (200, 260), (60, 240)):
+        right, down = column - 150 + 0.5, row - 120 + 0.5
+        across = 215 - right * math.cos(turn) + down * math.sin(turn)
+        along = 150 + right * math.sin(turn) + down * math.cos(turn)
+        near = whole[int(along) - 2 : int(along) + 3, int(across) - 2 : int(across) + 3].mean(axis=(0, 1))
+        assert np.abs(turned[row - 2 : row + 3, column - 2 : column + 3].mean(axis=(0, 1)) - near).max() < 12
+
+
 def test_source_and_terms_are_stated_beside_it():
     said = (FOLDER / "SOURCE.md").read_text()
-    assert all(word in said for word in ("cat.jpg", "Stéfan van der Walt", "CC0", "skimage.data.chelsea"))
+    assert all(word in said for word in ("cat.jpg", "turned.jpg", "Stéfan van der Walt", "CC0", "skimage.data.chelsea"))
 
 
 def test_the_cat_is_what_the_studio_opens_with_and_default_names_it_too():
@@ -42,7 +55,7 @@ def test_the_cat_is_what_the_studio_opens_with_and_default_names_it_too():
 
 def test_the_window_can_still_be_chosen():
     options = [option["value"] for option in client().get("/api/controls").json()["options"]["images"]]
-    assert options == ["cat", "window"]
+    assert options == ["cat", "window", "turned"]
     shown = pixels("window")
     assert shown.shape != PICTURES["cat"]().shape
     assert shown.std() > 20

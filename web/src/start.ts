@@ -14,7 +14,7 @@ export async function start(): Promise<void> {
     const response = await backend.fetch('./api/controls');
     if (!response.ok) throw new Error(((await response.json()) as Failure).error);
     studio.open((await response.json()) as Answer<'controls'>);
-    await Promise.all([studio.findImage(), studio.findTokens()]);
+    await Promise.all([studio.findImages(), studio.findTokens()]);
     mount(App, { target });
   } catch (error) {
     target.textContent = `The studio does not answer: ${error instanceof Error ? error.message : error}`;

@@ -7,8 +7,8 @@ dark to light, which keeps its order in greyscale.
 from __future__ import annotations
 
 __all__ = [
-    "BLUE", "FAINT", "GREEN", "GREY", "HEAT", "INK", "MARK", "ORANGE", "PAPER", "PINK", "RED", "RULE", "SERIES",
-    "SILVER", "SKY", "VERMILLION", "VIOLET", "YELLOW",
+    "BLUE", "DIVERGING", "FAINT", "GREEN", "GREY", "HEAT", "INK", "MARK", "ORANGE", "PAPER", "PINK", "RED", "RULE",
+    "SERIES", "SILVER", "SKY", "VERMILLION", "VIOLET", "YELLOW",
 ]  # fmt: skip
 
 INK, GREY, RULE, FAINT, PAPER = "#1d2733", "#66727f", "#aab3bb", "#e9ecef", "#ffffff"
@@ -21,3 +21,5 @@ SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, SILVER, VIOLET, YELLOW)
 
 HEAT = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
 """Five evenly spaced stops of viridis, for drawing without matplotlib."""
+DIVERGING = ("#053061", "#2166ac", "#4393c3", "#92c5de", "#f7f7f7", "#f4a582", "#d6604d", "#b2182b", "#67001f")
+"""From blue below the middle to red above it: stops of ColorBrewer's RdBu."""

@@ -23,11 +23,11 @@ def font(size: int) -> Any:
     return ImageFont.load_default(size)
 
 
-def heat(values: NDArray, low: float, high: float) -> NDArray[np.uint8]:
-    """(h, w) → uint8 (h, w, 3): a heat map from dark at `low` to bright at `high`."""
+def heat(values: NDArray, low: float, high: float, stops: Sequence[str] = HEAT) -> NDArray[np.uint8]:
+    """(h, w) → uint8 (h, w, 3): a heat map through evenly spaced colours, from the first at `low` to the last."""
     share = ((values.astype(np.float64) - low) / max(high - low, 1e-12)).clip(0, 1)
-    channels = zip(*map(ImageColor.getrgb, HEAT), strict=True)
-    channels = [np.interp(share, np.linspace(0, 1, len(HEAT)), stops) for stops in channels]
+    channels = zip(*map(ImageColor.getrgb, stops), strict=True)
+    channels = [np.interp(share, np.linspace(0, 1, len(stops)), each) for each in channels]
     return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
 

@@ -30,7 +30,17 @@ from vitrail.images.decode import Pixels, decode_at_least, peek, pixels_of, read
 if TYPE_CHECKING:
     from vitrail.checkpoint.preprocessing import Interpolation, Preprocessing
 
-__all__ = ["MEAN_TOLERANCE", "Image", "Prepared", "check_pixels", "file_of", "prepare", "resize", "size_of"]
+__all__ = [
+    "MEAN_TOLERANCE",
+    "Image",
+    "Prepared",
+    "check_pixels",
+    "file_of",
+    "prepare",
+    "read_pixels",
+    "resize",
+    "size_of",
+]
 
 Image = str | Path | bytes | Pixels | Pillow.Image
 """A file, its bytes, an open Pillow image, or decoded pixels: uint8 (H, W, C)."""
@@ -69,6 +79,11 @@ def prepare(image: Image, steps: Preprocessing, *, exact: bool = False) -> Prepa
             resized = resize(pixels, whole, steps.interpolation, original=original)
         part = resized[top : top + seen.height, left : left + seen.width]
     return Prepared(pixels=np.array(part, order="C"), original=original)
+
+
+def read_pixels(image: Image, steps: Preprocessing) -> Pixels:
+    """Decode a whole image, with as many channels as the model takes."""
+    return _read(image, steps, exact=True)[0]
 
 
 def size_of(image: Image) -> Size:

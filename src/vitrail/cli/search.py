@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.options import Flag, Json, LocationOption
-from vitrail.cli.tables import show, table, write_json, written
+from vitrail.cli.options import Flag, Json, LocationOption, one
+from vitrail.cli.tables import plain, show, table, write_json, written
 from vitrail.errors import require
+from vitrail.images.boxes import Box
 
 if TYPE_CHECKING:
     from vitrail.vectors.collection import Collection, Watch
@@ -29,6 +31,8 @@ def search(
     top: int = 12,
     with_itself: Flag = False,
     exact: Flag = False,
+    box: Annotated[Box | None, one(Box.of)] = None,
+    explain: Flag = False,
     out: Path | None = None,
     weights: str | None = None,
     json: Json = False,
@@ -59,6 +63,11 @@ def search(
         Also find the query itself and exact copies of its file, which are left out otherwise.
     exact
         Compare every vector, however many there are.
+    box
+        Region of the query to search for, TOP,LEFT,HEIGHT,WIDTH in its pixels, e.g. 10,20,64,80: its tokens are pooled
+        as the model pools all of them, or, if its vector is a CLS token, the region is embedded alone (default: all).
+    explain
+        Show why each hit is alike: the part of every patch in the score, on the contact sheet and in --json.
     out
         PNG file to draw a contact sheet into (default: none).
     weights
@@ -67,6 +76,11 @@ def search(
     asked = (photo is not None, id_ is not None, near_duplicates, outliers)
     require(sum(asked) == 1, "give one of an image file, --id ID, --near-duplicates and --outliers to search for")
     require(threshold is None or near_duplicates, "--threshold is for --near-duplicates; give both")
+    require(
+        not (near_duplicates or outliers) or not (explain or box),
+        "--explain and --box are for the images nearest to one; give an image file or --id",
+    )
+    require(not explain or out is not None or json, "--explain draws into a contact sheet; give --out or --json")
     require(top > 0, f"--top {top} is not positive; give 1 or more")
     from vitrail.atomic import write_file
     from vitrail.charts.raster import encode_png
@@ -90,7 +104,7 @@ def search(
             found, view = _outliers(collection, top, exact, watch)
         else:
             query = photo if photo is not None else id_ or ""
-            found, view = _nearest(collection, query, top, with_itself, exact, weights, watch)
+            found, view = _nearest(collection, query, top, with_itself, exact, weights, box, explain, watch)
     if json:
         write_json(found)
     else:
@@ -109,6 +123,8 @@ def _nearest(
     with_itself: bool,
     exact: bool,
     weights: str | None,
+    box: Box | None,
+    explain: bool,
     watch: Watch,
 ) -> tuple[Any, Any]:
     """Search for an image file, or for the id of an image that has a vector."""
@@ -116,16 +132,29 @@ def _nearest(
     from vitrail.vectors.search import embed_query, nearest, stored
 
     if isinstance(query, Path):
-        name, itself, source = query.name, query, lambda: query
-        watch(f"embedding {name}", 0, 1)
-        vector = embed_query(collection, query, weights=weights)
+        name, itself, source, vector = query.name, query, lambda: query, None
     else:
         vector, itself = stored(collection, query)
         name, source = query, lambda: collection.original(itself)
+    watch(f"embedding {name}", 0, 1)
+    seen = None
+    if box is not None or explain:
+        from vitrail.cli.search_explain import Query
+
+        seen = Query(collection, source(), box, weights)
+    if seen is not None and box is not None:
+        name, itself, vector = f"{name} at {box}", None, seen.vector  # a region is not its image
+    elif vector is None:
+        vector = embed_query(collection, query, weights=weights)
     found = nearest(
         collection, vector, top, leave_out=None if with_itself else itself, exact=exact or None, watch=watch
     )
-    return found, nearest_view(collection, found, name, source)
+    view = nearest_view(collection, found, name, source, "" if seen is None else seen.region)
+    if seen is None or not explain:
+        return found, view
+    explained = seen.explain(found, watch)
+    drawn = replace(view, draw=lambda: seen.draw(explained, view.title, name, source))
+    return {**plain(found), "explained": [each.plain() for each in explained]}, drawn
 
 
 def _duplicates(collection: Collection, threshold: float, top: int, exact: bool, watch: Watch) -> tuple[Any, Any]:

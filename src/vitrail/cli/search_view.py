@@ -33,8 +33,11 @@ class View:
     draw: Callable[[], Image]
 
 
-def nearest_view(collection: Collection, found: Found, name: str, query: Callable[[], Path | bytes]) -> View:
-    caption = _how(collection, found)
+def nearest_view(
+    collection: Collection, found: Found, name: str, query: Callable[[], Path | bytes], region: str = ""
+) -> View:
+    """Show what was found; `region` says what the vector of a part of the query was made of."""
+    caption = _how(collection, found) + (f"; the query is {region}" if region else "")
     if found.left_out:
         caption += f"; left out as the query itself: {few(found.left_out)}"
 

@@ -22,6 +22,7 @@ from vitrail.nn.initialise import initialise
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward
+from vitrail.nn.pool import MeanPooling
 from vitrail.nn.residuals import BasicResidual, ConvNorm, InvertedResidual
 
 __all__ = ["MobileViT"]
@@ -51,7 +52,11 @@ class MobileViT(nn.Module, Intermediates, Classifier):
 
     def vector(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → (B, E)."""
-        return self.features(image)[0].mean(dim=1)
+        return self.pooled(*self.features(image))
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """`features` → `vector`."""
+        return MeanPooling()(x, layout)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last feature map as tokens (B, h·w, E), and their layout."""

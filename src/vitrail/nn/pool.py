@@ -16,7 +16,7 @@ from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
 
-__all__ = ["AttentionPooling", "ClsPooling", "MaxPooling", "MeanPooling", "build_pool"]
+__all__ = ["AttentionPooling", "ClsPooling", "MaxPooling", "MeanPooling", "build_pool", "one_vector"]
 
 
 class ClsPooling(nn.Module):
@@ -104,3 +104,8 @@ def build_pool(spec: parts.Pool, width: int, *, distillation: bool, norm_eps: fl
             return ClsMeanPooling()
         case parts.AttentionPool():
             return AttentionPooling(width, spec, norm_eps=norm_eps)
+
+
+def one_vector(vector: Tensor) -> Tensor:
+    """Average the two vectors of a distilled model, (B, 2, D), as its heads' logits are averaged."""
+    return vector.mean(dim=1) if vector.ndim == 3 else vector

@@ -124,7 +124,11 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
 
     def vector(self, image: Tensor) -> Tensor:
         """(B, C, H, W) → (B, D); (B, 2, D) with a distillation token."""
-        return self.pool(*self.features(image))
+        return self.pooled(*self.features(image))
+
+    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """`features` → `vector`."""
+        return self.pool(x, layout)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last stage's tokens (B, T, D), normalised, and their layout."""

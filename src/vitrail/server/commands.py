@@ -13,11 +13,13 @@ from vitrail.config import ViTConfig
 from vitrail.parts import Prefix
 from vitrail.server.controls import Asking, Group, Seen, Work
 from vitrail.server.default_size import default_size
+from vitrail.server.pictures import PHOTOGRAPHS
 from vitrail.server.plans import PlanQuestion, described, shard_of, sizes
 from vitrail.server.rooms import (
     ROOMS,
     attention,
     decide,
+    match,
     memory,
     models,
     patch,
@@ -150,8 +152,8 @@ def _photo(image: str) -> list[str]:
     """Return the path of the image; `vitrail look` draws the window itself."""
     if image == "window":
         return []
-    path = files("vitrail.server.pictures") / "cat.jpg"
-    return [str(path)] if image == "cat" and path.is_file() else [UPLOADED]  # an exported page has no files
+    path = files("vitrail.server.pictures") / f"{image}.jpg"
+    return [str(path)] if image in PHOTOGRAPHS and path.is_file() else [UPLOADED]  # an exported page has no files
 
 
 def _projection(asked: projection.Question, session: Session) -> list[str]:
@@ -176,6 +178,22 @@ def _walk(asked: walk.Question, session: Session) -> list[str]:
     return [_look(asked, session, "attention", layer=asked.block, head=asked.head, query=query)]
 
 
+def _match(asked: match.Question, session: Session) -> list[str]:
+    images = (_photo(image) or [UPLOADED] for image in (asked.image, asked.second))
+    return [
+        _line(
+            "match",
+            *(path for image in images for path in image),
+            weights=session.source(asked.weights),
+            image=session.seen_size(asked.weights, default_size(asked, session)),
+            whole=asked.match_shape == "whole",
+            layer=None if asked.layer < 0 else asked.layer,
+            lines=asked.lines,
+            out="match.png",
+        )
+    ]
+
+
 def _query(asked: Asking, session: Session) -> str | None:
     """Return the patch of the token as ROWxCOLUMN; None for a prefix token and for the room's default."""
     config = session.config(asked.weights)
@@ -197,6 +215,7 @@ COMMANDS: dict[str, Callable[[Any, Session], list[str]]] = {
     "attention": _attention,
     "decide": _decide,
     "walk": _walk,
+    "match": _match,
 }
 
 

@@ -17,7 +17,7 @@ from vitrail.checkpoint.sources.catalogue import CATALOGUE, fetched
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import Size
+from vitrail.geometry import Size, in_shape_of
 from vitrail.presets import PRESETS, preset
 from vitrail.server.cache import Cache
 from vitrail.server.folders import Folders
@@ -208,28 +208,31 @@ class Session:
             self._kept[key] = make()
         return self._kept[key]
 
-    def recording(self, image: str, weights: str = DEFAULT, seen: int = 0) -> tuple[Subject, Recording]:
+    def recording(
+        self, image: str, weights: str = DEFAULT, seen: int = 0, *, whole: bool = False
+    ) -> tuple[Subject, Recording]:
         """Return the one forward pass of a model on an image at a size, which all views of all rooms share."""
-        size = self.seen_size(weights, seen)
+        size = self.input_size(image, weights, seen, whole=whole)
 
         def compute() -> tuple[Subject, Recording]:
             from vitrail.look.record import record
 
-            subject = self.subject(image, weights, seen)
+            subject = self.subject(image, weights, seen, whole=whole)
             start = time.perf_counter()
             recording = record(subject.model, subject.image)
             self._passes[weights] = Pass(size, time.perf_counter() - start)
             return subject, recording
 
-        return self.once(("pass", image, weights, size), compute)
+        return self.once(("pass", image, weights, size, whole), compute)
 
     def last_pass(self, weights: str) -> Pass | None:
         """Return the size and time of the last forward pass of a model."""
         return self._passes.get(weights)
 
-    def subject(self, image: str, weights: str = DEFAULT, seen: int = 0) -> Subject:
+    def subject(self, image: str, weights: str = DEFAULT, seen: int = 0, *, whole: bool = False) -> Subject:
         """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
 
+        With `whole`, the image keeps its shape, with about as many pixels, instead of being cropped to a square.
         Call this inside `once`: the first call adapts the model to the size.
         """
         import torch
@@ -239,7 +242,7 @@ class Session:
         from vitrail.nn.block import Block
 
         checkpoint = self.checkpoint(weights)
-        size = self.seen_size(weights, seen)
+        size = self.input_size(image, weights, seen, whole=whole)
         key = ("model", weights, size)
         model = self._results.get(key)
         if model is None:
@@ -250,9 +253,15 @@ class Session:
                 if isinstance(block, Block):
                     block.register_forward_pre_hook(lambda *_: proceed())
             self._results.put(key, model)
-        preprocessing = replace(checkpoint.preprocessing, image=size)
+        steps = checkpoint.preprocessing
+        preprocessing = steps.squashed(size) if whole else replace(steps, image=size)
         with torch.inference_mode():
             return subject_of(model, self.image(image), preprocessing, words=f"{weights} at {size}")
+
+    def input_size(self, image: str, weights: str, seen: int, *, whole: bool) -> Size:
+        """Return the size at which the model sees an image: square, or in the image's own shape."""
+        size = self.seen_size(weights, seen)
+        return in_shape_of(self.image_size(image), size.area, self.config(weights).unit) if whole else size
 
     def seen_size(self, weights: str, seen: int) -> Size:
         """Return the nearest input size that the model accepts, up to MAX_TOKENS patches."""

@@ -13,7 +13,7 @@ from vitrail.images.decode import ImageError, decode
 from vitrail.vectors.collection import Collection
 from vitrail.vectors.search import Match
 
-__all__ = ["group_tiles", "match_tile", "outlier_tiles", "query_tile"]
+__all__ = ["group_tiles", "match_tile", "outlier_tiles", "query_tile", "sized"]
 
 
 def query_tile(name: str, source: Callable[[], Path | bytes]) -> Tile:
@@ -45,6 +45,11 @@ def _tile(tile: Tile, source: Callable[[], Path | bytes], side: int) -> Tile:
         picture = Image.fromarray(decode(source()))
     except ImageError as error:
         return replace(tile, fault=str(error).rpartition(": ")[2])
+    return sized(tile, picture, side)
+
+
+def sized(tile: Tile, picture: Image.Image, side: int) -> Tile:
+    """Return the tile with a picture whose longer side has so many pixels."""
     scale = side / max(picture.size)
     height, width = (max(1, round(scale * length)) for length in (picture.height, picture.width))
     return replace(tile, picture=picture.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0))

@@ -66,7 +66,7 @@ def amount(text: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    "room", ["patch", "projection", "tokens", "positions", "transfer", "memory", "attention", "decide"]
+    "room", ["patch", "projection", "tokens", "positions", "transfer", "memory", "attention", "decide", "match"]
 )
 def test_every_figure_is_explained_by_a_formula_that_gives_its_number(page: Page, room):
     ready(page, f"room={room}")

@@ -217,6 +217,9 @@ def test_every_room_of_a_site_opens_and_what_it_lacks_names_the_command(on_a_hos
     settled(page)
     expect(page.locator("[data-panel=filters]")).to_contain_text("responses")
     expect(page.locator("[data-panel] .elsewhere").first).to_contain_text("run vitrail studio")
+    page.get_by_role("link", name="Match").click()
+    settled(page)
+    expect(page.locator("[data-panel=match] .elsewhere")).to_contain_text("run vitrail studio")
 
 
 def test_files_that_a_site_cannot_take_are_refused_in_a_line(on_disk: Page, tmp_path: Path):

@@ -7,7 +7,10 @@ import { queryOf, readPlace, writePlace, type Values } from './address';
 export type Model = 'planned' | 'loaded';
 
 /** The controls that name a token; a negative value is a room's default. */
-const TOKENS = ['token', 'key'];
+const TOKENS = ['token', 'key', 'match_patch'];
+
+/** The controls that name an image. */
+const IMAGES = ['image', 'second'];
 
 class Studio {
   catalogue = $state.raw() as Answer<'controls'>;
@@ -64,7 +67,7 @@ class Studio {
   /** Change values. The first change of a drag adds a history entry; the others replace it. */
   set(changes: Values, settled = true): void {
     // on another grid, the index of a token is another place
-    const regrids = ['weights', 'seen'].some((name) => name in changes && changes[name] !== this.values[name]);
+    const regrids = ['weights', 'seen', 'match_shape'].some((name) => name in changes && changes[name] !== this.values[name]);
     Object.assign(this.values, regrids ? Object.fromEntries(TOKENS.map((name) => [name, -1])) : {}, changes);
     this.#fit(this.#limits());
     this.moved = '';
@@ -79,13 +82,17 @@ class Studio {
     this.#write(true);
   }
 
-  /** Fall back to the default image if the address names one that the server no longer has. */
-  async findImage(): Promise<void> {
-    if (this.catalogue.options.images.some(({ value }) => value === this.values.image)) return;
-    const response = await backend.fetch(`./api/images/${encodeURIComponent(this.values.image as string)}/stored`);
+  /** Fall back to the default images where the address names ones that the server no longer has. */
+  async findImages(): Promise<void> {
+    await Promise.all(IMAGES.map((name) => this.#findImage(name)));
+  }
+
+  async #findImage(name: string): Promise<void> {
+    if (this.catalogue.options.images.some(({ value }) => value === this.values[name])) return;
+    const response = await backend.fetch(`./api/images/${encodeURIComponent(this.values[name] as string)}/stored`);
     if (response.ok && (await response.json())) return;
     this.lost = true;
-    this.values.image = this.#defaults.image;
+    this.values[name] = this.#defaults[name];
     history.replaceState(null, '', this.href(this.room));
   }
 

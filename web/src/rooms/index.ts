@@ -2,6 +2,7 @@
 import type { Component } from 'svelte';
 import Attention from './attention/Attention.svelte';
 import Decide from './decide/Decide.svelte';
+import Match from './match/Match.svelte';
 import Memory from './memory/Memory.svelte';
 import Models from './models/Models.svelte';
 import Patch from './patch/Patch.svelte';
@@ -103,6 +104,14 @@ const built: Room[] = [
     lead: 'Follow one patch of your image from pixels to logits, with the actual numbers.',
     command: 'look',
     component: Walk,
+  },
+  {
+    id: 'match',
+    number: 11,
+    title: 'Match',
+    lead: 'Two images: point at a patch to see where its token finds its kin, and why the images are alike.',
+    command: 'match',
+    component: Match,
   },
 ];
 

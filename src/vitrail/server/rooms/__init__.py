@@ -5,7 +5,19 @@ A room with helpers is a package that contains them; code that several rooms sha
 Register a room here by its name, which the page's address uses too.
 """
 
-from vitrail.server.rooms import attention, decide, memory, models, patch, positions, projection, tokens, transfer, walk
+from vitrail.server.rooms import (
+    attention,
+    decide,
+    match,
+    memory,
+    models,
+    patch,
+    positions,
+    projection,
+    tokens,
+    transfer,
+    walk,
+)
 
 __all__ = ["ROOMS"]
 
@@ -20,4 +32,5 @@ ROOMS = {
     "attention": attention,
     "decide": decide,
     "walk": walk,
+    "match": match,
 }

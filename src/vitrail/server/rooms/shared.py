@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from vitrail.checkpoint.sources.catalogue import CATALOGUE
 from vitrail.errors import require
-from vitrail.geometry import Size
+from vitrail.geometry import Size, in_shape_of
 from vitrail.presets import PRESETS
 from vitrail.server.controls import BINARY, CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.server.default_size import default_size
@@ -161,16 +161,14 @@ def middle(image: str, asked: Annotated[Drawn, Query()], session: SessionDep) ->
     original = session.image_size(image)
     top, left, height, width = Preprocessing(image=Size(asked.height, asked.width)).part_of(original)
     rows, columns = original
-    scale = (asked.height * asked.width / original.area) ** 0.5
-    patch = (asked.patch_height, asked.patch_width)
-    unsquared = Size(*(max(1, round(side * scale / step)) * step for side, step in zip(original, patch, strict=True)))
+    patch = Size(asked.patch_height, asked.patch_width)
     return Middle(
         top=top / rows,
         left=left / columns,
         height=height / rows,
         width=width / columns,
         original=original,
-        unsquared=unsquared,
+        unsquared=in_shape_of(original, asked.height * asked.width, patch),
     )
 
 

@@ -31,6 +31,7 @@ from vitrail.look.rollout import fuse_heads
 from vitrail.look.subject import Subject
 from vitrail.look.walk import walk_through
 from vitrail.nn.patches import PatchEmbed, cut_patches
+from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.server.guess import NAMED
 from vitrail.server.rooms.attention.attention_frames import Heads, all_rows, heads_of
@@ -38,7 +39,6 @@ from vitrail.server.rooms.projection.projection_filters import PRINCIPAL, pictur
 from vitrail.server.rooms.tokens.sequence import run_sequence
 from vitrail.server.rooms.walk.walk_tensors import ends_of, rows_of, shown
 from vitrail.server.site.colours import token_colours
-from vitrail.vectors.engines.engine import one_vector
 
 __all__ = ["Graph", "Outputs", "trace"]
 

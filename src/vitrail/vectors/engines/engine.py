@@ -21,6 +21,7 @@ from vitrail.nn.attention import within
 from vitrail.nn.compile import compiled
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
+from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.device import Place
 from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched
@@ -256,8 +257,3 @@ class LeanEngine:
 def images_at_once(config: ViTConfig, size: Size) -> int:
     """Return how many images of that size pass through the encoder together on a processor."""
     return max(1, ROWS // (config.prefix.count + config.fit(size).grid.area))
-
-
-def one_vector(vector: Tensor) -> Tensor:
-    """Average the two vectors of a distilled model, (B, 2, D), as its heads' logits are averaged."""
-    return vector.mean(dim=1) if vector.ndim == 3 else vector

@@ -31,9 +31,9 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.pool import one_vector
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.vit import ViT
-from vitrail.vectors.engines.engine import one_vector
 
 __all__ = ["SUFFIXES", "Exported", "export", "why_fixed"]
 

@@ -174,19 +174,9 @@ def _photo(asked: Seen, session: Session) -> np.ndarray:
     """
     subject, recording = _recording(asked, session)
 
-    import numpy as np
-    from PIL import Image
+    from vitrail.server.cells import covered_photo
 
-    from vitrail.look.views.words import cells_on
-
-    left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
-    photo = subject.photo
-    picture = Image.fromarray(photo.pixels)
-    across, down = picture.width / photo.seen.width, picture.height / photo.seen.height
-    box = (left * across, top * down, right * across, bottom * down)
-    scale = min(1.0, SHOWN_SIDE / max(picture.size))
-    size = (round((box[2] - box[0]) * scale), round((box[3] - box[1]) * scale))
-    return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, box))
+    return covered_photo(subject, recording.attention[0].layout, SHOWN_SIDE)
 
 
 def _arrays(layers: list[Rows]) -> dict[str, np.ndarray]:

@@ -21,8 +21,8 @@ from vitrail.look.rollout import rollout
 from vitrail.look.statistics import HeadStatistics, head_statistics
 from vitrail.look.subject import Subject
 from vitrail.look.views.words import cells_on, prefix_names
-from vitrail.nn.adaptive import to_dense
 from vitrail.nn.layout import Layout
+from vitrail.server.cells import patch_of_cell
 from vitrail.server.formulas import Formula
 from vitrail.server.rooms.attention.attention_facts import LayerHeads, head_formulas, same_places
 
@@ -140,14 +140,6 @@ def _mean_over_places(attention: AttentionMap) -> AttentionMap:
     return replace(attention, weights=attention.weights.mean(dim=0, keepdim=True), scores=None)
 
 
-def _patch_of_cell(layout: Layout) -> Tensor:
-    """Return (c,): the patch that covers each cell of the grid."""
-    if layout.rectangles is None:
-        return torch.arange(layout.grid.area)
-    numbers = torch.arange(layout.rectangles.shape[1], dtype=torch.float32)
-    return to_dense(numbers[None, :, None], replace(layout, mask=None)).long().flatten()
-
-
 def _token_at(token: int, first: Size, layout: Layout) -> int:
     """Return this layer's token at the place of a token of the first layer."""
     total = layout.prefix + first.area
@@ -155,17 +147,17 @@ def _token_at(token: int, first: Size, layout: Layout) -> int:
     if token < layout.prefix:
         return token
     cell = same_places(first, layout.grid)[token - layout.prefix]
-    return layout.prefix + int(_patch_of_cell(layout)[cell])
+    return layout.prefix + int(patch_of_cell(layout)[cell])
 
 
 def _order(layout: Layout) -> Tensor:
     """Return (Q,): the token of each row that is sent, which for a cell is the patch that covers it."""
-    return torch.cat([torch.arange(layout.prefix), layout.prefix + _patch_of_cell(layout)])
+    return torch.cat([torch.arange(layout.prefix), layout.prefix + patch_of_cell(layout)])
 
 
 def _scaled(weights: Tensor, layout: Layout) -> Rows:
     """(…, Q, T) → (…, Q, c) as bytes."""
-    cells = weights[..., layout.prefix + _patch_of_cell(layout)]
+    cells = weights[..., layout.prefix + patch_of_cell(layout)]
     largest = cells.amax(dim=-1, keepdim=True)
     scaled = (cells * (255 / largest.clamp_min(torch.finfo(cells.dtype).tiny))).round_().byte()
     exact = torch.cat([largest, weights[..., : layout.prefix]], dim=-1)
