@@ -81,7 +81,11 @@ def _followed(workload: Workload) -> bool:
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:
-    return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
+    total = dict.fromkeys(COMPONENTS, 0)
+    for part in parts:
+        for name, size in part.items():
+            total[name] += size
+    return total
 
 
 def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:

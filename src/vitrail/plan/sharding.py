@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from vitrail.config import Config
 from vitrail.plan.step import Step, run_step
-from vitrail.plan.tape import Leaf, Node, Run, Tape, Tensor
+from vitrail.plan.tape import Leaf, Run, Tape, Tensor
 from vitrail.plan.tensor_parallel import TensorTape, check_splits
 from vitrail.plan.workload import Workload
 
@@ -107,13 +107,13 @@ class DdpTape(_AllKinds):
         if self.has_grads:
             self.held.append(self.new(survey.total(survey.grad_bytes), 1, "gradients"))
 
-    def _deliver(self, target: Node | Leaf, slot: int, grad: Tensor) -> None:
-        before = self.grad_bytes[target.path] if isinstance(target, Leaf) else 0
-        super()._deliver(target, slot, grad)
-        if isinstance(target, Leaf) and not target.uses and self._as_views and self._reduces:
-            target.grad = None
+    def _accumulate(self, leaf: Leaf, grad: Tensor) -> None:
+        before = self.grad_bytes[leaf.path]
+        super()._accumulate(leaf, grad)
+        if not leaf.uses and self._as_views and self._reduces:
+            leaf.grad = None
             if self.has_grads:
-                self.meter.release("gradients", self.grad_bytes[target.path] - before)
+                self.meter.release("gradients", self.grad_bytes[leaf.path] - before)
 
 
 class _Unit:

@@ -32,7 +32,7 @@ __all__ = ["Describe", "Sweep", "sweep"]
 
 Describe = Callable[..., tuple[Config, Workload]]
 """The values of one question, or of many → its config and workload. It must compute with them, and not look at them."""
-_TOGETHER = 8192
+_TOGETHER = 16_384
 """Questions of one run, so that its arrays stay small."""
 _FEW = 64
 """Fewer questions than this are sooner planned one by one than NumPy is imported."""
@@ -94,16 +94,20 @@ def sweep(
 
 def _planned(config: Config, workload: Workload, meter: Meter, target: Card | None) -> dict[str, Any]:
     work = workload if target is None else on_card(workload, target)
-    held = _held(config, work, meter)
-    tape = run_step(config, replace(work, batch=1, accumulate=1, train=True), meter=NoMeter()).tape
-    forward = tape.total(tape.flops)
+    if work.train and work.shard is None:
+        step = run_step(config, work, meter=meter)
+        held, tape, images = memory_of(step, work), step.tape, work.batch
+    else:
+        held, images = _held(config, work, meter), 1
+        tape = run_step(config, replace(work, batch=1, accumulate=1, train=True), meter=NoMeter()).tape
+    forward = tape.total(tape.per_image(tape.flops, images))
     answer = {
         "grid.height": config.grid.height,
         "grid.width": config.grid.width,
         "tokens": config.tokens,
         "params": tape.total(tape.params),
         "flops_forward": forward,
-        "flops_train": forward + tape.total(tape.backward_flops),
+        "flops_train": forward + tape.total(tape.per_image(tape.backward_flops, images)),
         "macs_forward": forward // 2,
         "peak_bytes": held.peak_bytes,
         "exact": int(held.exact),
@@ -226,7 +230,10 @@ def _store(columns: dict[str, Any], places: Any, answer: dict[str, Any], count: 
 
 
 def _listed(column: Any, errors: list[str]) -> list[Any]:
-    return [None if error else value for value, error in zip(column.tolist(), errors, strict=True)]
+    values = column.tolist()
+    if any(errors):
+        return [None if error else value for value, error in zip(values, errors, strict=True)]
+    return values
 
 
 def _largest_batches(describe: Describe, columns: dict[str, Any], target: Card, errors: list[str]) -> list[int | None]:

@@ -214,10 +214,10 @@ class _NamingTape(Tape):
         self.meter.module = path
         super().tally(path, flops)
 
-    def _run(self, node: Node) -> None:
+    def _run(self, node: Node, grads: dict[int, Tensor]) -> None:
         operation, self.meter.module = self._origins[id(node)]
         self.meter.operation = f"{operation} backward"
-        super()._run(node)
+        super()._run(node, grads)
         self.meter.operation = ""
 
     def _recompute(self, frame: Any) -> None:
