@@ -18,7 +18,7 @@ from vitrail.geometry import Size
 from vitrail.many import LIMIT, Many, Split, TooLarge
 from vitrail.plan.array_meter import ArrayMeter
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import LIKELY, Search, largest_batch, on_card
+from vitrail.plan.fit import Search, largest_batch, on_card
 from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory, memory_of
 from vitrail.plan.meter import Meter, NoMeter
@@ -114,7 +114,7 @@ def _planned(config: Config, workload: Workload, meter: Meter, target: Card | No
         **{f"bytes.{name}": size for name, size in held.bytes.items()},
     }
     if target is not None:
-        answer["needed_bytes"] = _needed(config, work, held)
+        answer["needed_bytes"] = _needed(config, work, held, target)
     return answer
 
 
@@ -145,8 +145,8 @@ def _one_by_one(
     return Sweep(errors, {name: [row.get(name) for row in rows] for name in names})
 
 
-def _needed(config: Config, work: Workload, held: Memory) -> Any:
-    return needed_bytes(held, LIKELY, flash_scratch_bytes(config, work))
+def _needed(config: Config, work: Workload, held: Memory, target: Card) -> Any:
+    return needed_bytes(held, target, scratch_bytes=flash_scratch_bytes(config, work))
 
 
 # ── questions that are alike ────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def _largest_batches(describe: Describe, columns: dict[str, Any], target: Card, 
 
     def plan(config: Config, workload: Workload, meter: Meter) -> dict[str, Any]:
         work = on_card(workload, target)
-        return {"needed": _needed(config, work, _held(config, work, meter))}
+        return {"needed": _needed(config, work, _held(config, work, meter), target)}
 
     while active:
         asked = {name: column[active] for name, column in columns.items()}
