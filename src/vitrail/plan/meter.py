@@ -51,11 +51,12 @@ class Meter:
     def bytes_of(self, component: str) -> int:
         return self.components[component]
 
-    def release(self, component: str, size: int) -> None:
-        """Subtract bytes that no storage stands for."""
+    def shrink(self, storage: Storage, size: int) -> None:
+        """Release a part of a storage."""
         self._look()
-        self.components[component] -= size
+        self.components[storage.component] -= size
         self.live -= size
+        storage.size -= size
 
     def state(self) -> dict[str, int]:
         return self.components.copy()

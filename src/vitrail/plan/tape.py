@@ -201,6 +201,9 @@ class Tape:
         yield
         self.scope, self.train, self._teaching = outer
 
+    def at(self, path: str) -> None:
+        """Say which module the next allocations are for, to a tape that names them."""
+
     def _at(self, path: str) -> str:
         return (self.scope + path).rstrip(".") if self.scope else path
 
