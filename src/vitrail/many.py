@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LIMIT", "Many", "Split", "TooLarge"]
+__all__ = ["LIMIT", "Many", "Split", "TooLarge", "count_true"]
 
 LIMIT = 2**63
 """What an array's number must stay below."""
@@ -40,7 +40,7 @@ class Many:
     ([197, 577], True)
     """
 
-    __slots__ = ("bound", "values")
+    __slots__ = ("_multiples", "bound", "values")
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = None  # an array on the left leaves arithmetic to this class
 
@@ -48,6 +48,7 @@ class Many:
         if bound >= LIMIT:
             raise TooLarge
         self.values, self.bound = values, bound
+        self._multiples: dict[int, Many] | None = None
 
     def __repr__(self) -> str:
         return f"{len(self.values)} numbers of up to {self.bound}"
@@ -83,9 +84,15 @@ class Many:
         if type(other) is Many:
             bound = self.bound * other.bound
             return Many(self.values * other.values, bound if bound < LIMIT else self.tight() * other.tight())
-        if isinstance(other, int):
+        if isinstance(other, int):  # kept: elements become bytes by the same few factors again and again
+            if self._multiples is None:
+                self._multiples = {}
+            elif (known := self._multiples.get(other)) is not None:
+                return known
             bound = self.bound * abs(other)
-            return Many(self.values * other, bound if bound < LIMIT else self.tight() * abs(other))
+            product = Many(self.values * other, bound if bound < LIMIT else self.tight() * abs(other))
+            self._multiples[other] = product
+            return product
         return NotImplemented
 
     __rmul__ = __mul__
@@ -148,8 +155,14 @@ def _divisor(other: Many | int) -> Any:
 
 
 def _agreed(truths: np.ndarray) -> bool:
-    if truths.all():
-        return True
-    if truths.any():
+    true = count_true(truths)
+    if 0 < true < len(truths):
         raise Split(truths)
-    return False
+    return true > 0
+
+
+def count_true(truths: np.ndarray) -> int:
+    """Return how many are true, in one pass, where `all` and `any` would take two."""
+    import numpy as np
+
+    return int(np.count_nonzero(truths))

@@ -10,10 +10,10 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import Mlp, Patches
 from vitrail.plan import fit
+from vitrail.plan.allocators import VERDICTS
 from vitrail.plan.cards import GIB, card
 from vitrail.plan.changes import changes
 from vitrail.plan.fit import largest_batch, largest_batches, limits, need_bytes
-from vitrail.plan.hardware import ALLOWANCES
 from vitrail.plan.memory import memory
 from vitrail.plan.report import report
 from vitrail.plan.tiers import tiers
@@ -35,13 +35,13 @@ TRAIN = Workload(batch=6, train=True, precision="amp-bf16")
 
 
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("allowance", ALLOWANCES, ids=lambda allowance: allowance.name)
-def test_the_largest_batch_fits_and_one_more_does_not(allowance, train):
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_largest_batch_fits_and_one_more_does_not(verdict, train):
     target, workload = card("1GiB"), replace(TRAIN, train=train)
-    most = largest_batch(SMALL, workload, target, allowance)
+    most = largest_batch(SMALL, workload, target, verdict)
     assert most > 0
-    assert need_bytes(SMALL, replace(workload, batch=most), target, allowance) <= target.visible_bytes
-    assert need_bytes(SMALL, replace(workload, batch=most + 1), target, allowance) > target.visible_bytes
+    assert need_bytes(SMALL, replace(workload, batch=most), target, verdict) <= target.visible_bytes
+    assert need_bytes(SMALL, replace(workload, batch=most + 1), target, verdict) > target.visible_bytes
 
 
 def test_the_largest_batch_is_what_counting_up_finds():
@@ -192,10 +192,10 @@ def test_a_limit_fits_and_the_next_one_does_not(quantity, name, options):
         "patch": lambda value: (config.with_patch(value), TRAIN),
         "train-last": lambda value: (config, TRAIN if value == "everything" else TRAIN.but(tuning=Tuning(last=value))),
     }[quantity]
-    for allowance, found in zip(ALLOWANCES, limits(quantity, config, TRAIN, target).values(), strict=True):
-        assert found.needed_bytes == need_bytes(*changed(found.value), target, allowance) <= target.visible_bytes
+    for verdict, found in limits(quantity, config, TRAIN, target).items():
+        assert found.needed_bytes == need_bytes(*changed(found.value), target, verdict) <= target.visible_bytes
         if found.beyond is not None:
-            assert found.beyond_bytes == need_bytes(*changed(found.beyond), target, allowance) > target.visible_bytes
+            assert found.beyond_bytes == need_bytes(*changed(found.beyond), target, verdict) > target.visible_bytes
         if quantity == "image":
             assert isinstance(found.value, Size)
             assert found.value.height * config.image.width == found.value.width * config.image.height

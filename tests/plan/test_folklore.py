@@ -17,7 +17,6 @@ from vitrail.plan import Workload, ledger, memory
 from vitrail.plan.cards import card
 from vitrail.plan.fit import largest_batch
 from vitrail.plan.folklore import claim, folklore
-from vitrail.plan.hardware import ALLOWANCES
 from vitrail.plan.measured import DATA_HUNGER, HUNGER_COMMAND
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -92,7 +91,7 @@ def test_adamw_has_two_numbers_per_parameter_and_gradients_one():
 
 def test_the_batch_on_24_gb_is_the_planners():
     large, work = preset("B/16", image=Size(384, 384)), Workload(train=True, precision="amp-bf16")
-    safe = largest_batch(large, work, card("rtx-4090"), ALLOWANCES[2])
+    safe = largest_batch(large, work, card("rtx-4090"), "safe")
     assert claim("batch-on-24-gb").true.startswith(f"batch {safe}–")
 
 

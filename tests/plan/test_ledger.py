@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.parts import Mlp, WindowedAttention
+from vitrail.parts import AttentionPool, Mlp, WindowedAttention
 from vitrail.plan import Workload, ledger
 
 CONFIG = ViTConfig(image=Size(80, 112), width=96, depth=7, num_heads=3, mlp=Mlp(width=160), classes=11, drop_path=0.1)
@@ -33,7 +34,10 @@ def test_blocks_that_are_alike_have_rows_that_are_alike() -> None:
                 assert (row.params, row.flops, row.train_flops) == (like.params, like.flops, like.train_flops)
 
 
-def test_flops_are_per_image_whatever_the_batch() -> None:
-    one, many = ledger(CONFIG), ledger(CONFIG, Workload(batch=5, train=True))
-    assert [row.flops for row in one.rows] == [row.flops for row in many.rows]
+@pytest.mark.parametrize(
+    "config", [CONFIG, CONFIG.but(pool=AttentionPool(num_heads=3, mlp_width=64))], ids=["cls", "attention"]
+)
+def test_flops_are_per_image_whatever_the_batch(config: ViTConfig) -> None:
+    one, many = ledger(config), ledger(config, Workload(batch=5, train=True))
+    assert [(row.flops, row.train_flops) for row in one.rows] == [(row.flops, row.train_flops) for row in many.rows]
     assert many.saved_bytes > one.saved_bytes

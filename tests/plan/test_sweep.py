@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import (
     Adaptive,
+    AttentionPool,
     FullAttention,
     GridPooling,
     Hierarchical,
@@ -62,6 +63,7 @@ CASES: dict[str, tuple[Config, Workload]] = {
     "adaptive": (VIT.but(embedding=Adaptive(), position=SinCos2d(), remainder="resize"), TRAIN),
     "windows": (VIT.but(attention=WindowedAttention(window=Size(3, 2)), position=RelativeBias(prefix=False)), AMP),
     "sparse": (VIT.but(attention=SparseAttention(), position=RotaryMixed()), AMP),
+    "pooled by attention": (VIT.but(pool=AttentionPool(num_heads=2, mlp_width=40)), AMP),
     "linear": (VIT.but(attention=LinearAttention()), TRAIN),
     "swin": (PyramidConfig(image=Size(64, 96)), AMP),
     "pit": (preset("pit-Ti-distilled"), AMP),

@@ -43,6 +43,14 @@ CASES: list[tuple[Config, Workload]] = [
     (PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=24, depth=7, num_heads=3),)), Workload(batch=2)),
     (preset("pit-Ti"), TRAIN.but(precision="amp-bf16")),
     (preset("mobilevit-XXS"), TRAIN),
+    *(
+        (SMALL, TRAIN.but(shard=Shard.of(shard), accumulate=accumulate))
+        for shard in ("ddp:2", "ddp:2,gradient_as_bucket_view", "zero1:4", "fsdp:4", "tensor:3")
+        for accumulate in (1, 2)
+    ),
+    (SMALL, TRAIN.but(shard=Shard.of("fsdp:8,param_dtype=bf16,reduce_dtype=fp32"), checkpointing=Checkpointing())),
+    (SMALL, Workload(batch=2, shard=Shard("fsdp", 2))),
+    (preset("swin-T"), TRAIN.but(shard=Shard("fsdp", 8), offload=True)),
 ]
 
 
@@ -82,9 +90,18 @@ def test_a_chart_keeps_the_peak_however_few_its_points():
         assert [place for place, _, _ in stack] == sorted({place for place, _, _ in stack})
 
 
-def test_a_sharded_step_has_no_timeline():
-    with pytest.raises(VitrailError, match="sharded step is not modelled"):
-        timeline(SMALL, TRAIN.but(shard=Shard("fsdp", 8)))
+def test_a_sharded_step_names_what_its_devices_exchange():
+    events = timeline(SMALL, TRAIN.but(shard=Shard("fsdp", 4))).events
+    exchanged = {(event.phase, event.operation, event.component) for event in events if event.module == "blocks.2"}
+    assert ("forward", "all_gather", "gathered_weights") in exchanged
+    assert ("backward", "reduce_scatter", "reduced_gradients") in exchanged
+    buckets = [event for event in timeline(SMALL, TRAIN.but(shard=Shard("ddp", 2))).events if event.phase == "before"]
+    assert ("buckets", "reduced_gradients") in {(event.operation, event.component) for event in buckets}
+
+
+def test_a_stage_that_is_estimated_has_no_timeline():
+    with pytest.raises(VitrailError, match="a timeline of zero2 is not modelled"):
+        timeline(SMALL, TRAIN.but(shard=Shard("zero2", 8)))
 
 
 # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────

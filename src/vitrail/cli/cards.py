@@ -7,6 +7,7 @@ from vitrail.cli.options import Flag, Json, SizeOption
 from vitrail.cli.tables import show, table, write_json
 from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.plan.allocators import allocator_of
 from vitrail.plan.cards import CARDS
 from vitrail.plan.tiers import TIERS_GIB, Tier
 from vitrail.plan.tiers import tiers as tiers_of
@@ -29,7 +30,7 @@ def cards(*, tiers: Flag = False, image: SizeOption | None = None, json: Json = 
         found = tiers_of(image=image)
         write_json(found) if json else _show_tiers(found)
     elif json:
-        write_json(CARDS)
+        write_json([vars(card) | {"allocator": allocator_of(card)} for card in CARDS])
     else:
         _show_cards()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.charts.lines import named_lines
 from vitrail.charts.numbers import bytes_text
-from vitrail.charts.palette import BLUE, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, VIOLET, YELLOW
+from vitrail.charts.palette import BLUE, BROWN, GREEN, INK, ORANGE, PINK, SILVER, SKY, VERMILLION, VIOLET, YELLOW
 from vitrail.charts.plots import limit, note, plots
 from vitrail.charts.sheet import check_drawing
 from vitrail.charts.stack import stacked_areas
@@ -33,7 +33,8 @@ COLOURS = {
     "weight_casts": YELLOW,
     "activations": ORANGE,
     "attention_maps": VERMILLION,
-    "communication": VIOLET,
+    "gathered_weights": VIOLET,
+    "reduced_gradients": BROWN,
     "temporary": PINK,
     "input": SILVER,
 }

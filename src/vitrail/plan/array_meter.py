@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.many import LIMIT, Many, TooLarge
+from vitrail.many import LIMIT, Many, TooLarge, count_true
 from vitrail.plan.meter import Meter, Storage
 
 __all__ = ["ArrayMeter", "highest"]
@@ -49,9 +49,11 @@ class _Peak:
 
     def add(self, level: Any, components: dict[str, Any]) -> None:
         higher = level > self._level
-        if higher is True or (higher is not False and higher.all()):
+        plans = 1 if isinstance(higher, bool) else len(higher)
+        found = int(higher) if isinstance(higher, bool) else count_true(higher)
+        if found == plans:
             self._level, self._tops, self._places = level, [components], 0
-        elif higher is not False and higher.any():
+        elif found:
             import numpy as np
 
             self._level = np.where(higher, level, self._level)
@@ -93,8 +95,11 @@ class ArrayMeter(Meter):
 
     def born(self, storage: Storage) -> None:
         size: Any = storage.size
-        self._limit(size.bound if type(size) is Many else size)
-        size = _raw(size)
+        if type(size) is Many:
+            self._limit(size.bound)
+            size = size.values
+        else:
+            self._limit(size)
         self.components[storage.component] = self.components[storage.component] + size
         self.live = self.live + size
         self._risen = True

@@ -1,7 +1,6 @@
 """Devices as data, with sources: the memory that a program sees, dense peak rates and memory bandwidth.
 
-NVIDIA's figures are the ones that the verdicts of `hardware` were modelled for. On AMD's cards PyTorch runs the same
-caching allocator; on Apple's chips and TPUs it does not, so what an allocator adds there is assumed, and said.
+What a maker's software takes of that memory beside the tensors is in `vitrail.plan.allocators`.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from vitrail.errors import VitrailError
-from vitrail.rules import NonNegativeFloat, PositiveFloat, PositiveInt
+from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from vitrail.value import Value
 
 __all__ = ["CARDS", "GIB", "MIB", "Card", "Rate", "Vendor", "card"]
@@ -36,6 +35,8 @@ class Card(Value):
     gigabytes_per_second: NonNegativeFloat = 0.0
     flash: bool = True
     """Whether PyTorch's flash attention runs on it (Ampere and later; AMD's CDNA 2 and later)."""
+    workspace_bytes: NonNegativeInt = 0
+    """A workspace of matrix products, if it is not its maker's usual one."""
     vendor: Vendor = "unknown"
     source: str = "given by the user"
     note: str = ""
@@ -54,6 +55,7 @@ def _card(
     *,
     flash: bool = True,
     note: str = "",
+    workspace_bytes: int = 0,
 ) -> Card:
     rates: dict[Rate, float | None] = {"fp32": fp32, "bf16": bf16, "fp16": fp16}
     return Card(
@@ -63,6 +65,7 @@ def _card(
         tflops={kind: value for kind, value in rates.items() if value is not None},
         gigabytes_per_second=gigabytes_per_second,
         flash=flash,
+        workspace_bytes=workspace_bytes,
         vendor=vendor,
         source=source,
         note=note,
@@ -70,20 +73,18 @@ def _card(
 
 
 def _nvidia(
-    key: str, name: str, gib: float, *rates: float | None, sheet: str = "data sheet", flash: bool = True, note: str = ""
+    key: str, name: str, gib: float, *rates: float | None, sheet: str = "data sheet", flash: bool = True, **more: Any
 ) -> Card:
     """Rates: bf16, fp16, fp32 in TFLOP/s, and GB/s."""
     source = f"vitrail's own table, after NVIDIA's {sheet} for {name}; not checked against it again"
-    return _card("NVIDIA", key, name, gib, *rates, source, flash=flash, note=note)  # type: ignore[arg-type]
+    return _card("NVIDIA", key, name, gib, *rates, source, flash=flash, **more)  # type: ignore[arg-type]
 
 
 def _amd(
     key: str, name: str, gib: float, half: float, fp32: float, gigabytes_per_second: float, note: str = ""
 ) -> Card:
     source = f"AMD's data sheet for {name}; unchecked: not looked up in the source"
-    note += (
-        "visible bytes are the advertised ones; the allocator is CUDA's; context and workspaces are assumed as on CUDA"
-    )
+    note += "visible bytes are the advertised ones; the allocator is CUDA's, and its context is assumed as on CUDA"
     return _card("AMD", key, name, gib, half, half, fp32, gigabytes_per_second, source, note=note)
 
 
@@ -101,7 +102,8 @@ def _apple(key: str, name: str, memory_gib: int, fp32: float | None, gigabytes_p
         gigabytes_per_second,
         f"Apple's press release for {name}; unchecked: not looked up in the source",
         flash=False,
-        note=f"three quarters of the unified memory; what its allocator adds is assumed to be as on CUDA{rate}",
+        note="three quarters of the unified memory; the allocator of MPS packs tensors in heaps of up to 1 GiB, which "
+        f"are counted; what Metal itself takes is assumed{rate}",
     )
 
 
@@ -117,7 +119,8 @@ def _tpu(version: str, gb: int, bf16: float, gigabytes_per_second: float) -> Car
         gigabytes_per_second,
         f"Google Cloud's documentation of TPU {version}, which was read",
         flash=False,
-        note="XLA fuses operations and reuses buffers; the plan assumes eager PyTorch on CUDA, so it is an estimate",
+        note="what the runtime reserves and tiles of 8×128 add is counted, as reported for other TPUs; XLA fuses "
+        "operations and reuses buffers, and the plan assumes eager PyTorch's tensors, so it is an estimate",
     )
 
 
@@ -130,8 +133,8 @@ CARDS = (
     _nvidia("a100-80", "A100 80 GB", 79.15, 312, 312, 19.5, 2039),
     _nvidia("l4", "L4", 22.03, 121, 121, 30.3, 300),
     _nvidia("l40s", "L40S", 44.4, 362, 362, 91.6, 864),
-    _nvidia("h100-sxm", "H100 SXM", 79.1, 989, 989, 67, 3350),
-    _nvidia("h200", "H200", 139.7, 989, 989, 67, 4800),
+    _nvidia("h100-sxm", "H100 SXM", 79.1, 989, 989, 67, 3350, workspace_bytes=32 * MIB),
+    _nvidia("h200", "H200", 139.7, 989, 989, 67, 4800, workspace_bytes=32 * MIB),
     _nvidia("b200", "B200", 178.35, 2250, 2250, 75, 7672),
     _nvidia("rtx-3060", "GeForce RTX 3060", 11.7, 25, 25, 12.7, 360, sheet="GA10x white paper"),
     _nvidia("rtx-3090", "GeForce RTX 3090", 23.6, 71, 71, 35.6, 936, sheet="GA10x white paper"),

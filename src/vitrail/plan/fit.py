@@ -13,14 +13,14 @@ from typing import Literal
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
+from vitrail.plan.allocators import VERDICTS, VerdictName
 from vitrail.plan.cards import Card
-from vitrail.plan.hardware import ALLOWANCES, Allowance, flash_scratch_bytes, kernel_on, needed_bytes
+from vitrail.plan.hardware import flash_scratch_bytes, kernel_on, needed_bytes
 from vitrail.plan.memory import memory
 from vitrail.plan.workload import Workload
 from vitrail.tuning import blocks_of
 
 __all__ = [
-    "LIKELY",
     "Limit",
     "Quantity",
     "Search",
@@ -32,28 +32,26 @@ __all__ = [
     "on_card",
 ]
 
-LIKELY = ALLOWANCES[1]
-
 
 def on_card(workload: Workload, target: Card) -> Workload:
     """Return the workload with the attention kernel that would run on the card."""
     return replace(workload, attention=kernel_on(target, workload))
 
 
-def need_bytes(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
-    """Return the bytes that a step would take on the card, by one allowance."""
+def need_bytes(config: Config, workload: Workload, target: Card, verdict: VerdictName = "likely") -> int:
+    """Return the bytes that a step would take on the card, by one verdict."""
     real = on_card(workload, target)
-    return needed_bytes(memory(config, real), allowance, flash_scratch_bytes(config, real))
+    return needed_bytes(memory(config, real), target, verdict, flash_scratch_bytes(config, real))
 
 
-def largest_batch(config: Config, workload: Workload, target: Card, allowance: Allowance = LIKELY) -> int:
+def largest_batch(config: Config, workload: Workload, target: Card, verdict: VerdictName = "likely") -> int:
     """Return the largest batch per device that fits; 0 if not even one image does."""
-    return _search(lambda batch: need_bytes(config, replace(workload, batch=batch), target, allowance), target)
+    return _search(lambda batch: need_bytes(config, replace(workload, batch=batch), target, verdict), target)
 
 
 def largest_batches(config: Config, workload: Workload, target: Card) -> dict[str, int]:
     """Return the largest batch for each verdict, by name."""
-    return {allowance.name: largest_batch(config, workload, target, allowance) for allowance in ALLOWANCES}
+    return {verdict: largest_batch(config, workload, target, verdict) for verdict in VERDICTS}
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,12 +83,12 @@ def limits(quantity: Quantity, config: Config, workload: Workload, target: Card)
     ('1088x1088', '1104x1104')
     """
     if quantity in ("batch", "image"):
-        return {each.name: _largest(quantity, config, workload, target, each) for each in ALLOWANCES}
+        return {each: _largest(quantity, config, workload, target, each) for each in VERDICTS}
     candidates = _trained(config, workload) if quantity == "train-last" else _patches(config, workload)
-    return {each.name: _first(candidates, target, each) for each in ALLOWANCES}
+    return {each: _first(candidates, target, each) for each in VERDICTS}
 
 
-def _largest(quantity: Quantity, config: Config, workload: Workload, target: Card, allowance: Allowance) -> Limit:
+def _largest(quantity: Quantity, config: Config, workload: Workload, target: Card, verdict: VerdictName) -> Limit:
     smallest, _ = image_steps(config)
 
     def value(step: int) -> int | Size:
@@ -98,8 +96,8 @@ def _largest(quantity: Quantity, config: Config, workload: Workload, target: Car
 
     def need(step: int) -> int:
         if quantity == "batch":
-            return need_bytes(config, replace(workload, batch=step), target, allowance)
-        return need_bytes(config.but(image=value(step)), workload, target, allowance)
+            return need_bytes(config, replace(workload, batch=step), target, verdict)
+        return need_bytes(config.but(image=value(step)), workload, target, verdict)
 
     most = _search(need, target)
     return Limit(
@@ -110,11 +108,11 @@ def _largest(quantity: Quantity, config: Config, workload: Workload, target: Car
     )
 
 
-def _first(candidates: list[tuple[int | Size | str, Config, Workload]], target: Card, allowance: Allowance) -> Limit:
+def _first(candidates: list[tuple[int | Size | str, Config, Workload]], target: Card, verdict: VerdictName) -> Limit:
     """Plan candidates in order until one fits; nothing is assumed of how their needs compare."""
     before = before_bytes = None
     for value, config, workload in candidates:
-        needed = need_bytes(config, workload, target, allowance)
+        needed = need_bytes(config, workload, target, verdict)
         if needed <= target.visible_bytes:
             return Limit(value=value, needed_bytes=needed, beyond=before, beyond_bytes=before_bytes)
         before, before_bytes = value, needed

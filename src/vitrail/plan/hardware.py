@@ -1,7 +1,7 @@
 """What a step takes on a card beyond the planned tensors, and a bound on its time: modelled, not measured.
 
-A plan counts live tensors. On a card the CUDA context, cuBLAS, the attention kernel's workspace and PyTorch's caching
-allocator need more. The amount varies with driver and version, so there are three verdicts:
+A plan counts live tensors. On a card the driver's context, cuBLAS, the attention kernel's workspace and the allocator
+(`vitrail.plan.allocators`) need more. The amount varies with driver and version, so there are three verdicts:
 
     optimistic  no fragmentation; the smallest context observed
     likely      typical values
@@ -11,19 +11,16 @@ allocator need more. The amount varies with driver and version, so there are thr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal
 
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import FullAttention
+from vitrail.plan.allocators import VERDICTS, VerdictName, allocator_of
 from vitrail.plan.array_meter import highest
-from vitrail.plan.cards import GIB, MIB, Card, Rate
+from vitrail.plan.cards import Card, Rate
 from vitrail.plan.workload import AttentionKernel, Memory, Precision, Workload
 
 __all__ = [
-    "ALLOWANCES",
-    "CUBLAS_WORKSPACE_BYTES",
-    "Allowance",
     "Bound",
     "Verdict",
     "flash_scratch_bytes",
@@ -32,9 +29,6 @@ __all__ = [
     "roofline",
     "verdicts",
 ]
-
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""Per handle and stream."""
 
 
 def kernel_on(target: Card, workload: Workload) -> AttentionKernel:
@@ -45,33 +39,6 @@ def kernel_on(target: Card, workload: Workload) -> AttentionKernel:
 
 
 # ── bytes on the card ───────────────────────────────────────────────────────────────────────────────────────────
-
-VerdictName = Literal["optimistic", "likely", "safe"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allowance:
-    """The memory that a verdict adds to the live bytes."""
-
-    name: VerdictName
-    context_bytes: int
-    cublas_handles: int
-    open_segments: int
-    """Allocator segments that are reserved but not full: this many of 2 MiB for small blocks and of 20 MiB for medium
-    ones."""
-    fragmentation: Fraction
-    """The share of the live bytes lost by rounding to 512 bytes, or to 2 MiB above 10 MiB, and by gaps."""
-
-
-ALLOWANCES = (
-    Allowance(
-        name="optimistic", context_bytes=3 * GIB // 10, cublas_handles=1, open_segments=0, fragmentation=Fraction(0)
-    ),
-    Allowance(name="likely", context_bytes=GIB // 2, cublas_handles=1, open_segments=1, fragmentation=Fraction(3, 100)),
-    Allowance(
-        name="safe", context_bytes=7 * GIB // 10, cublas_handles=2, open_segments=2, fragmentation=Fraction(10, 100)
-    ),
-)
 
 
 def flash_scratch_bytes(config: Config, workload: Workload) -> int:
@@ -90,20 +57,22 @@ def _ceil(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def needed_bytes(memory: Memory, allowance: Allowance, scratch_bytes: int = 0) -> int:
-    """Return the bytes that a process would take on a card, by one allowance."""
-    peaks = dict(memory.phase_peaks)
+def needed_bytes(memory: Memory, target: Card, verdict: VerdictName = "likely", scratch_bytes: int = 0) -> int:
+    """Return the bytes that a process would take on a card, by one verdict."""
+    peaks, allocator = dict(memory.phase_peaks), allocator_of(target)
+    allowance = allocator.allowances[verdict]
     if "backward" in peaks:
         peaks["backward"] += scratch_bytes
     live, _ = highest([(peak, {}) for peak in peaks.values()])
-    live = _ceil(live + live * allowance.fragmentation.numerator // allowance.fragmentation.denominator, 512)
-    fixed = allowance.context_bytes + allowance.cublas_handles * CUBLAS_WORKSPACE_BYTES
-    return live + fixed + allowance.open_segments * (2 + 20) * MIB
+    lost = live * allowance.fragmentation.numerator // allowance.fragmentation.denominator
+    fixed = allowance.context_bytes + allowance.open_heaps * allocator.heap_bytes
+    workspace_bytes = target.workspace_bytes or allocator.workspace_bytes
+    return _ceil(live + lost, allocator.rounding_bytes) + fixed + allowance.workspaces * workspace_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a step fits a card, by one allowance."""
+    """Whether a step fits a card."""
 
     name: VerdictName
     needed_bytes: int
@@ -117,10 +86,10 @@ class Verdict:
 
 def verdicts(memory: Memory, target: Card, scratch_bytes: int = 0) -> tuple[Verdict, ...]:
     """Return the optimistic, likely and safe verdicts: modelled, not measured."""
-    sizes = [needed_bytes(memory, allowance, scratch_bytes) for allowance in ALLOWANCES]
+    sizes = {verdict: needed_bytes(memory, target, verdict, scratch_bytes) for verdict in VERDICTS}
     return tuple(
-        Verdict(name=allowance.name, needed_bytes=size, free_bytes=target.visible_bytes - size)
-        for allowance, size in zip(ALLOWANCES, sizes, strict=True)
+        Verdict(name=verdict, needed_bytes=size, free_bytes=target.visible_bytes - size)
+        for verdict, size in sizes.items()
     )
 
 

@@ -115,39 +115,37 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
     (86567656, 35127656448)
     """
     training = replace(workload or Workload(), train=True, accumulate=1)
-    one = run_step(config, replace(training, batch=1), meter=NoMeter()).tape
-    batch = one if training.batch == 1 else run_step(config, training, meter=NoMeter()).tape
-    return Ledger(tuple(_rows(one, batch)))
+    return Ledger(tuple(_rows(run_step(config, training, meter=NoMeter()).tape, training.batch)))
 
 
-def _name(path: str) -> str:
-    """Return what a path has before its first number: `blocks`, `stages`, `student.encoder.blocks`."""
-    return re.split(r"\.\d", path, maxsplit=1)[0]
+def _rows(tape: Tape, images: int) -> list[Row]:
+    """Return a step's rows, skipped blocks included."""
+    forward, backward = (tape.per_image(flops, images) for flops in (tape.flops, tape.backward_flops))
+    rows: list[tuple[tuple[int, ...], Row]] = []
+    names: dict[str, int] = {}
+    blocks: dict[str, tuple[int, ...]] = {}
 
+    def place(block: str) -> tuple[int, ...]:
+        """What comes before a path's first number, in the order of the model, and its numbers."""
+        if block not in blocks:
+            name, *_ = re.split(r"\.\d", block, maxsplit=1)
+            numbers = (int(part) for part in block.split(".") if part.isdigit())
+            blocks[block] = (names.setdefault(name, len(names)), *numbers)
+        return blocks[block]
 
-def _rows(one: Tape, batch: Tape) -> list[Row]:
-    """Return the rows of a one-image step, with the saved bytes of the whole batch and rows for skipped blocks."""
-    places: dict[str, int] = {}
-    rows: dict[str, Row] = {}
-    for path in one.paths:
-        places.setdefault(_name(path), len(places))
-        flops = one.flops[path]
-        row = Row(
-            path=path,
-            params=one.params[path],
-            flops=flops,
-            train_flops=flops + one.backward_flops[path],
-            saved_bytes=batch.saved_bytes[path],
-            trained_params=one.trained_params[path],
+    for path in tape.paths:
+        flops = forward.get(path, 0)
+        costs = (
+            tape.params[path],
+            flops,
+            flops + backward.get(path, 0),
+            tape.saved_bytes[path],
+            tape.trained_params[path],
         )
-        rows[path] = row
-        for template, others in one.repeats.items():
+        rows.append((place(path), Row(path, *costs)))
+        for template, others in tape.repeats.items():
             if path == template or path.startswith(f"{template}."):
-                for other in others:
-                    like = other + path.removeprefix(template)
-                    rows[like] = replace(row, path=like)
-
-    def place(path: str) -> tuple[int, ...]:
-        return places[_name(path)], *(int(part) for part in path.split(".") if part.isdigit())
-
-    return [rows[path] for path in sorted(rows, key=place)]
+                rest = path.removeprefix(template)
+                numbers = place(rest)[1:] if any(map(str.isdigit, rest)) else ()
+                rows += [((*place(other), *numbers), Row(other + rest, *costs)) for other in others]
+    return [row for _, row in sorted(rows, key=lambda each: each[0])]

@@ -10,7 +10,7 @@ from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import is_split
 from vitrail.plan.workload import Memory, Optimizer, Workload
 
-__all__ = ["COMPONENTS", "memory", "memory_of", "persistent_bytes"]
+__all__ = ["COMPONENTS", "is_followed", "memory", "memory_of", "persistent_bytes"]
 
 COMPONENTS = (
     "weights",
@@ -20,7 +20,8 @@ COMPONENTS = (
     "attention_maps",
     "weight_casts",
     "input",
-    "communication",
+    "gathered_weights",
+    "reduced_gradients",
     "temporary",
 )
 
@@ -34,7 +35,7 @@ def memory(config: Config, workload: Workload) -> Memory:
     >>> memory(ViTConfig(), Workload(batch=8, train=True)).peak_bytes
     2011288200
     """
-    if not _followed(workload):
+    if not is_followed(workload):
         return memory_of(run_step(config, workload), workload)
     *earlier, last = micro_batches(config, workload)
     return memory_of(last, workload, *earlier)
@@ -50,7 +51,7 @@ def memory_of(step: Step, workload: Workload, *earlier: Step) -> Memory:
         by_phase[phase] = _sum(persistent, highest(moments)[1] if earlier else step.phase_bytes[phase])
     if workload.train:
         by_phase["optimizer"] = _sum(persistent, step.after, {"temporary": temporary})
-    if workload.shard is not None and not _followed(workload):
+    if workload.shard is not None and not is_followed(workload):
         by_phase = {phase: _estimated(workload, components, step) for phase, components in by_phase.items()}
     phase_peaks = {phase: sum(components.values()) for phase, components in by_phase.items()}
     peak_bytes, components = highest(list(zip(phase_peaks.values(), by_phase.values(), strict=True)))
@@ -69,19 +70,24 @@ def _estimate_notes(workload: Workload, tape: Tape) -> list[str]:
     if workload.train and workload.optimizer in _ESTIMATES:
         notes.append(_ESTIMATES[workload.optimizer])
     shard = workload.shard
-    if shard is not None and not _followed(workload):
+    if shard is not None and not is_followed(workload):
         notes.append(f"{shard.kind}: PyTorch has no such stage to follow; its gradients and buffers are estimated")
     if shard is not None and shard.kind == "fsdp" and shard.devices == 1:
         notes.append("fsdp: one device gathers nothing, and is planned as one of several")
     return notes
 
 
-def _followed(workload: Workload) -> bool:
+def is_followed(workload: Workload) -> bool:
+    """Return whether a sharded step is followed tensor by tensor, not estimated."""
     return workload.shard is not None and (workload.shard.kind in EXACT or not workload.train)
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:
-    return {name: sum(part.get(name, 0) for part in parts) for name in COMPONENTS}
+    total = dict.fromkeys(COMPONENTS, 0)
+    for part in parts:
+        for name, size in part.items():
+            total[name] += size
+    return total
 
 
 def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], int]:
@@ -144,4 +150,4 @@ def _estimated(workload: Workload, components: dict[str, int], step: Step) -> di
     assert workload.shard is not None
     devices, size = workload.shard.devices, workload.parameter_bytes
     shares = {name: -(-components[name] // devices) for name in ("optimizer", "gradients")}
-    return components | shares | {"communication": components["communication"] + step.largest_unit * size}
+    return components | shares | {"reduced_gradients": step.largest_unit * size}

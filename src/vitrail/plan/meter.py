@@ -19,23 +19,31 @@ class Meter:
 
     def end_phase(self) -> tuple[int, dict[str, int]]:
         """Return the peak since the last phase and its bytes by component, and begin another."""
+        self._look()
         ended = self.peak, self.at_peak
         self.peak, self.at_peak = self.live, self.state()
         return ended
 
     def born(self, storage: Storage) -> None:
-        size, components = storage.size, self.components
-        components[storage.component] += size
-        live = self.live = self.live + size
-        if live > self.peak:
-            self.peak, self.at_peak = live, components.copy()
+        size = storage.size
+        self.components[storage.component] += size
+        self.live += size
 
     def died(self, storage: Storage) -> None:
-        self.components[storage.component] -= storage.size
-        self.live -= storage.size
+        live, size, components = self.live, storage.size, self.components
+        if live > self.peak:  # a peak is the level before something dies: it need not be looked for at every birth
+            self.peak, self.at_peak = live, components.copy()
+        components[storage.component] -= size
+        self.live = live - size
+
+    def _look(self) -> None:
+        if self.live > self.peak:
+            self.peak, self.at_peak = self.live, self.components.copy()
 
     def move(self, storage: Storage, component: str) -> None:
         """Move a storage's bytes to another component."""
+        if self.live > self.peak:
+            self._look()
         self.components[storage.component] -= storage.size
         self.components[component] += storage.size
         storage.component = component
@@ -43,16 +51,19 @@ class Meter:
     def bytes_of(self, component: str) -> int:
         return self.components[component]
 
-    def release(self, component: str, size: int) -> None:
-        """Subtract bytes that no storage stands for."""
-        self.components[component] -= size
+    def shrink(self, storage: Storage, size: int) -> None:
+        """Release a part of a storage."""
+        self._look()
+        self.components[storage.component] -= size
         self.live -= size
+        storage.size -= size
 
     def state(self) -> dict[str, int]:
         return self.components.copy()
 
     def extrapolate(self, before: dict[str, int], times: int) -> dict[str, int]:
         """Apply the change since `before` another `times` times, and return it by component."""
+        self._look()
         changes = {name: (size - before.get(name, 0)) * times for name, size in self.components.items()}
         for name, change in changes.items():
             self.components[name] += change
@@ -61,6 +72,7 @@ class Meter:
 
     def enter(self) -> Any:
         """Begin a stretch, with a peak of its own."""
+        self._look()
         entered = self.peak, self.at_peak, self.state()
         self.peak, self.at_peak = self.live, entered[2]
         return entered
@@ -70,6 +82,7 @@ class Meter:
 
         Each of them changes the live bytes by the same amount, so the highest peak is that of the first or of the last.
         """
+        self._look()
         peak, at_peak, before = entered
         if more:
             changes = self.extrapolate(before, more)

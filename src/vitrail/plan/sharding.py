@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, Literal
 
 from vitrail.config import Config
+from vitrail.plan.meter import Meter
 from vitrail.plan.step import Step, run_step
-from vitrail.plan.tape import Leaf, Node, Run, Tape, Tensor
+from vitrail.plan.tape import Leaf, Run, Tape, Tensor
 from vitrail.plan.tensor_parallel import TensorTape, check_splits
 from vitrail.plan.workload import Workload
 
@@ -31,23 +32,34 @@ MicroBatch = Literal["only", "first", "between", "last"]
 """Which forward and backward before an update: gradients are reduced after the last."""
 
 
-def micro_batches(config: Config, workload: Workload) -> Iterator[Step]:
-    """Yield each kind of forward and backward of a sharded step that has its own memory, the last one last."""
+def micro_batches(
+    config: Config,
+    workload: Workload,
+    *,
+    meter: Callable[[], Meter] = Meter,
+    adapt: Callable[[type[Tape]], type[Tape]] = lambda tape: tape,
+) -> Iterator[Step]:
+    """Yield each kind of forward and backward of a sharded step that has its own memory, the last one last.
+
+    Each has a meter of its own, and runs on a kind of tape that `adapt` may derive from the usual one.
+    """
     assert workload.shard is not None
     if workload.shard.kind == "tensor":
         check_splits(config, workload)
-        yield run_step(config, workload, kind=partial(TensorTape, ways=workload.shard.devices))
+        tape = partial(adapt(TensorTape), ways=workload.shard.devices)
+        yield run_step(config, workload, kind=tape, meter=meter())
         return
     if workload.shard.kind != "fsdp" and not workload.train:
-        yield run_step(config, workload)
+        yield run_step(config, workload, kind=adapt(Tape), meter=meter())
         return
-    survey = run_step(config, workload, kind=_AllKinds).tape
+    survey = run_step(config, workload, kind=adapt(_AllKinds), meter=meter()).tape
     kinds: list[MicroBatch] = ["first", "between", "last"] if workload.accumulate > 1 else ["only"]
     if workload.accumulate == 2:
         kinds.remove("between")
-    tape = FsdpTape if workload.shard.kind == "fsdp" else DdpTape
+    tape = adapt(FsdpTape if workload.shard.kind == "fsdp" else DdpTape)
     for kind in kinds:
-        yield run_step(config, workload, kind=partial(tape, workload=workload, survey=survey, micro_batch=kind))
+        spread = partial(tape, workload=workload, survey=survey, micro_batch=kind)
+        yield run_step(config, workload, kind=spread, meter=meter())
 
 
 def shard_sizes(tape: Tape, devices: int, *, trained: bool = False) -> dict[str, int]:
@@ -101,28 +113,33 @@ class DdpTape(_AllKinds):
         assert workload.shard is not None
         self._as_views = workload.shard.gradient_as_bucket_view
         self._reduces = micro_batch in ("only", "last")
-        self.held: list[Tensor] = []
-        buckets = survey.total(survey.trained_params)
-        self.held.append(self.new(buckets, self.size, "gradients" if self._as_views else "communication"))
-        if self.has_grads:
-            self.held.append(self.new(survey.total(survey.grad_bytes), 1, "gradients"))
+        self.held = self._buckets(survey)
 
-    def _deliver(self, target: Node | Leaf, slot: int, grad: Tensor) -> None:
-        before = self.grad_bytes[target.path] if isinstance(target, Leaf) else 0
-        super()._deliver(target, slot, grad)
-        if isinstance(target, Leaf) and not target.uses and self._as_views and self._reduces:
-            target.grad = None
-            if self.has_grads:
-                self.meter.release("gradients", self.grad_bytes[target.path] - before)
+    def _buckets(self, survey: Tape) -> list[Tensor]:
+        """Allocate what the gradients are copied into, and the gradients of earlier micro-batches."""
+        count = survey.total(survey.trained_params)
+        held = [self.new(count, self.size, "gradients" if self._as_views else "reduced_gradients")]
+        if self.has_grads:
+            held.append(self.new(survey.total(survey.grad_bytes), 1, "gradients"))
+        return held
+
+    def _accumulate(self, leaf: Leaf, grad: Tensor) -> None:
+        before = self.grad_bytes[leaf.path]
+        super()._accumulate(leaf, grad)
+        if not leaf.uses and self._as_views and self._reduces:
+            leaf.grad = None
+            earlier = self.held[-1].storage
+            if self.has_grads and earlier is not None:
+                self.meter.shrink(earlier, self.grad_bytes[leaf.path] - before)
 
 
 class _Unit:
     """What FSDP gathers and reduces at a time, and the tensors that are alive for it."""
 
-    __slots__ = ("gathering", "gradients", "leaves", "reduced", "shard", "weights")
+    __slots__ = ("gathering", "gradients", "leaves", "name", "reduced", "shard", "weights")
 
-    def __init__(self) -> None:
-        self.shard = 0
+    def __init__(self, name: str) -> None:
+        self.name, self.shard = name, 0
         """Elements of this device's shard."""
         self.leaves: dict[int, Leaf] = {}
         self.gradients: list[Tensor] = []
@@ -130,6 +147,14 @@ class _Unit:
         self.gathering: Tensor | None = None
         self.weights: Tensor | None = None
         self.reduced = False
+
+
+class _Units(dict[str, _Unit]):
+    """Units by name, made when they are asked for."""
+
+    def __missing__(self, name: str) -> _Unit:
+        self[name] = _Unit(name)
+        return self[name]
 
 
 class FsdpTape(_AllKinds):
@@ -147,7 +172,7 @@ class FsdpTape(_AllKinds):
         self._upcasts = self._reduced != self.size
         """Gradients that wait for later micro-batches are kept in the type in which they are reduced."""
         self.has_grads = micro_batch in ("between", "last") and not self._upcasts
-        self._units: dict[str, _Unit] = defaultdict(_Unit)
+        self._units = _Units()
         self._order: list[_Unit] = []
         """Units in the order in which they ended forward; backward gathers the one before ahead of time."""
         self._last_gathered: Tensor | None = None
@@ -174,7 +199,7 @@ class FsdpTape(_AllKinds):
         """Allocate the weights that an inference finds gathered: the root's, and all if none are released."""
         sizes = shard_sizes(survey, self._devices)
         kept = {path: size for path, size in sizes.items() if not (self._reshards and _unit_name(path))}
-        weights = self.new(survey.total(kept) * self._devices, self.size, "weights")
+        weights = self.new(survey.total(kept) * self._devices, self.size, "gathered_weights")
         for path in kept:
             self._units[_unit_name(path)].weights = weights
 
@@ -209,7 +234,7 @@ class FsdpTape(_AllKinds):
             assert unit.shard, f"{name}.{number} is run, and was not surveyed"
             self._unshard(unit, forward=True)
             if self.train and x.node is not None:
-                self._nodes.append(lambda: self._reduce(unit))
+                self._nodes.append(lambda: self._reduce_scatter(unit))
             given = [x]
             del x
             out = block(given.pop(), number)
@@ -220,19 +245,21 @@ class FsdpTape(_AllKinds):
         del x
         return super().repeat(name, around, given.pop(), runs)
 
-    def _gather(self, unit: _Unit) -> Tensor:
+    def _all_gather(self, unit: _Unit) -> Tensor:
+        self.at(unit.name)
         copies = self.size != self._stored or self._offload
-        copied = self.new(unit.shard, self.size, "communication") if copies else None
-        gathered = self.new(unit.shard * self._devices, self.size, "communication")
+        copied = self.new(unit.shard, self.size, "gathered_weights") if copies else None
+        gathered = self.new(unit.shard * self._devices, self.size, "gathered_weights")
         del copied
         return gathered
 
     def _unshard(self, unit: _Unit, *, forward: bool) -> None:
         if unit.weights is not None:
             return
-        gathered = unit.gathering or self._gather(unit)
+        gathered = unit.gathering or self._all_gather(unit)
         unit.gathering = None
-        unit.weights = self.new(unit.shard * self._devices, self.size, "weights")
+        self.at(unit.name)
+        unit.weights = self.new(unit.shard * self._devices, self.size, "gathered_weights")
         if forward:  # a buffer is kept until the next unit has its weights
             self._last_gathered = gathered
 
@@ -250,9 +277,10 @@ class FsdpTape(_AllKinds):
         self._unshard(unit, forward=False)
         before = self._order[place - 1] if place else unit
         if before.weights is None and before.gathering is None:
-            before.gathering = self._gather(before)
+            before.gathering = self._all_gather(before)
 
-    def _reduce(self, unit: _Unit) -> None:
+    def _reduce_scatter(self, unit: _Unit) -> None:
+        self.at(unit.name)
         unit.reduced = True
         leaves = [leaf for leaf in unit.leaves.values() if leaf.trained]
         if self._upcasts:
@@ -265,7 +293,7 @@ class FsdpTape(_AllKinds):
         count = sum(_shard(leaf, self._devices) for leaf in leaves)
         if not count:
             return
-        self._last_reduced = self.new(count * self._devices, self._reduced, "communication")
+        self._last_reduced = self.new(count * self._devices, self._reduced, "reduced_gradients")
         unit.gradients.clear()
         for leaf in leaves:
             leaf.grad = None
@@ -286,7 +314,7 @@ class FsdpTape(_AllKinds):
         """Reduce what has no input that needs a gradient, the root first, and release the buffers."""
         for unit in self._root, *self._order:
             if not unit.reduced:
-                self._reduce(unit)
+                self._reduce_scatter(unit)
         for unit in self._order:
             unit.gathering = None
         self._last_reduced = None

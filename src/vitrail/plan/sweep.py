@@ -18,7 +18,7 @@ from vitrail.geometry import Size
 from vitrail.many import LIMIT, Many, Split, TooLarge
 from vitrail.plan.array_meter import ArrayMeter
 from vitrail.plan.cards import Card
-from vitrail.plan.fit import LIKELY, Search, largest_batch, on_card
+from vitrail.plan.fit import Search, largest_batch, on_card
 from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory, memory_of
 from vitrail.plan.meter import Meter, NoMeter
@@ -32,7 +32,7 @@ __all__ = ["Describe", "Sweep", "sweep"]
 
 Describe = Callable[..., tuple[Config, Workload]]
 """The values of one question, or of many → its config and workload. It must compute with them, and not look at them."""
-_TOGETHER = 8192
+_TOGETHER = 16_384
 """Questions of one run, so that its arrays stay small."""
 _FEW = 64
 """Fewer questions than this are sooner planned one by one than NumPy is imported."""
@@ -94,23 +94,27 @@ def sweep(
 
 def _planned(config: Config, workload: Workload, meter: Meter, target: Card | None) -> dict[str, Any]:
     work = workload if target is None else on_card(workload, target)
-    held = _held(config, work, meter)
-    tape = run_step(config, replace(work, batch=1, accumulate=1, train=True), meter=NoMeter()).tape
-    forward = tape.total(tape.flops)
+    if work.train and work.shard is None:
+        step = run_step(config, work, meter=meter)
+        held, tape, images = memory_of(step, work), step.tape, work.batch
+    else:
+        held, images = _held(config, work, meter), 1
+        tape = run_step(config, replace(work, batch=1, accumulate=1, train=True), meter=NoMeter()).tape
+    forward = tape.total(tape.per_image(tape.flops, images))
     answer = {
         "grid.height": config.grid.height,
         "grid.width": config.grid.width,
         "tokens": config.tokens,
         "params": tape.total(tape.params),
         "flops_forward": forward,
-        "flops_train": forward + tape.total(tape.backward_flops),
+        "flops_train": forward + tape.total(tape.per_image(tape.backward_flops, images)),
         "macs_forward": forward // 2,
         "peak_bytes": held.peak_bytes,
         "exact": int(held.exact),
         **{f"bytes.{name}": size for name, size in held.bytes.items()},
     }
     if target is not None:
-        answer["needed_bytes"] = _needed(config, work, held)
+        answer["needed_bytes"] = _needed(config, work, held, target)
     return answer
 
 
@@ -141,8 +145,8 @@ def _one_by_one(
     return Sweep(errors, {name: [row.get(name) for row in rows] for name in names})
 
 
-def _needed(config: Config, work: Workload, held: Memory) -> Any:
-    return needed_bytes(held, LIKELY, flash_scratch_bytes(config, work))
+def _needed(config: Config, work: Workload, held: Memory, target: Card) -> Any:
+    return needed_bytes(held, target, scratch_bytes=flash_scratch_bytes(config, work))
 
 
 # ── questions that are alike ────────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +230,10 @@ def _store(columns: dict[str, Any], places: Any, answer: dict[str, Any], count: 
 
 
 def _listed(column: Any, errors: list[str]) -> list[Any]:
-    return [None if error else value for value, error in zip(column.tolist(), errors, strict=True)]
+    values = column.tolist()
+    if any(errors):
+        return [None if error else value for value, error in zip(values, errors, strict=True)]
+    return values
 
 
 def _largest_batches(describe: Describe, columns: dict[str, Any], target: Card, errors: list[str]) -> list[int | None]:
@@ -242,7 +249,7 @@ def _largest_batches(describe: Describe, columns: dict[str, Any], target: Card, 
 
     def plan(config: Config, workload: Workload, meter: Meter) -> dict[str, Any]:
         work = on_card(workload, target)
-        return {"needed": _needed(config, work, _held(config, work, meter))}
+        return {"needed": _needed(config, work, _held(config, work, meter), target)}
 
     while active:
         asked = {name: column[active] for name, column in columns.items()}

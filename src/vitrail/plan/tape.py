@@ -59,9 +59,11 @@ class Node:
         self.backward = backward
         self.frame = frame
         self.scope = scope
-        self.grads: dict[int, Tensor] = {}
+        self.grads: dict[int, Tensor] | None = None
 
 
+_AGAIN = object()
+"""The node of what checkpointing recomputes: its gradient flows through the node of the first run."""
 _NOWHERE = (None, 0)
 """The edge of a tensor that needs no gradient."""
 
@@ -127,6 +129,8 @@ class Tape:
         """The number of trained parameter tensors."""
         self.flops: dict[str, int] = defaultdict(int)
         self.backward_flops: dict[str, int] = defaultdict(int)
+        self.once: set[str] = set()
+        """Modules whose FLOPs are the same for any number of images; all others' are in proportion to it."""
         self.saved_bytes: dict[str, int] = defaultdict(int)
         self.grad_bytes: dict[str, int] = defaultdict(int)
         self.buffer_bytes: dict[str, int] = defaultdict(int)
@@ -151,7 +155,8 @@ class Tape:
 
     def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         """Return a learned tensor of the module at `path`; `rows` is its first side, if it has others."""
-        path = self._at(path)
+        if self.scope:
+            path = self._at(path)
         leaf = self._leaves.get((path, name))
         if leaf is None:
             trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
@@ -168,15 +173,16 @@ class Tape:
 
         PyTorch caches copies of trained weights only; a frozen one is copied again for every use.
         """
-        parameter = self.parameter(path, count, name, rows=rows)
         if not self.amp:
-            return parameter
-        if (self.train or self._teaching) and parameter.node is None:
-            return self.cast(parameter, self.compute, "weight_casts")
+            return self.parameter(path, count, name, rows=rows)
         key = (self._at(path), name)
-        if key not in self._casts:
-            self._casts[key] = self.cast(parameter, self.compute, "weight_casts")
-        return self._casts[key]
+        if (cached := self._casts.get(key)) is not None:
+            return cached
+        parameter = self.parameter(path, count, name, rows=rows)
+        cast = self.cast(parameter, self.compute, "weight_casts")
+        if parameter.node is not None or not (self.train or self._teaching):
+            self._casts[key] = cast
+        return cast
 
     def buffer(self, path: str, count: int, size: int, name: str = "table") -> Tensor:
         """Return a fixed tensor that the model owns."""
@@ -194,6 +200,9 @@ class Tape:
         self.train, self._teaching = self.train and not teaches, self._teaching or teaches
         yield
         self.scope, self.train, self._teaching = outer
+
+    def at(self, path: str) -> None:
+        """Say which module the next allocations are for, to a tape that names them."""
 
     def _at(self, path: str) -> str:
         return (self.scope + path).rstrip(".") if self.scope else path
@@ -258,20 +267,25 @@ class Tape:
         a tensor, which would then live too long."""
         if not self.train:
             return out
-        edges, needed, frame = [], False, self._frame
-        first = frame is None or frame.recomputed is None
+        frame = self._frame
+        if frame is not None and frame.recomputed is not None:
+            for tensor in inputs:
+                if tensor is not None and tensor.node is not None:
+                    out.node = _AGAIN
+                    break
+            return out
+        edges, needed = [], False
         for tensor in inputs:
             if tensor is None or (target := tensor.node) is None:
                 edges.append(_NOWHERE)
                 continue
             edges.append((target, tensor.slot))
             needed = True
-            if first and type(target) is Leaf:
+            if type(target) is Leaf:
                 target.uses += 1
         if needed:
-            out.node = Node(edges, saved, backward, None if saved is None else frame, self.scope)
-            if first:
-                self._nodes.append(out.node)
+            node = out.node = Node(edges, saved, backward, None if saved is None else frame, self.scope)
+            self._nodes.append(node)
         return out
 
     def cast(self, x: Tensor, size: int, component: str | None = None) -> Tensor:
@@ -283,11 +297,16 @@ class Tape:
 
     def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
-        path = self._at(path)
+        if self.scope:
+            path = self._at(path)
         self.paths[path] = None
         if self._frame is not None and self._frame.kept is not None and self._running_back:
             return  # a kept product is not computed again
         (self.backward_flops if self._running_back else self.flops)[path] += flops
+
+    def count_once(self, path: str) -> None:
+        """Note that the module at `path` does the same for any number of images."""
+        self.once.add(self._at(path))
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -299,7 +318,12 @@ class Tape:
 
     def total(self, rows: dict[str, int]) -> int:
         """Return the sum over all modules, including skipped blocks."""
-        return sum(value * self.times(path) for path, value in rows.items())
+        repeated = tuple(self.repeats)
+        return sum([value * self.times(path) if path.startswith(repeated) else value for path, value in rows.items()])
+
+    def per_image(self, flops: dict[str, int], images: int) -> dict[str, int]:
+        """Return the FLOPs of a step of one image, from those of `images`."""
+        return {path: each if path in self.once else each // images for path, each in flops.items()}
 
     def times(self, path: str) -> int:
         """Return the number of modules that the one at `path` stands for, itself included."""
@@ -390,62 +414,66 @@ class Tape:
         """Run backward: gradients are allocated, and saved tensors are freed."""
         self._component, self._running_back = "temporary", True
         root = self.new(1, loss.size)  # autograd's caller keeps it alive to the end
-        self._deliver(loss.node, loss.slot, root)
-        while self._nodes:
-            node = self._nodes.pop()
-            if not isinstance(node, Node):
-                node()
-            elif node.grads:
-                self._run(node)
+        loss.node.grads = {loss.slot: root}
+        nodes, run = self._nodes, self._run
+        while nodes:
+            node = nodes.pop()
+            if type(node) is not Node:
+                node()  # type: ignore[operator]
+            elif node.grads is not None:
+                run(node, node.grads)
 
-    def _run(self, node: Node) -> None:
-        grads, node.grads, self.scope = node.grads, {}, node.scope
+    def _run(self, node: Node, grads: dict[int, Tensor]) -> None:
+        node.grads, self.scope = None, node.scope
         if node.frame is not None:
             if node.frame.recomputed is None:
                 self._recompute(node.frame)
             assert node.frame.recomputed is not None
             self._unpacked = node.frame.recomputed[node.saved]
             node.frame.recomputed[node.saved] = None
-        outputs = list(node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads))
+        outputs = [*node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads)]
         grads.clear()
         self._unpacked = node.saved = node.frame = None
         shared = len(outputs) == 2 and outputs[0] is outputs[1]
-        outputs.reverse()
+        if len(outputs) > 1:
+            outputs.reverse()
         for target, slot in node.edges:
             grad = outputs.pop()
             if target is None or grad is None:
                 continue
-            if shared and type(target) is Leaf:  # a leaf keeps its own copy
-                grad = self.new(grad.count, grad.size)
-            self._deliver(target, slot, grad)
+            if type(target) is Leaf:
+                if shared:  # a leaf keeps its own copy
+                    grad = self.new(grad.count, grad.size)
+                self._accumulate(target, grad)
+            elif target.grads is None:
+                target.grads = {slot: grad}
+            else:
+                present = target.grads.pop(slot, None)
+                target.grads[slot] = grad if present is None else self._sum(present, grad)
+                del present
             del grad
 
     def forget_recomputed(self) -> None:
         """Inside a backward function, release what checkpointing recomputed; what was saved stays."""
         self._unpacked = None
 
-    def _deliver(self, target: Node | Leaf, slot: int, grad: Tensor) -> None:
-        if isinstance(target, Leaf):
-            target.uses -= 1
-            if target.waiting is not None:
-                grad, target.waiting = self._sum(target.waiting, grad), None
-            if target.uses:
-                target.waiting = grad
-                return
-            storage = grad.storage
-            assert target.grad is None
-            assert storage is not None
-            if not storage.saved:  # two gradients may be views of one storage
-                storage.saved = True
-                self.grad_bytes[target.path] += storage.size
-            if not self.has_grads:  # otherwise it is added to the existing gradient
-                target.grad = grad
-                self.meter.move(storage, "gradients")
+    def _accumulate(self, leaf: Leaf, grad: Tensor) -> None:
+        """Give a parameter its gradient, when all of its uses have theirs."""
+        leaf.uses -= 1
+        if leaf.waiting is not None:
+            grad, leaf.waiting = self._sum(leaf.waiting, grad), None
+        if leaf.uses:
+            leaf.waiting = grad
             return
-        present = target.grads.pop(slot, None)
-        if present is not None:
-            grad = self._sum(present, grad)
-        target.grads[slot] = grad
+        storage = grad.storage
+        assert leaf.grad is None
+        assert storage is not None
+        if not storage.saved:  # two gradients may be views of one storage
+            storage.saved = True
+            self.grad_bytes[leaf.path] += storage.size
+        if not self.has_grads:  # otherwise it is added to the existing gradient
+            leaf.grad = grad
+            self.meter.move(storage, "gradients")
 
     def _sum(self, first: Tensor, second: Tensor) -> Tensor:
         return self.new(first.count, first.size)

@@ -34,7 +34,7 @@ def is_split(path: str) -> bool:
 
 
 def ways_of(t: Tape, path: str) -> int:
-    return t.ways if is_split(path) else 1
+    return t.ways if t.ways > 1 and is_split(path) else 1
 
 
 def column_linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool | Tensor = True) -> Tensor:

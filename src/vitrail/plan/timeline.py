@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from types import FrameType
@@ -17,9 +18,10 @@ from vitrail.charts.notebook import Shown, facts
 from vitrail.charts.numbers import bytes_text
 from vitrail.config import Config
 from vitrail.errors import require
-from vitrail.plan.memory import persistent_bytes
+from vitrail.plan.memory import is_followed, persistent_bytes
 from vitrail.plan.meter import Meter, Storage
-from vitrail.plan.step import run_step
+from vitrail.plan.sharding import micro_batches
+from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Node, Run, Tape, Tensor
 from vitrail.plan.workload import Workload
 
@@ -33,7 +35,8 @@ PHASES: tuple[Phase, ...] = ("before", "forward", "backward", "optimizer")
 class Event(NamedTuple):
     """Bytes that are taken, or released if their number is negative.
 
-    A block that changes its component, such as a gradient that becomes a parameter's, is released and taken again.
+    A block that changes its component or shrinks, such as a gradient that becomes a parameter's, is released and taken
+    again.
     """
 
     phase: Phase
@@ -124,9 +127,7 @@ def timeline(config: Config, workload: Workload) -> Timeline:
     >>> timeline(preset("Ti/16"), Workload())
     <Timeline: 424 events, 24.0 MiB at the peak>
     """
-    require(workload.shard is None, "a timeline of a sharded step is not modelled; leave shard out")
-    log = _Log(*PHASES[1:3] if workload.train else PHASES[1:2])
-    step = run_step(config, workload, kind=_NamingTape, meter=log)
+    step, log = _followed(config, workload)
     persistent, temporary = persistent_bytes(workload, step.tape)
     before = [
         Event("before", "", "", component, size, -1 - place)
@@ -138,6 +139,29 @@ def timeline(config: Config, workload: Workload) -> Timeline:
         taken = Event("optimizer", workload.optimizer, "", "temporary", temporary, -1 - len(before))
         events += [taken, taken._replace(bytes=-temporary)]
     return Timeline(tuple(events))
+
+
+def _followed(config: Config, workload: Workload) -> tuple[Step, _Log]:
+    """Run a step, on one of its devices if there are several; the last micro-batch if it accumulates."""
+    logs: list[_Log] = []
+
+    def meter() -> _Log:
+        logs.append(_Log(*PHASES[1:3] if workload.train else PHASES[1:2]))
+        return logs[-1]
+
+    if workload.shard is None:
+        return run_step(config, workload, kind=_NamingTape, meter=meter()), logs[-1]
+    require(
+        is_followed(workload),
+        f"a timeline of {workload.shard.kind} is not modelled: PyTorch has no such stage to follow; use ddp, zero1, "
+        "fsdp or tensor",
+    )
+    *_, last = micro_batches(config, workload, meter=meter, adapt=_naming)
+    return last, logs[-1]
+
+
+def _naming(kind: type[Tape]) -> type[Tape]:
+    return type(f"Naming{kind.__name__}", (_NamingTape, kind), {})
 
 
 class _Log(Meter):
@@ -154,6 +178,13 @@ class _Log(Meter):
         self._phase: Phase = next(self._phases)
         self._numbers: dict[int, tuple[int, str, str]] = {}
         self._next = count()
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """Log what is allocated before a step begins, such as DDP's buckets."""
+        first, self._phase = self._phase, "before"
+        yield
+        self._phase = first
 
     def end_phase(self) -> tuple[int, dict[str, int]]:
         following = next(self._phases, None)
@@ -176,6 +207,11 @@ class _Log(Meter):
         super().move(storage, component)
         self._write(storage, storage.size)
 
+    def shrink(self, storage: Storage, size: int) -> None:
+        self._write(storage, -storage.size)
+        super().shrink(storage, size)
+        self._write(storage, storage.size)
+
     def _write(self, storage: Storage, size: int) -> None:
         block, operation, module = self._numbers[id(storage)]
         self.events.append(Event(self._phase, operation, module, storage.component, size, block))
@@ -186,8 +222,9 @@ class _NamingTape(Tape):
 
     meter: _Log
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, meter: _Log, **settings: Any) -> None:
+        with meter.before():
+            super().__init__(meter, **settings)
         self._origins: dict[int, tuple[str, str]] = {}
         """By a node's identity: the node itself would keep alive what it saved."""
 
@@ -202,6 +239,9 @@ class _NamingTape(Tape):
             self._origins[id(recorded.node)] = (_operation(sys._getframe(1)), self.meter.module)
         return recorded
 
+    def at(self, path: str) -> None:
+        self.meter.module = path
+
     def parameter(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         self.meter.module = self.scope + path
         return super().parameter(path, count, name, rows=rows)
@@ -214,10 +254,10 @@ class _NamingTape(Tape):
         self.meter.module = path
         super().tally(path, flops)
 
-    def _run(self, node: Node) -> None:
+    def _run(self, node: Node, grads: dict[int, Tensor]) -> None:
         operation, self.meter.module = self._origins[id(node)]
         self.meter.operation = f"{operation} backward"
-        super()._run(node)
+        super()._run(node, grads)
         self.meter.operation = ""
 
     def _recompute(self, frame: Any) -> None:
@@ -227,11 +267,13 @@ class _NamingTape(Tape):
 
 
 def _operation(frame: FrameType | None) -> str:
-    """Return the outermost function of `ops` that the model has called. Variables are not read: that would keep tensors
-    alive."""
+    """Return the outermost function of `ops` that the model has called, or the innermost of `sharding`. Variables are
+    not read: that would keep tensors alive."""
     found = "new"
     while frame is not None and ".model." not in frame.f_globals["__name__"] and frame.f_code.co_name != "run_step":
         if frame.f_globals["__name__"].endswith("ops"):
             found = frame.f_code.co_name.strip("_")
+        elif frame.f_globals["__name__"].endswith("sharding"):
+            return frame.f_code.co_name.strip("_")
         frame = frame.f_back
     return found

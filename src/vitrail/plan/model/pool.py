@@ -40,6 +40,7 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Sizes, x: Tens
             x = ops.copy(t, x)
     if c.final_norm == "none" and c.prefix.count == 0:
         t.approximate("attention pooling without prefix and final norm copies its tokens, which is not modelled")
+    t.count_once("pool.q")  # the query is learned, and the same for all images
     q = ops.Linear(t, "pool.q", t.weight("pool", d, "query", rows=1), d, d)
     q = ops.expand(t, q, n.batch * d)
     k, v = unbind_heads(t, ops.Linear(t, "pool.kv", x, d, 2 * d), 2, d)

@@ -13,7 +13,7 @@ from vitrail.plan.fit import on_card
 from vitrail.plan.folklore import claim
 from vitrail.plan.hardware import Bound, VerdictName, flash_scratch_bytes, verdicts
 from vitrail.plan.ledger import ledger
-from vitrail.plan.memory import COMPONENTS
+from vitrail.plan.memory import COMPONENTS, is_followed
 from vitrail.plan.memory import memory as plan_memory
 from vitrail.plan.report import report
 from vitrail.plan.timeline import Event, Phase
@@ -39,7 +39,8 @@ ABOUT = {
     "attention_maps": "tokens × tokens per head if attention is eager; a fused kernel saves one number per row",
     "weight_casts": "16-bit copies of the weights, cached by autocast",
     "input": "the images and labels of the batch",
-    "communication": "buffers of what devices gather, reduce or copy into buckets",
+    "gathered_weights": "weights of a block that were gathered from all devices, and the buffer they arrive in",
+    "reduced_gradients": "buffers of gradients that devices sum, such as DDP's buckets",
     "temporary": "short-lived tensors at the peak",
 }
 
@@ -213,9 +214,10 @@ class Timeline(BaseModel):
 def timeline(asked: Asked, session: SessionDep) -> Timeline:
     """Return the bytes alive by component through the step, as `vitrail plan --timeline` draws them."""
     workload = on_card(workload_of(asked), card_of(asked))
-    points = plan_timeline(described(asked, session), workload.but(shard=None)).stack(300)
+    followed = workload.shard is None or is_followed(workload)
+    points = plan_timeline(described(asked, session), workload if followed else workload.but(shard=None)).stack(300)
     return Timeline(
-        note="" if workload.shard is None else "Without sharding: the timeline shows one device alone.",
+        note="" if followed else "Without sharding: PyTorch has no such stage to follow.",
         places=[place for place, _, _ in points],
         phases=[event.phase for _, event, _ in points],
         operations=[_operation(event) for _, event, _ in points],
