@@ -7,12 +7,12 @@ from itertools import pairwise
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import Adaptive, RelativeBias, WindowedAttention
-from vitrail.plan import ops
 from vitrail.plan.model.attention import shares_position, within
 from vitrail.plan.model.block import block
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.rotary import Rotation
 from vitrail.plan.tape import Run, Tape, Tensor
@@ -46,14 +46,14 @@ def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     tokens = features(t, c, n, image)
     x = pool(t, c, n, tokens)
-    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "pooled" else x
+    return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "pooled" else x
 
 
 def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     start = [_embedded(t, c, n, image)]
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
     x = encode(t, c, n, start.pop(), shared)
-    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "tokens" else x
+    return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "tokens" else x
 
 
 def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None) -> Tensor:
@@ -69,7 +69,7 @@ def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor
 
 def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     x = embed(t, c, n, image)
-    return ops.LayerNorm(t, "embedding_norm", x, c.width) if c.embedding_norm else x
+    return norm(t, c.norm, "embedding_norm", x, c.width) if c.embedding_norm else x
 
 
 def runs(c: ViTConfig) -> list[Run]:

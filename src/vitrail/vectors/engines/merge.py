@@ -91,8 +91,8 @@ class MergingEncoder:
             h = block.norm1(x)
             q, k, v = block.heads(block.project(h, h[:, : block.keep]))
             counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted).transpose(1, 2).flatten(2)
-            x = x[:, : block.keep] + block.out(mixed)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted)
+            x = x[:, : block.keep] + block.out(block.attention.joined(mixed))
             if not last:
                 now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
                 now = merge_patches(now, k.mean(dim=1)[:, layout.prefix :], self.r)
@@ -111,8 +111,8 @@ def check_mergeable(model: ViT) -> None:
         f"{type(attention).__name__} needs a grid, which merging removes; use merge 0",
     )
     require(
-        position.acts_on in ("tokens", "nothing"),
-        f"{type(position).__name__} needs one place per token, and a merged token has several; use merge 0",
+        position.inside is None,
+        f"{type(position.inside).__name__} needs one place per token, and a merged token has several; use merge 0",
     )
     require(
         not isinstance(model.config.embedding, parts.Adaptive),
