@@ -63,7 +63,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.dropout(self.activation(self.fc1(x)), self.dropout, self.training)
-        return F.dropout(self.fc2(x if self.norm is None else self.norm(x)), self.dropout, self.training)
+        if self.norm is not None:
+            x = self.norm(x)
+        return F.dropout(self.fc2(x), self.dropout, self.training)
 
 
 class GatedFeedForward(nn.Module):
@@ -81,7 +83,9 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.fc1(x).chunk(2, dim=-1)
         x = F.dropout(F.silu(gate) * value, self.dropout, self.training)
-        return F.dropout(self.fc2(x if self.norm is None else self.norm(x)), self.dropout, self.training)
+        if self.norm is not None:
+            x = self.norm(x)
+        return F.dropout(self.fc2(x), self.dropout, self.training)
 
 
 def build_mlp(

@@ -70,7 +70,6 @@ def attention(
     q, k, bias = placed(t, c, own, q, k, path, shared)
     mixed, heads_first = mix(t, c, own, path, q, k, v, bias, shifted)
     joined = ops.copy(t, mixed) if heads_first else mixed
-    del mixed
     if c.attention_norm:
         joined = norm(t, c.norm, f"{path}.norm", joined, n.width)
     x = row_linear(t, f"{path}.out", joined, n.width, n.width, c.out_bias)
