@@ -62,6 +62,7 @@ _attentions = st.one_of(
         shift=st.booleans(),
         window_padding=st.sampled_from(["masked", "zeros"]),
     ),
+    st.just(parts.WindowedAttention(window=Size(3, 2), shift=False, full=(1,))),
     st.just(parts.SparseAttention()),
     st.just(parts.LinearAttention()),
 )

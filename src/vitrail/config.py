@@ -255,6 +255,10 @@ class PyramidConfig(_Config):
         _check_merging(self)
         _check_pool(self)
         require(
+            not (isinstance(self.attention, WindowedAttention) and self.attention.full),
+            "a pyramid's blocks all have windows; use WindowedAttention() without full",
+        )
+        require(
             not (isinstance(self.position, Learned) and self.position.rotary),
             "a pyramid's blocks rotate no queries and keys; use Learned() without rotary",
         )
@@ -479,6 +483,15 @@ def _check_attention(config: ViTConfig) -> None:
             attention.window_padding != "zeros" or config.remainder != "pad",
             "window_padding 'zeros' includes padding in attention, which remainder 'pad' rules out; "
             "use window_padding 'masked', or another remainder",
+        )
+        beyond = [index for index in attention.full if index >= config.depth]
+        require(
+            not beyond,
+            f"full attention in block {beyond[:1]} is beyond depth {config.depth}; blocks are counted from 0",
+        )
+        require(
+            not (isinstance(config.position, RelativeBias) and attention.full),
+            "RelativeBias has one table for windows and none for full blocks; use another position, or full=()",
         )
         require(
             not (isinstance(config.position, RelativeBias) and config.position.prefix),

@@ -98,8 +98,13 @@ def _normed(random: Random, config: ViTConfig) -> ViTConfig:
     position = config.position
     if isinstance(position, Learned) and random.random() < 0.5:
         position = position.but(rotary=random.choice([Rotary(reference=Size(3, 5)), Rotary(), RotaryMixed()]))
+    windows, depth = config.attention, config.depth
+    if isinstance(windows, WindowedAttention) and not isinstance(position, RelativeBias):
+        full = random.sample(range(depth), random.randint(1, depth))
+        windows = windows.but(shift=False, full=tuple(sorted(full)))
     return config.but(
         position=position,
+        attention=windows,
         norm=random.choice(["layer", "rms", "rms"]),
         patch_norm=random.random() < 0.3,
         attention_norm=random.random() < 0.3,

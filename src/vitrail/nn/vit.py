@@ -108,7 +108,7 @@ def _build_block(config: ViTConfig, index: int) -> Block:
     attention = Attention(
         width,
         num_heads,
-        mix=build_mix(config.attention, grid=config.grid, shifted=index % 2 == 1),
+        mix=build_mix(config.attention.at(index), grid=config.grid, shifted=index % 2 == 1),
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
         out_norm=config.attention_norm,

@@ -60,7 +60,9 @@ def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor
     """The blocks."""
 
     def one(x: Tensor, i: int) -> Tensor:
-        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
+        kind = c.attention.at(i)
+        own = c if kind is c.attention else c.but(attention=kind)
+        return block(t, own, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
 
     start = [x]
     del x
@@ -74,13 +76,15 @@ def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 def runs(c: ViTConfig) -> list[Run]:
     """Group blocks of equal cost. The first drops no path and is the last to release a shared position; windows shift
-    in every other one; a shared bias gets its first gradient in the last."""
+    in every other one, or some attend to the whole grid; a shared bias gets its first gradient in the last."""
     depth = c.depth
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
+    if isinstance(c.attention, WindowedAttention):
+        cuts = sorted({*cuts, *c.attention.full, *(index + 1 for index in c.attention.full)})
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]
