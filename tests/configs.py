@@ -25,10 +25,22 @@ _embeddings = st.one_of(
         selector=st.sampled_from(["detail", "learned", "random"]),
     ),
 )
+_rotary = st.one_of(
+    st.builds(parts.Rotary, coordinates=st.just("normalised"), first=st.sampled_from(["rows", "columns"])),
+    st.builds(
+        parts.Rotary,
+        pairs=st.sampled_from([None, "halves"]),
+        first=st.sampled_from(["rows", "columns"]),
+        offset=st.sampled_from([0.0, 1.0]),
+        reference=st.sampled_from([None, Size(5, 3)]),
+    ),
+    st.just(parts.RotaryMixed()),
+)
 _positions = st.one_of(
     st.builds(
         parts.Learned,
         prefix=st.sampled_from(["all", "cls", "none"]),
+        rotary=st.one_of(st.none(), _rotary),
         convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]),
     ),
     st.just(parts.SinCos1d()),
@@ -39,8 +51,7 @@ _positions = st.one_of(
         prefix=st.booleans(),
         convention=st.sampled_from(["timm", "huggingface"]),
     ),
-    st.builds(parts.Rotary, coordinates=st.sampled_from(["index", "normalised"])),
-    st.just(parts.RotaryMixed()),
+    _rotary,
     st.just(parts.NoPosition()),
 )
 _attentions = st.one_of(
@@ -51,12 +62,19 @@ _attentions = st.one_of(
         shift=st.booleans(),
         window_padding=st.sampled_from(["masked", "zeros"]),
     ),
+    st.just(parts.WindowedAttention(window=Size(3, 2), shift=False, full=(1,))),
     st.just(parts.SparseAttention()),
     st.just(parts.LinearAttention()),
 )
 _mlps = st.one_of(
-    st.builds(parts.Mlp, width=st.just(40), activation=st.sampled_from(["gelu", "gelu_tanh", "quick_gelu"])),
-    st.just(parts.SwiGLU(width=36)),
+    st.builds(
+        parts.Mlp,
+        width=st.just(40),
+        activation=st.sampled_from(["gelu", "gelu_tanh", "quick_gelu"]),
+        bias=st.booleans(),
+        norm=st.booleans(),
+    ),
+    st.builds(parts.SwiGLU, width=st.just(36), bias=st.booleans(), norm=st.booleans()),
 )
 _pools = st.one_of(
     st.just(parts.ClsPool()),
@@ -79,6 +97,7 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             remainder=draw(st.sampled_from(["resize", "crop", "floor", "pad"])),
             prefix=draw(st.builds(parts.Prefix, cls=st.booleans(), registers=st.integers(0, 2))),
             position=draw(_positions),
+            patch_norm=draw(st.booleans()),
             embedding_norm=draw(st.booleans()),
             width=24,
             depth=2,
@@ -86,7 +105,10 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             attention=draw(_attentions),
             qkv_bias=draw(st.sampled_from(["all", "no_key", "none"])),
             qk_norm=draw(st.booleans()),
+            attention_norm=draw(st.booleans()),
+            out_bias=draw(st.booleans()),
             mlp=draw(_mlps),
+            norm=draw(st.sampled_from(["layer", "rms"])),
             layer_scale=draw(st.sampled_from([None, 0.1])),
             norm_eps=draw(st.sampled_from([1e-6, 1e-5])),
             dropout=draw(rates),

@@ -33,8 +33,9 @@ def _stand_in_for_cuda() -> Iterator[None]:
     def new_tensor(self: torch.Tensor, data: Any) -> torch.Tensor:
         return torch.zeros(torch.tensor(data, device="cpu").shape, dtype=self.dtype, device=self.device)
 
-    if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA"):
-        _KERNELS.impl("silu_backward", lambda *args: None, "CUDA")
+    for name in ("silu_backward", "_fused_rms_norm", "_fused_rms_norm_backward"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            _KERNELS.impl(name, lambda *args: None, "CUDA")
     with (
         patch.object(torch.cuda, "is_available", lambda: True),
         patch.object(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True),

@@ -46,6 +46,7 @@ __all__ = [
     "Config",
     "MobileConfig",
     "MobileStage",
+    "NormKind",
     "PyramidConfig",
     "PyramidStage",
     "ViTConfig",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 
+NormKind = Literal["layer", "rms"]
 Epsilon = Annotated[float, Range("[0, inf)", "1e-6 is usual")]
 LayerScale = Annotated[float, Range("[0, inf)", "1e-5 is usual, None leaves it out")]
 
@@ -100,6 +102,8 @@ class ViTConfig(_Config):
     remainder: Remainder = "error"
     prefix: Prefix = Prefix()
     position: Position = Learned()
+    patch_norm: bool = False
+    """Normalise the patches after their projection, before positions, as AIMv2 does."""
     embedding_norm: bool = False
     """Normalise the tokens before the first block, as CLIP does."""
 
@@ -110,8 +114,14 @@ class ViTConfig(_Config):
     qkv_bias: Literal["all", "no_key", "none"] = "all"
     """With "no_key", keys have no bias, as in BEiT and DINOv3: it could not change the softmax."""
     qk_norm: bool = False
+    attention_norm: bool = False
+    """Normalise what attention mixed before it is projected back, as BEiT-3 and EVA-02's CLIP towers do."""
+    out_bias: bool = True
+    """Whether attention's output projection has a bias."""
     mlp: MlpKind = Mlp()
     layer_scale: LayerScale | None = None
+    norm: NormKind = "layer"
+    """The kind of every norm: "layer", or "rms", which divides by the root mean square and has no bias."""
     norm_eps: Epsilon = 1e-6
 
     dropout: Rate = 0.0
@@ -244,6 +254,14 @@ class PyramidConfig(_Config):
         )
         _check_merging(self)
         _check_pool(self)
+        require(
+            not (isinstance(self.attention, WindowedAttention) and self.attention.full),
+            "a pyramid's blocks all have windows; use WindowedAttention() without full",
+        )
+        require(
+            not (isinstance(self.position, Learned) and self.position.rotary),
+            "a pyramid's blocks rotate no queries and keys; use Learned() without rotary",
+        )
         require(
             not (isinstance(self.position, RelativeBias) and (self.position.shared or self.position.prefix)),
             "a pyramid's biases are each block's own and between patches alone; use RelativeBias(prefix=False)",
@@ -466,17 +484,27 @@ def _check_attention(config: ViTConfig) -> None:
             "window_padding 'zeros' includes padding in attention, which remainder 'pad' rules out; "
             "use window_padding 'masked', or another remainder",
         )
+        beyond = [index for index in attention.full if index >= config.depth]
+        require(
+            not beyond,
+            f"full attention in block {beyond[:1]} is beyond depth {config.depth}; blocks are counted from 0",
+        )
+        require(
+            not (isinstance(config.position, RelativeBias) and attention.full),
+            "RelativeBias has one table for windows and none for full blocks; use another position, or full=()",
+        )
         require(
             not (isinstance(config.position, RelativeBias) and config.position.prefix),
             "RelativeBias(prefix=True) works only with full attention; use RelativeBias(prefix=False) with windows",
         )
-    position = type(config.position).__name__
+    inside = config.position.inside
+    position = type(inside).__name__
     require(
-        config.position.acts_on != "scores" or attention.scores,
+        inside is None or inside.acts_on != "scores" or attention.scores,
         f"{name} has no score matrix that {position} could be added to; use another position or FullAttention",
     )
     require(
-        config.position.acts_on != "queries and keys" or attention.can_rotate,
+        inside is None or inside.acts_on != "queries and keys" or attention.can_rotate,
         f"{position} rotates q and k, which {name} needs positive; use a position that is added to the tokens",
     )
     require(

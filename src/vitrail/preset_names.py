@@ -19,7 +19,7 @@ ViTName = Literal[
     "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
 PyramidName = Literal[
-    "swin-T", "swin-S", "swin-B", "pit-Ti", "pit-XS", "pit-S", "pit-B",
+    "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "pit-Ti", "pit-XS", "pit-S", "pit-B",
     "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled", "pit-B-distilled",
 ]  # fmt: skip
 MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S"]
@@ -43,7 +43,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"deit_(?P<size>tiny|small|base)_distilled_patch16_(?P<image>\d+)", "deit-{size}/16-distilled"),
     (r"beit_(?P<size>base|large)_patch16_(?P<image>\d+)", "beit-{size}/16"),
     (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
-    (r"swin_(?P<size>tiny|small|base)_patch4_window7_(?P<image>224)", "swin-{size}"),
+    (r"swin_(?P<size>tiny|small|base|large)_patch4_window7_(?P<image>224)", "swin-{size}"),
+    (r"swin_(?P<size>base|large)_patch4_window12_(?P<image>384)", "swin-{size}-384"),
     (r"pit_(?P<size>ti|xs|s|b)_(?P<image>224)", "pit-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_distilled_(?P<image>224)", "pit-{size}-distilled"),
     (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
@@ -63,7 +64,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"google/siglip-(?P<size>so400m)-patch14-(?P<image>\d+)", "siglip-{size}/14"),
     (r"google/siglip2-(?P<size>base|large|so400m)-patch16-(?P<image>\d+)", "siglip2-{size}/16"),
     (r"microsoft/beit-(?P<size>base|large)-patch16-(?P<image>\d+)", "beit-{size}/16"),
-    (r"microsoft/swin-(?P<size>tiny|small|base)-patch4-window7-(?P<image>224)", "swin-{size}"),
+    (r"microsoft/swin-(?P<size>tiny|small|base|large)-patch4-window7-(?P<image>224)(-in22k)?", "swin-{size}"),
+    (r"microsoft/swin-(?P<size>base|large)-patch4-window12-(?P<image>384)(-in22k)?", "swin-{size}-384"),
     (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
     # torchvision
     (r"vit_(?P<size>[blh])_(?P<patch>\d+)", "{size}/{patch}"),

@@ -154,12 +154,13 @@ def _tiny(side: int, *, width: int, depth: int, channels: int = 3) -> ViTConfig:
     )
 
 
-def _swin(width: int, depths: tuple[int, ...], num_heads: int) -> PyramidConfig:
+def _swin(width: int, depths: tuple[int, ...], num_heads: int, *, image: int = 224, window: int = 7) -> PyramidConfig:
     stages = (
         PyramidStage(width=width * 2**level, depth=depth, num_heads=num_heads * 2**level)
         for level, depth in enumerate(depths)
     )
-    return PyramidConfig(stages=tuple(stages), attention=WindowedAttention(window_padding="zeros"))
+    attention = WindowedAttention(window=Size.of(window), window_padding="zeros")
+    return PyramidConfig(image=Size.of(image), stages=tuple(stages), attention=attention)
 
 
 def _pit(head_width: int, num_heads: int, *, patch: int = 16, first: int = 2, distilled: bool = False) -> PyramidConfig:
@@ -253,6 +254,9 @@ PRESETS: dict[str, Config] = {
     "swin-T": _swin(96, (2, 2, 6, 2), 3),
     "swin-S": _swin(96, (2, 2, 18, 2), 3),
     "swin-B": _swin(128, (2, 2, 18, 2), 4),
+    "swin-L": _swin(192, (2, 2, 18, 2), 6),
+    "swin-B-384": _swin(128, (2, 2, 18, 2), 4, image=384, window=12),
+    "swin-L-384": _swin(192, (2, 2, 18, 2), 6, image=384, window=12),
     **_pits(),
     **{f"{name}-distilled": config for name, config in _pits(distilled=True).items()},
     "mobilevit-XXS": _mobilevit(16, (16, 24, 48, 64, 80), (64, 80, 96), expansion=2, last_width=320),

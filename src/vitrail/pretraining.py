@@ -178,9 +178,8 @@ def _plain(step: Value, config: Config, positions: tuple[type, ...]) -> ViTConfi
         f"{name} is defined for full attention and images that the patch divides; change the config",
     )
     require(
-        isinstance(config.position, positions),
-        f"{name} is not defined for {type(config.position).__name__}; use "
-        f"{', '.join(kind.__name__ for kind in positions)}",
+        isinstance(config.position, positions) and getattr(config.position, "rotary", None) is None,
+        f"{name} is not defined for {config.position.name}; use {', '.join(kind.__name__ for kind in positions)}",
     )
     require(not config.prefix.distillation, f"{name} has no use for a distillation token; leave it out")
     return config

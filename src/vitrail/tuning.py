@@ -206,6 +206,8 @@ def blocks_of(config: Config) -> int:
 def _front_parts(c: ViTConfig | PyramidConfig, *, table: bool) -> Iterator[str]:
     """Yield what precedes the blocks; `table`: whether positions are a learned table before them."""
     yield "embedding"
+    if isinstance(c, ViTConfig) and c.patch_norm:
+        yield "patch_norm"
     if c.prefix.count:
         yield "prefix"
     if table:

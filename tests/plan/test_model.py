@@ -70,6 +70,16 @@ CONFIGS: dict[str, Config] = {
     "pooled by attention": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144)),
     "pooled by attention to all": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144, prefix=True)),
     "windows": PLAIN.but(attention=WindowedAttention(window=Size(3, 4)), position=RelativeBias(prefix=False)),
+    "windows and a full block": PLAIN.but(
+        attention=WindowedAttention(window=Size(3, 4), shift=False, full=(1,)), norm="rms", out_bias=False
+    ),
+    "norms inside": PLAIN.but(
+        position=Learned(rotary=Rotary(reference=Size(3, 5))),
+        patch_norm=True,
+        attention_norm=True,
+        mlp=SwiGLU(width=72, bias=False, norm=True),
+    ),
+    "learned and mixed": PLAIN.but(position=Learned(rotary=RotaryMixed()), mlp=Mlp(width=160, norm=True)),
     "windows with zeros": PLAIN.but(
         attention=WindowedAttention(window=Size(3, 4), window_padding="zeros"), qk_norm=True, qkv_bias="no_key"
     ),

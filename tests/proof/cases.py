@@ -43,7 +43,7 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
     """Valid pairs that the planner does not refuse: pyramids, mobile networks, timm's and transformers' plain ViTs, and
     for the most part every kind of ViT. Half of them have degenerate sizes: one head, one image, one row of patches,
     where PyTorch views what it would copy elsewhere."""
-    random, later, cases = _Draw(seed), Random(seed), []
+    random, later, latest, cases = _Draw(seed), Random(seed), Random(seed), []
     while len(cases) < count:
         kind, library = random.random(), "vitrail"
         random.degenerate = random.random() < 0.5
@@ -58,6 +58,8 @@ def draw(count: int, seed: int) -> list[tuple[Config, Workload]]:
             else:
                 config = _vit(random)
             config = _varied(later, config)
+            if library == "vitrail" and isinstance(config, ViTConfig) and latest.random() < 0.4:
+                config = _normed(latest, config)
             workload = replace(_workload(random, config), library=library)
             refused = "PyTorch cannot train" in memory(config, workload).note
         except VitrailError:
@@ -89,6 +91,26 @@ def _varied(random: Random, config: Config) -> Config:
         if isinstance(config.pool, AttentionPool):
             config = config.but(pool=replace(config.pool, prefix=chosen))
     return config
+
+
+def _normed(random: Random, config: ViTConfig) -> ViTConfig:
+    """Norms, biases and rotations as models since EVA-02 have them."""
+    position = config.position
+    if isinstance(position, Learned) and random.random() < 0.5:
+        position = position.but(rotary=random.choice([Rotary(reference=Size(3, 5)), Rotary(), RotaryMixed()]))
+    windows, depth = config.attention, config.depth
+    if isinstance(windows, WindowedAttention) and not isinstance(position, RelativeBias):
+        full = random.sample(range(depth), random.randint(1, depth))
+        windows = windows.but(shift=False, full=tuple(sorted(full)))
+    return config.but(
+        position=position,
+        attention=windows,
+        norm=random.choice(["layer", "rms", "rms"]),
+        patch_norm=random.random() < 0.3,
+        attention_norm=random.random() < 0.3,
+        out_bias=random.random() < 0.6,
+        mlp=config.mlp.but(bias=random.random() < 0.6, norm=random.random() < 0.4),
+    )
 
 
 def _workload(random: _Draw, config: Config) -> Workload:

@@ -20,7 +20,7 @@ from vitrail.atomic import flush, temporary_folder, write_json_file
 from vitrail.charts.notebook import Brief
 from vitrail.checkpoint.assess.describe import few, pixels_in_words
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of
+from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, sizes_of, without
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.registry import dialect_named
 from vitrail.checkpoint.dialects.rewrite import fixed_table, rewrites
@@ -213,7 +213,8 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     missing = [name for name in family.needs if name not in checkpoint.tensors and name not in kept]
     if missing:
         return len(missing), f"it always has {', '.join(missing)}, and this model does not"
-    reason = family.refuse(config)
+    unknown = [why for name, why in without(config).items() if name not in family.lacks and not dialect.tells_all]
+    reason = unknown[0] if unknown else family.refuse(config)
     if reason is not None:
         return 0, reason
     written = family.write(checkpoint if home else checkpoint.but(origin={}), theirs)
@@ -316,13 +317,14 @@ def _essence(config: Config) -> dict[str, Any]:
     fields["attention"] = type(config.attention).__name__
     if isinstance(config.position, Learned):
         rows = config.position.prefix_rows(config.prefix)
-        fields["position"] = f"a learned table with {rows} prefix rows"
+        beside = f" and {config.position.rotary}" if config.position.rotary else ""
+        fields["position"] = f"a learned table with {rows} prefix rows{beside}"
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config, PyramidConfig):
         return fields
     fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
-    fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}"
+    fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}" + " and a norm" * config.mlp.norm
     fields["layer_scale"] = config.layer_scale is not None
     if isinstance(config.pool, AttentionPool):
         pool = config.pool

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import parts
+from vitrail.config import NormKind
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix
 from vitrail.nn.lora import LoraLinear
 from vitrail.nn.mlp import linear
+from vitrail.nn.norm import build_norm
 from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.sparse_attention import SparseMix
@@ -82,6 +84,9 @@ class Attention(nn.Module):
         mix: Mix,
         qkv_bias: str = "all",
         qk_norm: bool = False,
+        out_norm: bool = False,
+        out_bias: bool = True,
+        norm: NormKind = "layer",
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
@@ -93,18 +98,24 @@ class Attention(nn.Module):
         no_key = qkv_bias == "no_key"
         self.q_bias = nn.Parameter(torch.zeros(width)) if no_key else None
         self.v_bias = nn.Parameter(torch.zeros(width)) if no_key else None
-        self.q_norm = nn.LayerNorm(width // num_heads, eps=norm_eps) if qk_norm else None
-        self.k_norm = nn.LayerNorm(width // num_heads, eps=norm_eps) if qk_norm else None
+        self.q_norm = build_norm(norm, width // num_heads, norm_eps) if qk_norm else None
+        self.k_norm = build_norm(norm, width // num_heads, norm_eps) if qk_norm else None
         self.position = position
         self.mix = mix
-        self.out = linear(width, width)
+        self.norm = build_norm(norm, width, norm_eps) if out_norm else None
+        self.out = linear(width, width, bias=out_bias)
 
     def forward(self, x: Tensor, layout: Layout, shared: Rotation | Tensor | None = None) -> Tensor:
         q, k, v = self.heads(x)
         q, k, bias = self.placed(q, k, layout, shared)
         mixed = self.mixed(q, k, v, layout, bias, self.attention_dropout if self.training else 0.0)
-        x = self.out(mixed.transpose(1, 2).flatten(2))  # (B, h, T, d) → (B, T, D)
+        x = self.out(self.joined(mixed))
         return F.dropout(x, self.dropout, self.training)
+
+    def joined(self, mixed: Tensor) -> Tensor:
+        """(B, h, T, d) → (B, T, D), normalised where the model does so before the output projection."""
+        x = mixed.transpose(1, 2).flatten(2)
+        return x if self.norm is None else self.norm(x)
 
     def placed(
         self, q: Tensor, k: Tensor, layout: Layout, shared: Rotation | Tensor | None

@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vitrail.config import NormKind
 from vitrail.nn.attention import Attention
 from vitrail.nn.layout import Layout
+from vitrail.nn.norm import build_norm
 from vitrail.nn.rotary import Rotation
 
 __all__ = ["Block", "drop_path"]
@@ -24,15 +26,16 @@ class Block(nn.Module):
         *,
         attention: Attention,
         mlp: nn.Module,
+        norm: NormKind = "layer",
         norm_eps: float = 1e-6,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm1 = build_norm(norm, width, norm_eps)
         self.attention = attention
         self.scale1 = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
-        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm2 = build_norm(norm, width, norm_eps)
         self.mlp = mlp
         self.scale2 = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
         self.drop_path = drop_path

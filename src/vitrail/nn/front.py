@@ -17,15 +17,23 @@ from vitrail.geometry import Size
 from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.image import check_image, check_tensor
 from vitrail.nn.layout import Layout
+from vitrail.nn.norm import build_norm
 from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
-from vitrail.nn.positions import AddedPosition, LearnedTable, PositionModule, SinCos1dTable, SinCos2dTable
+from vitrail.nn.positions import (
+    AddedPosition,
+    AttentionPosition,
+    LearnedTable,
+    PositionModule,
+    SinCos1dTable,
+    SinCos2dTable,
+)
 from vitrail.nn.prefix import Prefix
 from vitrail.nn.pyramid import PyramidEmbed
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.remainder import fit_pixels, inside_of
-from vitrail.nn.rotary import AxialRotation, MixedRotation
+from vitrail.nn.rotary import AxialRotation, MixedRotation, RotatedTable
 
-__all__ = ["VisionFrontEnd", "build_position"]
+__all__ = ["VisionFrontEnd", "build_inside", "build_position"]
 
 
 class VisionFrontEnd(nn.Module):
@@ -40,8 +48,9 @@ class VisionFrontEnd(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = build_embedding(config)
+        self.patch_norm = build_norm(config.norm, config.width, config.norm_eps) if config.patch_norm else None
         self.prefix = Prefix(config.prefix, config.width)
-        self.position = None if config.position.per_block else build_position(config)
+        self.position = build_position(config)
 
     def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
         tokens, _ = self.embed(image, sizes)
@@ -49,13 +58,18 @@ class VisionFrontEnd(nn.Module):
 
     def embed(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
         """Return the tokens and their layout. `sizes` are the image sizes of a batch made by `pad_batch`."""
-        tokens, layout = self.embedding(*self._fit(image, sizes))
+        tokens, layout = self.patches(*self._fit(image, sizes))
         if self.config.remainder == "pad":
             layout = replace(layout, frame=self.config.grid)
         tokens, layout = self.prefix(tokens, layout)
         if isinstance(self.position, AddedPosition):
             tokens = self.position(tokens, layout)
         return tokens, layout
+
+    def patches(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """Pixels as the patches need them → projected patches, normalised if the model does so."""
+        tokens, layout = self.embedding(image, inside)
+        return tokens if self.patch_norm is None else self.patch_norm(tokens), layout
 
     def _fit(self, image: Tensor, sizes: Sequence[Size] | None) -> tuple[Tensor, Tensor | None]:
         """Return the pixels as the patches need them and, for padded images, which grid cells belong to each."""
@@ -110,16 +124,25 @@ def build_embedding(config: ViTConfig) -> nn.Module:
 
 
 def build_position(config: ViTConfig) -> PositionModule | None:
-    """Build a position module: the model's, or one per block if `per_block` is true."""
+    """Build the model's position module; None if it has none, or one in every block."""
     grid, width = config.grid, config.width
     match config.position:
         case parts.Learned() as spec:
-            rows = spec.prefix_rows(config.prefix)
-            return LearnedTable(grid, width, prefix_rows=rows, convention=spec.convention)
+            table = {"prefix_rows": spec.prefix_rows(config.prefix), "convention": spec.convention}
+            if isinstance(spec.rotary, parts.Rotary):
+                return RotatedTable(grid, width, **table, rotation=AxialRotation(config.head_width, spec.rotary))
+            return LearnedTable(grid, width, **table)
         case parts.SinCos1d() as spec:
             return SinCos1dTable(grid, width, spec, prefix=config.prefix.count)
         case parts.SinCos2d() as spec:
             return SinCos2dTable(grid, width, spec)
+        case spec:
+            return None if spec.per_block else build_inside(config)
+
+
+def build_inside(config: ViTConfig) -> AttentionPosition | None:
+    """Build a module of the position that acts inside attention: a block's, if `per_block` is true, or the model's."""
+    match config.position.inside:
         case parts.Rotary() as spec:
             return AxialRotation(config.head_width, spec)
         case parts.RotaryMixed() as spec:
@@ -127,11 +150,10 @@ def build_position(config: ViTConfig) -> PositionModule | None:
         case parts.RelativeBias() as spec:
             attention = config.attention
             return RelativeTable(
-                attention.span(grid),
+                attention.span(config.grid),
                 config.num_heads,
                 prefix=spec.prefix,
                 window_padding=attention.window_padding if isinstance(attention, parts.WindowedAttention) else None,
                 convention=spec.convention,
             )
-        case parts.NoPosition():
-            return None
+    return None

@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import parts
+from vitrail.config import NormKind
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
+from vitrail.nn.norm import build_norm
 
 __all__ = ["AttentionPooling", "ClsPooling", "MaxPooling", "MeanPooling", "build_pool", "one_vector"]
 
@@ -68,7 +70,7 @@ class ClsMeanPooling(nn.Module):
 class AttentionPooling(nn.Module):
     """One learned query attends to the patches and, with `spec.prefix`, to the prefix; then a residual MLP."""
 
-    def __init__(self, width: int, spec: parts.AttentionPool, *, norm_eps: float) -> None:
+    def __init__(self, width: int, spec: parts.AttentionPool, *, norm: NormKind, norm_eps: float) -> None:
         super().__init__()
         self.num_heads, self.prefix = spec.num_heads, spec.prefix
         self.query = nn.Parameter(torch.empty(1, 1, width))
@@ -76,7 +78,7 @@ class AttentionPooling(nn.Module):
         self.q = linear(width, width)
         self.kv = linear(width, 2 * width)
         self.out = linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.norm = build_norm(norm, width, norm_eps)
         self.mlp = FeedForward(width, spec.mlp_width, activation=spec.activation)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -92,7 +94,9 @@ class AttentionPooling(nn.Module):
         return x[:, 0]
 
 
-def build_pool(spec: parts.Pool, width: int, *, distillation: bool, norm_eps: float) -> nn.Module:
+def build_pool(
+    spec: parts.Pool, width: int, *, distillation: bool, norm_eps: float, norm: NormKind = "layer"
+) -> nn.Module:
     match spec:
         case parts.ClsPool():
             return ClsAndDistillationPooling() if distillation else ClsPooling()
@@ -103,7 +107,7 @@ def build_pool(spec: parts.Pool, width: int, *, distillation: bool, norm_eps: fl
         case parts.ClsMeanPool():
             return ClsMeanPooling()
         case parts.AttentionPool():
-            return AttentionPooling(width, spec, norm_eps=norm_eps)
+            return AttentionPooling(width, spec, norm=norm, norm_eps=norm_eps)
 
 
 def one_vector(vector: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
-from vitrail.nn.positions import AttentionPosition
-from vitrail.parts import Rotary
+from vitrail.nn.positions import AttentionPosition, LearnedTable
+from vitrail.parts import Convention, Rotary
 
-__all__ = ["AxialRotation", "MixedRotation", "Rotation"]
+__all__ = ["AxialRotation", "MixedRotation", "RotatedTable", "Rotation"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Rotation:
 class AxialRotation(AttentionPosition):
     """Half of the pairs rotate with the row, half with the column, at fixed frequencies; nothing learned.
 
-    Coordinates "index" are the patch's row and column, with neighbouring values as pairs (RoPE-ViT, EVA-02);
-    "normalised" are scaled to −1 … 1 on each axis, times 2π, with pairs half a head apart (DINOv3).
+    Coordinates "index" are the patch's row and column (RoPE-ViT, EVA-02), from an offset, scaled to a reference grid;
+    "normalised" are scaled to −1 … 1 on each axis, times 2π (DINOv3).
     """
 
     def __init__(self, head_width: int, spec: Rotary) -> None:
@@ -65,14 +66,33 @@ class AxialRotation(AttentionPosition):
         waves = self.head_width // 4
         frequency = self.spec.temperature ** -(torch.arange(waves, device=like.device, dtype=torch.float32) / waves)
         place = layout.centres(like.device)  # (N, 2) or (B, N, 2)
-        normalised = self.spec.coordinates == "normalised"
-        if normalised:
-            place = 2 * (place + 0.5) / place.new_tensor(tuple(layout.frame)) - 1
+        frame = place.new_tensor(tuple(layout.frame))
+        if self.spec.coordinates == "normalised":
+            place = 2 * (place + 0.5) / frame - 1
             frequency = 2 * math.pi * frequency
+        elif self.spec.reference is not None:
+            place = (place + self.spec.offset) / frame * place.new_tensor(tuple(self.spec.reference))
+        else:
+            place = place + self.spec.offset
+        if self.spec.first == "columns":
+            place = place.flip(-1)
         angles = (place[..., None] * frequency).flatten(-2)  # (…, N, 2, k/2) → (…, N, k)
         if angles.ndim == 3:
             angles = angles[:, None]  # (B, 1, N, k): the same for every head
-        return Rotation.of(angles, prefix=layout.prefix, halves=normalised, dtype=like.dtype)
+        return Rotation.of(angles, prefix=layout.prefix, halves=self.spec.halves, dtype=like.dtype)
+
+
+class RotatedTable(LearnedTable, AttentionPosition):
+    """A learned row per token, added once, and a rotation in every block."""
+
+    def __init__(
+        self, grid: Size, width: int, *, prefix_rows: int, convention: Convention, rotation: AxialRotation
+    ) -> None:
+        super().__init__(grid, width, prefix_rows=prefix_rows, convention=convention)
+        self.rotation = rotation
+
+    def within(self, layout: Layout, like: Tensor) -> Rotation:
+        return self.rotation.within(layout, like)
 
 
 class MixedRotation(AttentionPosition):

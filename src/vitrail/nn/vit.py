@@ -15,14 +15,14 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.nn.attention import Attention, build_mix, within
 from vitrail.nn.block import Block
-from vitrail.nn.front import VisionFrontEnd, build_position
+from vitrail.nn.front import VisionFrontEnd, build_inside
 from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import build_mlp
+from vitrail.nn.norm import build_norm
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
-from vitrail.nn.positions import AttentionPosition
 
 __all__ = ["ViT"]
 
@@ -37,11 +37,11 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
-        width, eps = config.width, config.norm_eps
-        self.embedding_norm = nn.LayerNorm(width, eps=eps) if config.embedding_norm else None
+        kind, width, eps = config.norm, config.width, config.norm_eps
+        self.embedding_norm = build_norm(kind, width, eps) if config.embedding_norm else None
         self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
-        self.norm = nn.LayerNorm(width, eps=eps) if config.final_norm != "none" else None
-        self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps)
+        self.norm = build_norm(kind, width, eps) if config.final_norm != "none" else None
+        self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps, norm=kind)
         distilled = config.classes if config.prefix.distillation else 0
         self.head = build_head(config.vector_width, config.classes, bias=config.head_bias)
         self.distillation_head = build_head(config.vector_width, distilled, bias=config.head_bias)
@@ -104,23 +104,26 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
 
 def _build_block(config: ViTConfig, index: int) -> Block:
     width, num_heads = config.width, config.num_heads
-    position = build_position(config) if config.position.per_block else None
-    assert position is None or isinstance(position, AttentionPosition)
+    inside = config.position.inside
     attention = Attention(
         width,
         num_heads,
-        mix=build_mix(config.attention, grid=config.grid, shifted=index % 2 == 1),
+        mix=build_mix(config.attention.at(index), grid=config.grid, shifted=index % 2 == 1),
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
+        out_norm=config.attention_norm,
+        out_bias=config.out_bias,
+        norm=config.norm,
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        position=position,
+        position=build_inside(config) if inside is not None and inside.per_block else None,
     )
     return Block(
         width,
         attention=attention,
-        mlp=build_mlp(config.mlp, width, dropout=config.dropout),
+        mlp=build_mlp(config.mlp, width, dropout=config.dropout, norm=config.norm, norm_eps=config.norm_eps),
+        norm=config.norm,
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,
         drop_path=config.drop_path * index / max(1, config.depth - 1),

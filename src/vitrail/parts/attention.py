@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.rules import NonNegativeInt
 from vitrail.value import Value
 
 __all__ = ["AttentionKind", "FullAttention", "LinearAttention", "SparseAttention", "WindowPadding", "WindowedAttention"]
@@ -27,6 +29,11 @@ class _Attention(Value):
         """Return the size of the area within which patches attend to each other in one block."""
         return grid
 
+    def at(self, block: int) -> AttentionKind:
+        """Return the attention of a block, by its index."""
+        assert isinstance(self, AttentionKind)
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class FullAttention(_Attention):
@@ -47,7 +54,7 @@ class WindowedAttention(_Attention):
     With `shift`, every other block shifts its windows by half of their size, as Swin does. If windows do not divide the
     grid, `window_padding` says how the last ones are padded: "masked", with padding that nothing attends to; or
     "zeros", with zero tokens that take part in attention, as in timm's Swin. Windows and shifts are then always those
-    of the config's own grid.
+    of the config's own grid. Blocks whose index is in `full` attend to the whole grid, as in SAM and Qwen2.5-VL.
 
     >>> from vitrail import Size, ViTConfig, WindowedAttention
     >>> ViTConfig(attention=WindowedAttention(window=Size(7, 7))).attention.window
@@ -57,8 +64,19 @@ class WindowedAttention(_Attention):
     window: Size = Size(7, 7)
     shift: bool = True
     window_padding: WindowPadding = "masked"
+    full: tuple[NonNegativeInt, ...] = ()
 
     on_regular_grids_only = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not (self.full and self.shift),
+            "windows are shifted to connect them, which full blocks do already; use shift=False with full",
+        )
+
+    def at(self, block: int) -> AttentionKind:
+        return FullAttention() if block in self.full else self
 
     def span(self, grid: Size) -> Size:
         return Size(*map(min, self.window, grid))

@@ -24,6 +24,9 @@ class Mlp(Value):
 
     width: PositiveInt = 3072
     activation: Activation = "gelu"
+    bias: bool = True
+    norm: bool = False
+    """Normalise the hidden layer before it is projected back, as BEiT-3 does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,13 @@ class SwiGLU(Value):
 
     >>> from vitrail import SwiGLU, ViTConfig
     >>> ViTConfig(mlp=SwiGLU(width=1024)).mlp
-    SwiGLU(width=1024)
+    SwiGLU(width=1024, bias=True, norm=False)
     """
 
     width: PositiveInt = 2048
+    bias: bool = True
+    norm: bool = False
+    """Normalise the product before it is projected back, as EVA-02 does."""
 
 
 MlpKind = Mlp | SwiGLU

@@ -88,6 +88,11 @@ class PositionKind(Value):
         return False
 
     @property
+    def inside(self) -> PositionKind | None:
+        """The position that acts inside attention: this one, one beside a table, or None."""
+        return self if self.acts_on in ("queries and keys", "scores") else None
+
+    @property
     def stretches(self) -> bool:
         """Whether distances scale with the grid, so that a larger grid has none that training did not have."""
         return self.resampled
@@ -109,18 +114,38 @@ class PositionKind(Value):
 class Learned(PositionKind):
     """A learned row per token, added once. `prefix` says which prefix tokens have a row.
 
-    >>> from vitrail import Learned, ViTConfig
+    With `rotary`, queries and keys are rotated too, in every block, as in EVA-02 and the Perception Encoder.
+
+    >>> from vitrail import Learned, Rotary, ViTConfig
     >>> ViTConfig(position=Learned()).position_parameters
     151296
+    >>> ViTConfig(position=Learned(rotary=Rotary())).position.inside
+    Rotary(coordinates='index', temperature=100.0, pairs=None, first='rows', offset=0.0, reference=None)
     """
 
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
+    rotary: Rotary | RotaryMixed | None = None
 
     acts_on = "tokens"
     resampled = True
 
+    @property
+    def name(self) -> str:
+        return "Learned" if self.rotary is None else f"Learned and {self.rotary.name}"
+
+    @property
+    def inside(self) -> PositionKind | None:
+        return self.rotary
+
     def describe(self) -> Description:
+        if self.rotary is not None:
+            beside = self.rotary.describe()
+            return Description(
+                words=f"learned and {beside.words}",
+                about=f"One learned vector per patch, added once. {beside.about}",
+                on_new_grid=f"the table is resampled; rotations are {beside.on_new_grid}",
+            )
         return Description(
             words="learned",
             about=(
@@ -136,11 +161,16 @@ class Learned(PositionKind):
 
     def learns(self, config: ViTConfig) -> Learning:
         grid, width, rows = config.grid, config.width, self.prefix_rows(config.prefix)
+        beside = self.rotary.learns(config) if isinstance(self.rotary, RotaryMixed) else None
         return Learning(
-            (grid.area + rows) * width,
-            "(h · w + prefix) · D",
-            f"({grid.height} · {grid.width} + {rows}) · {width}",
+            (grid.area + rows) * width + (beside.count if beside else 0),
+            "(h · w + prefix) · D" + (f" + {beside.symbols}" if beside else ""),
+            f"({grid.height} · {grid.width} + {rows}) · {width}" + (f" + {beside.numbers}" if beside else ""),
         )
+
+    def check(self, config: ViTConfig) -> None:
+        if self.rotary is not None:
+            self.rotary.check(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +300,8 @@ class RelativeBias(PositionKind):
 class Rotary(PositionKind):
     """2D axial rotary positions: queries and keys are rotated by angles of row and column; nothing learned.
 
-    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis from −1 to 1, as DINOv3).
+    `coordinates`: "index" (0, 1, 2 …, as RoPE-ViT and EVA-02) or "normalised" (each axis from −1 to 1, as DINOv3). An
+    index may begin at `offset`, and be scaled to a `reference` grid, whose indices a model keeps on finer grids.
 
     >>> from vitrail import Rotary, ViTConfig
     >>> ViTConfig(position=Rotary()).position_parameters
@@ -279,14 +310,39 @@ class Rotary(PositionKind):
 
     coordinates: Literal["index", "normalised"] = "index"
     temperature: Temperature = 100.0
+    pairs: Literal["neighbours", "halves"] | None = None
+    """Which two values rotate together: neighbours, or two that are half a head apart; None for the usual ones, which
+    are neighbours by index and halves if normalised."""
+    first: Literal["rows", "columns"] = "rows"
+    """The axis that the first half of the pairs rotates with."""
+    offset: Annotated[float, Range("[0, inf)", "0 is usual")] = 0.0
+    reference: Size | None = None
 
     acts_on = "queries and keys"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.coordinates == "index" or (self.offset == 0 and self.reference is None),
+            "offset and reference are for coordinates 'index', and these are normalised; leave them out",
+        )
+
+    @property
+    def halves(self) -> bool:
+        """Whether a pair is two values half a head apart."""
+        return self.pairs == "halves" if self.pairs else self.coordinates == "normalised"
 
     @property
     def name(self) -> str:
         return f"{type(self).__name__} ({self.coordinates})"
 
     def describe(self) -> Description:
+        if self.reference is not None:
+            return Description(
+                words="rotary, by scaled index",
+                about="Queries and keys are rotated by row and column, scaled to a reference grid.",
+                on_new_grid=f"recomputed: indices are scaled to those of grid {self.reference}, so they interpolate",
+            )
         if self.stretches:
             return Description(
                 words="rotary, normalised",
@@ -304,7 +360,7 @@ class Rotary(PositionKind):
 
     @property
     def stretches(self) -> bool:
-        return self.coordinates == "normalised"
+        return self.coordinates == "normalised" or self.reference is not None
 
     @classmethod
     def variants(cls) -> tuple[Self, ...]:

@@ -15,6 +15,7 @@ __all__ = [
     "Conv",
     "LayerNorm",
     "Linear",
+    "RMSNorm",
     "activate",
     "add",
     "cat",
@@ -136,6 +137,22 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
         return [each and t.new(*each) for each in sizes]
 
     return t.record(y, (a, w, b), saved, backward)
+
+
+def rms_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
+    """RMS norm, in float32 under autocast; it saves the rstd of every row."""
+    rows, count = x.count // width, x.count
+    w = t.parameter(path, width)
+    a = t.cast(x, 4) if t.amp else x
+    size = a.size
+    y, rstd = t.new(count, size), t.new(rows, 4)
+    saved = t.save(path, (a, w), a, rstd)
+    sizes = _gradients((a, count, size), (w, width, t.size))
+
+    def backward(grad: Tensor):
+        return [each and t.new(*each) for each in sizes]
+
+    return t.record(y, (a, w), saved, backward)
 
 
 def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
@@ -356,6 +373,7 @@ def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
 # ── PyTorch's modules, which keep their input alive until they return ───────────────────────────────────────────
 
 BatchNorm, Conv, LayerNorm, Linear = module(batch_norm), module(conv), module(layer_norm), module(linear)
+RMSNorm = module(rms_norm)
 
 
 # ── loss ────────────────────────────────────────────────────────────────────────────────────────────────────────

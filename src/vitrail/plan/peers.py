@@ -33,10 +33,13 @@ def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]
     plain = isinstance(c.embedding, Patches) and c.embedding.stride in (None, c.patch) and c.remainder == "error"
     _require(library, plain, "this embedding", "non-overlapping Patches with remainder 'error'")
     _require(library, isinstance(c.attention, FullAttention), type(c.attention).__name__, "FullAttention")
-    _require(library, isinstance(c.position, Learned), type(c.position).__name__, "Learned")
+    _require(library, isinstance(c.position, Learned) and c.position.inside is None, c.position.name, "Learned")
     simple = isinstance(c.mlp, Mlp) and c.mlp.activation != "quick_gelu"
     _require(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
     _require(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
+    norms = c.norm == "layer" and not (c.patch_norm or c.attention_norm or c.mlp.norm)
+    _require(library, norms, "these norms", "layer norms before attention and MLP")
+    _require(library, c.out_bias and c.mlp.bias, "layers without a bias", "out_bias=True and Mlp(bias=True)")
     _require(library, c.head_bias, "a head without bias", "head_bias=True")
     assert isinstance(c.embedding, Patches)
     assert isinstance(c.position, Learned)

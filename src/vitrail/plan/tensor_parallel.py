@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
-from vitrail.parts import FullAttention, RotaryMixed
+from vitrail.parts import FullAttention, Rotary
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor
 from vitrail.plan.workload import Workload
@@ -43,10 +43,10 @@ def column_linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: boo
     return ops.linear(t, path, x if ways == 1 else ops.copied_back(t, x), width, out // ways, bias)
 
 
-def row_linear(t: Tape, path: str, x: Tensor, width: int, out: int) -> Tensor:
+def row_linear(t: Tape, path: str, x: Tensor, width: int, out: int, bias: bool = True) -> Tensor:
     """A linear layer whose inputs may be split over devices, which sum its outputs."""
     ways = ways_of(t, path)
-    y = ops.linear(t, path, x, width // ways, out, partial=ways > 1)
+    y = ops.linear(t, path, x, width // ways, out, bias, partial=ways > 1 and bias)
     return y if ways == 1 else ops.copy(t, y)
 
 
@@ -56,9 +56,8 @@ def check_splits(config: Config, workload: Workload) -> None:
     plain = (
         isinstance(config, ViTConfig)
         and isinstance(config.attention, FullAttention)
-        and config.position.acts_on != "scores"
-        and not isinstance(config.position, RotaryMixed)
-        and not config.qk_norm
+        and (config.position.inside is None or isinstance(config.position.inside, Rotary))
+        and not (config.qk_norm or config.attention_norm or config.mlp.norm)
         and config.qkv_bias != "no_key"
         and workload.library == "vitrail"
         and workload.tuning.lora is None

@@ -202,8 +202,9 @@ def _convention(config: Config) -> str:
     match config.position, config.attention:
         case RelativeBias(), WindowedAttention():
             return "kept: they count offsets within a window"
-        case Learned(convention=convention), _:
-            return f"resampled as {convention} does"
+        case Learned(convention=convention, rotary=rotary), _:
+            beside = f", and the rotation is {rotary.describe().on_new_grid}" if rotary else ""
+            return f"resampled as {convention} does{beside}"
         case position, _:
             return position.describe().on_new_grid
 
@@ -214,9 +215,9 @@ def _position(config: Config) -> str:
     match config.position, config.attention:
         case RelativeBias(), WindowedAttention(window=window):
             return f"RelativeBias within windows of {window}"
-        case Learned(prefix=kind), _ if config.prefix.count:
+        case Learned(prefix=kind) as learned, _ if config.prefix.count:
             rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
-            return f"Learned, {rows[kind]}"
+            return f"{learned.name}, {rows[kind]}"
         case position, _:
             return position.name
 

@@ -23,7 +23,7 @@ from vitrail.checkpoint.surgery.resample import Method, resample_relative, resam
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, offsets_of
-from vitrail.nn.front import build_position
+from vitrail.nn.front import build_inside, build_position
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition, AttentionPosition, PositionModule
 from vitrail.nn.rotary import Rotation
@@ -115,7 +115,7 @@ def _stand_in(position: Position, old: Size, new: Size, method: Method, seed: in
             config = ViTConfig(width=WIDTH, num_heads=HEADS, position=position)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                module = build_position(config)
+                module = build_position(config) or build_inside(config)
             assert module is not None
             carry = _computed([module], config.prefix.count)
     return carry(old), carry(new)

@@ -19,7 +19,7 @@ from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 
-__all__ = ["Dialect", "Family", "Written", "anything", "nothing_beside", "sizes_of"]
+__all__ = ["Dialect", "Family", "Written", "anything", "nothing_beside", "sizes_of", "without"]
 
 Settle = Callable[..., tuple[Config, Evidence]]
 
@@ -63,6 +63,8 @@ class Family:
     """(checkpoint, its tensors under the library's names) → the files written beside the weights."""
     needs: tuple[str, ...] = ()
     """vitrail's names of tensors that every model of the family has."""
+    lacks: frozenset[str] = frozenset()
+    """Tensors of a plain ViT, by `without`'s names, that its models may lack."""
     refuse: Callable[[Config], str | None] = anything
     """Return why a config cannot be written, apart from tensors that the table cannot name; None if it can."""
     constants: Callable[[Config], dict[str, Tensor]] = lambda config: {}
@@ -107,6 +109,19 @@ class Dialect:
 
     def family(self, name: str) -> Family | None:
         return next((family for family in self.families if family.name == name), None)
+
+
+def without(config: Config) -> dict[str, str]:
+    """Return which tensors of a plain ViT a config does without, each in words. A library that expects them would
+    fill them at random."""
+    if not isinstance(config, ViTConfig):
+        return {}
+    absent = {
+        "norm biases": config.norm == "rms",
+        "out biases": not config.out_bias,
+        "mlp biases": not config.mlp.bias,
+    }
+    return {name: f"its layers have {name}, and this model's do not" for name, lacks in absent.items() if lacks}
 
 
 def sizes_of(config: Config) -> Sizes:

@@ -64,7 +64,7 @@ def settle(
     shown = _shown(tensors, known)
     _check_stated(known, shown)
     fields = {**shown, **{k: v for k, v in known.fields.items() if k != "activation"}}
-    sees_prefix = fields.pop("pool_prefix", False)
+    sees_prefix, pool_heads = fields.pop("pool_prefix", False), fields.pop("pool_heads", None)
     twins = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -85,7 +85,7 @@ def settle(
         fields["num_heads"], name = next(iter(heads.items()))
         source += f"; num_heads {fields['num_heads']} from the shape of preset {name}"
     if isinstance(fields.get("pool"), AttentionPool):
-        fields["pool"] = replace(fields["pool"], num_heads=fields["num_heads"], prefix=sees_prefix)
+        fields["pool"] = replace(fields["pool"], num_heads=pool_heads or fields["num_heads"], prefix=sees_prefix)
     image, grid_source = _image(tensors, fields, known, twins, from_image)
     if any(side % step for side, step in zip(image, fields["embedding"].patch, strict=True)):
         fields["remainder"] = "floor"  # what every library's patch convolution does
@@ -125,17 +125,24 @@ def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
         distillation="prefix.distillation" in tensors,
         registers=0 if registers is None else _need(tensors, "prefix.registers", 3).shape[1],
     )
+    inner = {"bias": "blocks.0.mlp.fc1.bias" in tensors, "norm": "blocks.0.mlp.norm.weight" in tensors}
     biases = "all" if "blocks.0.attention.qkv.bias" in tensors else "none"
     shown: dict[str, Any] = {
         "channels": projection.shape[1],
         "embedding": Patches(patch=Size(*projection.shape[2:]), bias="embedding.bias" in tensors),
         "prefix": prefix,
+        "patch_norm": "patch_norm.weight" in tensors,
         "embedding_norm": "embedding_norm.weight" in tensors,
         "width": projection.shape[0],
         "depth": _depth(tensors),
         "qkv_bias": "no_key" if "blocks.0.attention.q_bias" in tensors else biases,
         "qk_norm": "blocks.0.attention.q_norm.weight" in tensors,
-        "mlp": SwiGLU(width=hidden) if fc1.shape[0] == 2 * hidden else Mlp(width=hidden, activation=activation),
+        "attention_norm": "blocks.0.attention.norm.weight" in tensors,
+        "out_bias": "blocks.0.attention.out.bias" in tensors,
+        "norm": "layer" if "blocks.0.norm1.bias" in tensors else "rms",
+        "mlp": SwiGLU(width=hidden, **inner)
+        if fc1.shape[0] == 2 * hidden
+        else Mlp(width=hidden, activation=activation, **inner),
         "final_norm": "tokens" if "norm.weight" in tensors else "none",
         "pool": ClsPool() if prefix.cls else MeanPool(),
         "classes": tensors["head.weight"].shape[0] if "head.weight" in tensors else 0,
@@ -167,13 +174,19 @@ def _depth(tensors: Mapping[str, Tensor]) -> int:
     return len(numbers)
 
 
+SHAPED = ("width", "depth", "prefix", "qk_norm", "attention_norm", "out_bias", "norm", "patch_norm", "embedding_norm")
+"""Fields that names and shapes show and that presets share."""
+
+
 def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
     """Return whether a preset has the same names and shapes, apart from patch, position grid and classes."""
     learned = isinstance(preset.position, Learned | SinCos2d)  # a fixed table may be stored as a learned one
+    if type(preset.mlp) is not type(fields["mlp"]):
+        return False
+    activation = {"activation": preset.mlp.activation} if isinstance(preset.mlp, Mlp) else {}
     return (
-        all(getattr(preset, name) == fields[name] for name in ("width", "depth", "prefix", "qk_norm", "embedding_norm"))
-        and preset.mlp.width == fields["mlp"].width
-        and isinstance(preset.mlp, SwiGLU) == isinstance(fields["mlp"], SwiGLU)
+        all(getattr(preset, name) == fields[name] for name in SHAPED)
+        and preset.mlp == fields["mlp"].but(**activation)
         and isinstance(preset.pool, AttentionPool) == ("pool.query" in tensors)
         and learned == ("position.table" in tensors)
         and isinstance(preset.position, RelativeBias) == ("blocks.0.attention.position.table" in tensors)
@@ -259,11 +272,10 @@ def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size
         if fixed is not None and (table[rows:].float() - fixed.float()).abs().max() < 1e-6 and not table[:rows].any():
             tensors[FIXED_TABLE] = tensors.pop("position.table")
             return stated
-    convention = stated.convention if isinstance(stated, Learned) else "huggingface"
-    if isinstance(stated, Learned) and stated.prefix == "cls" and rows == int(prefix.cls):
-        return Learned(prefix="cls", convention=convention)
-    kind = "all" if rows == prefix.count else kinds[rows]
-    return Learned(prefix=kind, convention=convention)  # type: ignore[arg-type]
+    learned = stated if isinstance(stated, Learned) else Learned(convention="huggingface")
+    if learned.prefix == "cls" and rows == int(prefix.cls):
+        return learned
+    return replace(learned, prefix="all" if rows == prefix.count else kinds[rows])
 
 
 def _wrong_rows(table: Tensor, image: Size, grid: Size, due: str) -> str:

@@ -19,9 +19,11 @@ from vitrail.checkpoint.dialects.huggingface_config import (
     describe,
     dinov2_fields,
     dinov3_fields,
+    headless_fields,
     mlp_fields,
     read_processor,
     siglip2_fields,
+    tower_type,
     vit_fields,
 )
 from vitrail.checkpoint.dialects.huggingface_known import (
@@ -34,6 +36,7 @@ from vitrail.checkpoint.dialects.huggingface_known import (
     known_vit,
 )
 from vitrail.checkpoint.dialects.huggingface_names import (
+    ALTCLIP_ROWS,
     BEIT_ROWS,
     CLIP_CLASSIFIER_ROWS,
     CLIP_ROWS,
@@ -45,11 +48,20 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     DINOV2_ROWS,
     DINOV3_ROWS,
     MAE_ROWS,
+    OWLVIT_ROWS,
     SIGLIP2_CLASSIFIER_ROWS,
     SIGLIP2_ROWS,
     SIGLIP_CLASSIFIER_ROWS,
     SIGLIP_ROWS,
+    SIGLIP_TOKENS_ROWS,
     VIT_ROWS,
+)
+from vitrail.checkpoint.dialects.huggingface_stages import (
+    SWIN_ROWS,
+    describe_swin,
+    known_swin,
+    refuse_swin,
+    settle_swin,
 )
 from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.formats.file import Stored
@@ -69,7 +81,7 @@ def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored
 
     def signs(stored: Stored, prefix: str) -> bool:
         if "model_type" in stored.config:
-            return stored.config["model_type"] in types
+            return tower_type(stored.config) in types
         return names({name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix)})
 
     return signs
@@ -157,7 +169,7 @@ SIGLIP2 = _family(
     SIGLIP2_ROWS,
     known_siglip2,
     lambda stored, prefix: (
-        stored.config.get("model_type", "siglip2") in ("siglip2", "siglip2_vision_model")
+        (tower_type(stored.config) or "siglip2") in ("siglip2", "siglip2_vision_model")
         and stored.tensors[prefix + TOWER].ndim == 2
     ),
     describe("siglip2_vision_model", siglip2_fields, plain=("Siglip2VisionModel", "")),
@@ -175,11 +187,12 @@ SIGLIP = _family(
     refuse=_square,
     needs=("pool.query", "position.table", "embedding.bias"),
 )
+CLIP_LAYER = "encoder.layers.0.self_attn.q_proj.weight"
 CLIP = _family(
     "clip",
     CLIP_ROWS,
     known(LEARNED, eps=1e-5, activation="quick_gelu"),
-    _of_type("clip", "clip_vision_model", names=lambda names: "embeddings.class_embedding" in names),
+    _of_type("clip", "clip_vision_model", names=lambda names: {"embeddings.class_embedding", CLIP_LAYER} <= names),
     describe(
         "clip_vision_model",
         clip_fields,
@@ -191,6 +204,31 @@ CLIP = _family(
     refuse=_square,
     needs=("prefix.cls", "embedding_norm.weight", "position.table", "norm.weight"),
 )
+LIKE_CLIP = tuple(
+    replace(
+        CLIP,
+        name=name,
+        rows=rows,
+        signs=_of_type(name, f"{name}_vision_model", names=lambda names: False),
+        write=describe(f"{name}_vision_model", clip_fields, plain=(f"{model}VisionModel", "")),
+    )
+    for name, model, rows in (
+        ("altclip", "AltCLIP", ALTCLIP_ROWS),
+        ("chinese_clip", "ChineseCLIP", CLIP_ROWS),
+        ("metaclip_2", "MetaClip2", CLIP_ROWS),
+        ("owlvit", "OwlViT", OWLVIT_ROWS),
+        ("owlv2", "Owlv2", OWLVIT_ROWS),
+    )
+)
+SIGLIP_TOKENS = replace(
+    SIGLIP,
+    name="siglip, tokens",
+    rows=SIGLIP_TOKENS_ROWS,
+    signs=lambda stored, prefix: SIGLIP.signs(stored, prefix) and f"{prefix}head.probe" not in stored.tensors,
+    write=describe("siglip_vision_model", headless_fields, plain=("SiglipVisionModel", "")),
+    needs=("position.table", "embedding.bias", "norm.weight"),
+)
+"""Without its pooling head: language models read the tokens."""
 DINOV2_WITH_REGISTERS = _family(
     "dinov2_with_registers",
     DINOV2_REGISTER_ROWS,
@@ -329,8 +367,10 @@ HUGGINGFACE = Dialect(
     families=(
         *CLASSIFIERS,  # told from the plain models by one layer more
         SIGLIP2,
+        SIGLIP_TOKENS,
         SIGLIP,
         CLIP,
+        *LIKE_CLIP,
         _family(
             "dinov3",
             DINOV3_ROWS,
@@ -352,6 +392,23 @@ HUGGINGFACE = Dialect(
             describe("beit", beit_fields, plain=("BeitModel", ""), headed=("BeitForImageClassification", "beit.")),
             refuse=_square_bias,
             needs=("prefix.cls", "norm.weight"),
+        ),
+        _family(
+            "swin",
+            SWIN_ROWS,
+            known_swin,
+            _of_type(
+                "swin",
+                names=lambda names: (
+                    "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table" in names
+                    and "encoder.layers.0.blocks.0.attention.self.logit_scale" not in names
+                ),
+            ),
+            describe_swin,
+            statistics=IMAGENET,
+            refuse=refuse_swin,
+            settle=settle_swin,
+            needs=("stages.0.blocks.0.norm1.weight",),
         ),
         DEIT,
         _family(

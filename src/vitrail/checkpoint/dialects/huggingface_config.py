@@ -19,15 +19,23 @@ from vitrail.geometry import Size
 from vitrail.parts import Activation, Learned, Mlp, Rotary
 
 __all__ = [
+    "GENERATION",
+    "LIBRARY",
+    "OTHER_HEADS",
+    "TRAINING",
     "activation_of",
     "beit_fields",
     "clip_fields",
     "describe",
     "dinov2_fields",
     "dinov3_fields",
+    "headless_fields",
+    "labels",
     "mlp_fields",
+    "processor_config",
     "read_processor",
     "siglip2_fields",
+    "tower_type",
     "vision_part",
     "vit_fields",
 ]
@@ -79,6 +87,7 @@ OTHER_HEADS = frozenset(
         *("auxiliary_loss_weight", "auxiliary_channels", "auxiliary_num_convs", "auxiliary_concat_input"),
         *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers"),
         *("decoder_intermediate_size", "projection_dim"),
+        *("num_image_tokens", "num_positions", "projector_hidden_act", "vision_use_head"),
     }
 )
 """What pretraining's decoders, backbones and segmentation heads read: not the tokens, nor a classifier on them."""
@@ -104,17 +113,32 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "pruned_heads": ({},),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
-    "vision_use_head": (True,),
 }
 BESIDE_VISION = frozenset({"text_config", "text_config_dict", "vision_config", "vision_config_dict"})
-OF_BOTH = frozenset({"logit_scale_init_value", "projection_dim", "initializer_factor"})
+OF_BOTH = frozenset({"logit_scale_init_value", "projection_dim", "initializer_factor", "initializer_range"})
+INSIDE = ("vision_config", "backbone_config")
+"""Where the config of a larger model has its vision tower's."""
+TWO_TOWERS = frozenset({"clip", "siglip", "siglip2", "altclip", "chinese_clip", "metaclip_2", "owlvit", "owlv2"})
+"""Models of image and text that compare two towers; in all others a language model, or another, reads the tower."""
+
+
+def tower_type(config: Mapping[str, Any]) -> Any:
+    """Return the model_type of the vision tower: that of the config inside, or of the config itself."""
+    for key in INSIDE:
+        inside = config.get(key)
+        if isinstance(inside, Mapping) and inside.get("model_type"):
+            return inside["model_type"]
+    return config.get("model_type")
 
 
 def vision_part(stored: Stored) -> JsonConfig:
     """Return the vision tower's config after checking every key; models of image and text nest it."""
     said = JsonConfig(stored.config)
-    if "vision_config" in said:
-        said.understand(LIBRARY | GENERATION | BESIDE_VISION | OF_BOTH, ONLY)
+    if "backbone_config" in said:  # a head for segmentation or depth reads the tower
+        said = said.part("backbone_config")
+    elif "vision_config" in said:
+        if said.text("model_type", "clip") in TWO_TOWERS:
+            said.understand(LIBRARY | GENERATION | BESIDE_VISION | OF_BOTH, ONLY)
         # early versions wrote a second part, and transformers lets it win
         inside = {**said.part("vision_config").values, **said.part("vision_config_dict").values}
         said = JsonConfig(inside, "config.json, vision_config")
@@ -187,13 +211,15 @@ def describe(
         origin = checkpoint.origin if checkpoint.dialect == "huggingface" else {}
         architecture, prefix = headed if config.classes and headed else plain
         came_as = JsonConfig(origin).first("architectures")
-        whole = nested or isinstance(origin.get("vision_config"), Mapping)  # image and text: it stays what it is
+        place = next((key for key in INSIDE if isinstance(origin.get(key), Mapping)), None)
+        whole = nested or place is not None  # image and text, or a head of its own: it stays what it is
         if came_as and (whole or headed is None or (came_as == headed[0]) == bool(config.classes)):
             architecture, prefix = came_as, None
         masked = model_type == "beit" and "embeddings.mask_token" in tensors
         found = {**found, **fields(config), **({"use_mask_token": True} if masked else {})}
         if whole:
-            found = {"vision_config": {**origin.get("vision_config", {}), **found}}
+            place = place or "vision_config"
+            found = {place: {**origin.get(place, {}), **found}}
         names = labels(config.classes, origin, checkpoint.labels) if headed else {}
         stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
         return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
@@ -249,6 +275,10 @@ def beit_fields(config: ViTConfig) -> dict[str, Any]:
 
 def clip_fields(config: ViTConfig) -> dict[str, Any]:
     return {**mlp_fields(config), **({"projection_dim": config.classes} if config.classes else {})}
+
+
+def headless_fields(config: ViTConfig) -> dict[str, Any]:
+    return {**mlp_fields(config), "vision_use_head": False}
 
 
 def siglip2_fields(config: ViTConfig) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.checkpoint.dialects.evidence import Known
-from vitrail.checkpoint.dialects.huggingface_config import activation_of, vision_part
+from vitrail.checkpoint.dialects.huggingface_config import activation_of, tower_type, vision_part
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.errors import require
@@ -44,7 +44,7 @@ def known(
             source = "names and shapes, as transformers has them"
             return Known(source=source, fields=found, assumed=("activation", "norm_eps"))
         return Known(
-            source=f"config.json ({stored.config.get('model_type')})",
+            source=f"config.json ({_named(stored)})",
             fields=found,
             image=said.size("image_size"),
             stated=said.stated(
@@ -58,6 +58,12 @@ def known(
         )
 
     return read
+
+
+def _named(stored: Stored) -> str:
+    """Return the tower's model_type, and that of the model around it."""
+    whole, tower = stored.config.get("model_type"), tower_type(stored.config)
+    return f"{whole}" if whole == tower else f"{tower} inside {whole}"
 
 
 def known_vit(stored: Stored, prefix: str) -> Known:

@@ -15,6 +15,7 @@ from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
 
 __all__ = [
+    "ALTCLIP_ROWS",
     "BEIT_ROWS",
     "CLIP_CLASSIFIER_ROWS",
     "CLIP_ROWS",
@@ -26,10 +27,12 @@ __all__ = [
     "DINOV2_ROWS",
     "DINOV3_ROWS",
     "MAE_ROWS",
+    "OWLVIT_ROWS",
     "SIGLIP2_CLASSIFIER_ROWS",
     "SIGLIP2_ROWS",
     "SIGLIP_CLASSIFIER_ROWS",
     "SIGLIP_ROWS",
+    "SIGLIP_TOKENS_ROWS",
     "VIT_ROWS",
 ]
 
@@ -162,6 +165,14 @@ CLIP_ROWS = (
     *TOWER_BLOCK,
     Row(("head.weight",), ("visual_projection.weight",)),
 )
+ALTCLIP_ROWS = tuple(
+    Row(row.ours, tuple(name.replace("encoder.layers.", "encoder.layer.") for name in row.theirs), row.transform)
+    for row in CLIP_ROWS
+)
+OWLVIT_ROWS = tuple(
+    Row(row.ours, tuple(name.replace("pre_layrnorm", "pre_layernorm") for name in row.theirs), row.transform)
+    for row in CLIP_ROWS
+)
 CLIP_CLASSIFIER_ROWS = (
     *(row for row in CLIP_ROWS[:-1] if not row.ours[0].startswith("norm.")),  # its head reads tokens before the norm
     *both("head", "classifier"),
@@ -181,6 +192,7 @@ FLAT_EMBEDDING = (
     Row(("embedding.weight",), ("{p}embeddings.patch_embedding.weight",), PIXELS_LAST),
     Row(("embedding.bias",), ("{p}embeddings.patch_embedding.bias",)),
 )
+SIGLIP_TOKENS_ROWS = tuple(row for row in SIGLIP_ROWS if not row.ours[0].startswith("pool."))
 SIGLIP2_ROWS = (*FLAT_EMBEDDING, *SIGLIP_ROWS[2:])
 SIGLIP_CLASSIFIER_ROWS = (
     *both("embedding", "{p}embeddings.patch_embedding"),

@@ -70,7 +70,7 @@ def _fold_positions(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
             tensors[name] = tensors[name] + table[start : start + count]
             start += count
     tensors["position.table"] = table[rows:]
-    position = Learned(prefix="none", convention=config.position.convention)
+    position = config.position.but(prefix="none")
     return _changed(checkpoint, tensors, position=position), "the prefix's positions were added into its tokens"
 
 
@@ -83,7 +83,7 @@ def _zero_positions(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
         return None
     place = config.prefix.count - missing
     parts = [table[:place], table.new_zeros(missing, config.width), table[place:]]
-    position = Learned(prefix="all", convention=config.position.convention)
+    position = config.position.but(prefix="all")
     tensors = {**checkpoint.tensors, "position.table": torch.cat(parts)}
     return _changed(checkpoint, tensors, position=position), "prefix tokens without a position were given one of zeros"
 

@@ -1,7 +1,7 @@
 """A table of names: vitrail's on the left, another library's on the right, read one way and written the other.
 
 A name may hold `{p}`, what the file puts before the model's names, `{i}` or `{s}`, a block's or a stage's number, and
-`{n}`, any rest of a name.
+`{n}`, any rest of a name. A name without `{i}` for one of ours with it is a tensor that holds those of all blocks.
 Where the tensors differ too, the row names the transform between them. A name on our side that begins with "+" is of
 a tensor that the architecture has no use for: it is kept aside, and comes back where a dialect has a place for it.
 """
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, takewhile
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ __all__ = [
     "Q_AND_KV",
     "SAME",
     "SPLIT",
+    "STACKED_AXES",
     "TABLE",
     "TOKEN",
     "TWO_TOKENS",
@@ -112,6 +114,11 @@ Q_AND_KV = Transform(
     write=JOINED.read,
 )
 """One projection to q, k and v, of which k and v stay together."""
+STACKED_AXES = Transform(
+    read=lambda tensors, _, count: list(tensors[0].flip(0).unbind(1)),
+    write=lambda tensors, _, count: [torch.stack(tensors, dim=1).flip(0)],
+)
+"""(2, depth, …) of columns and rows, and a tensor of rows and columns in every block."""
 HEADS_IN = Transform(
     read=lambda tensors, _, count: [torch.cat([x.flatten(1).T for x in tensors])],
     write=lambda tensors, sizes, count: [x.T.unflatten(1, (sizes.num_heads, -1)) for x in tensors[0].chunk(count)],
@@ -176,14 +183,17 @@ def read_rows(
             missing = [each for each in names if each not in tensors]
             require(not missing, f"the weights have {name} but not {', '.join(missing)}; the file is not whole")
             given = [tensors[each] for each in names]
-            targets = [each.format(**places) for each in row.ours]
             try:
-                made = row.transform.read(given, sizes, len(targets))
+                made = row.transform.read(given, sizes, len(row.ours))
             except (RuntimeError, IndexError, ValueError):
                 shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
                 raise VitrailError(
                     f"{name} has shape {shapes}, which is not the shape of such a layer; the file is another model's"
                 ) from None
+            if _is_stacked(row):
+                targets = [row.ours[0].format(i=index) for index in range(len(made))]
+            else:
+                targets = [each.format(**places) for each in row.ours]
             for target, tensor in zip(targets, made, strict=True):
                 require(
                     target not in ours, f"the weights give {target} twice, once as {name}; the file mixes two models"
@@ -216,6 +226,10 @@ def write_rows(
                 continue
             places = found.groupdict()
             names = [each.format(**places) for each in row.ours]
+            if _is_stacked(row):
+                if places.pop("i") != "0":
+                    continue
+                names = list(takewhile(available.__contains__, (row.ours[0].format(i=index) for index in count())))
             if any(each not in available and not each.startswith("+") for each in names):
                 continue
             given = [available[each] if each in available else torch.zeros_like(available[name]) for each in names]
@@ -224,6 +238,10 @@ def write_rows(
             for each in names:
                 rest.pop(each, None)
     return theirs, list(rest)
+
+
+def _is_stacked(row: Row) -> bool:
+    return "{i}" in row.ours[0] and "{i}" not in row.theirs[0]
 
 
 @cache

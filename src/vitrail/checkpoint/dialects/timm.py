@@ -9,13 +9,21 @@ from typing import Any, get_args
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, without
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
-from vitrail.checkpoint.dialects.timm_names import BEIT_ROWS, DISTILLED_ROWS, EVA_ROWS, VIT_ROWS
+from vitrail.checkpoint.dialects.timm_names import (
+    BEIT_ROWS,
+    DISTILLED_ROWS,
+    EVA_PACKED_ROWS,
+    EVA_ROWS,
+    EVA_SPLIT_ROWS,
+    VIT_GATED_ROWS,
+    VIT_ROWS,
+)
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
@@ -167,6 +175,22 @@ def _is_dinov3(stored: Stored, prefix: str) -> bool:
     return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
 
 
+def _is_eva(stored: Stored, prefix: str, *, packed: bool) -> bool:
+    """Match timm's Eva class by tensors that no other has, by its architecture's name, or by its exact shapes."""
+    own = ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "rope.freqs")
+    shapes = {
+        name.removeprefix(prefix): tuple(each.shape) for name, each in stored.tensors.items() if name.startswith(prefix)
+    }
+    fc1, fc2 = (shapes.get(f"blocks.0.mlp.{layer}.weight", (0, 0)) for layer in ("fc1", "fc2"))
+    if (fc1[0] == 2 * fc2[1]) != packed or "blocks.0.norm1.weight" not in shapes:
+        return False
+    if _any(stored, prefix, own):
+        return True
+    name = JsonConfig(stored.config).text("architecture")
+    alike = [architecture_named(name)] if name else architectures_of(shapes)
+    return bool(alike) and all(each.kind == "Eva" for each in alike)
+
+
 def _image(said: JsonConfig) -> Size | None:
     return said.part("model_args").size("img_size") or said.part("pretrained_cfg").size("input_size")
 
@@ -181,7 +205,7 @@ def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
     arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
     if origin:
         arguments |= {"in_chans": config.channels, "num_classes": config.classes}
-        if isinstance(config, ViTConfig) and checkpoint.family == "vit":
+        if isinstance(config, ViTConfig) and checkpoint.family.startswith("vit"):
             arguments |= _pooling(config)
         pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
         changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
@@ -216,13 +240,14 @@ def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -
     if isinstance(config.mlp, Mlp):
         ours["activation"] = config.mlp.activation
     if isinstance(config.pool, AttentionPool):
-        ours["pool_prefix"] = config.pool.prefix
+        ours |= {"pool_prefix": config.pool.prefix, "pool_heads": config.pool.num_heads}
     for candidate in architectures_of(shapes):
         try:
             fields = fields_of(candidate.kind, _settings(candidate, {}), frozenset(shapes))
         except VitrailError:
             continue
-        if all(fields[key] == value for key, value in ours.items() if key in fields):
+        alike = getattr(fields["position"], "inside", None) == config.position.inside
+        if alike and all(fields[key] == value for key, value in ours.items() if key in fields):
             return candidate.name
     return None
 
@@ -250,7 +275,7 @@ def _changeable(config: Config, family: str) -> dict[str, Any]:
     }
     if config.channels != 3:
         found["in_chans"] = config.channels
-    if family == "vit" and isinstance(config.position, Learned):
+    if family.startswith("vit") and isinstance(config.position, Learned):
         found |= {
             "class_token": config.prefix.cls,
             "reg_tokens": config.prefix.registers,
@@ -283,14 +308,16 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
     }
     if not gated and config.mlp.activation != "gelu":  # type: ignore[union-attr]
         wanted["act_layer"] = repr(config.mlp.activation)  # type: ignore[union-attr]
-    if config.norm_eps != 1e-6:
-        wanted["norm_layer"] = f"partial(timm.layers.LayerNorm, eps={config.norm_eps:g})"
+    if config.norm_eps != 1e-6 or config.norm != "layer":
+        kind = "LayerNorm" if config.norm == "layer" else "RmsNorm"
+        wanted["norm_layer"] = f"partial(timm.layers.{kind}, eps={config.norm_eps:g})"
     other = next((kind for name, kind in OTHER_CLASSES.items() if name in tensors), None)
     if other is not None:
         return (f"timm has no architecture of this shape: build its {other}, with {_call(wanted)}",)
     pooling = _pooling(config)
     usual = {
         **{"class_token": True, "reg_tokens": 0, "no_embed_class": False, "qkv_bias": True, "qk_norm": False},
+        **{"proj_bias": True, "scale_attn_norm": False, "scale_mlp_norm": False},
         **{"init_values": None, "pre_norm": False, "final_norm": True, "fc_norm": None, "global_pool": "'token'"},
     }
     wanted |= {
@@ -299,6 +326,7 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
         and config.position.prefix == "none"
         and prefix.count > 0,
         **{"qk_norm": config.qk_norm, "init_values": config.layer_scale, "pre_norm": config.embedding_norm},
+        **{"proj_bias": config.out_bias, "scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp.norm},
         **{"final_norm": config.final_norm != "none", "global_pool": repr(pooling["global_pool"])},
         **({} if pooling["global_pool"] == "token" else {"fc_norm": pooling["fc_norm"]}),
         **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
@@ -309,7 +337,9 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
 
 def _plain_arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments that make this model of timm's plain ViT; empty if JSON cannot say them."""
-    if not isinstance(config.mlp, Mlp) or config.norm_eps != 1e-6 or "pos_embed" not in tensors:
+    if not isinstance(config.mlp, Mlp) or config.norm_eps != 1e-6 or "pos_embed" not in tensors or without(config):
+        return {}
+    if config.patch_norm or config.attention_norm or config.mlp.norm or config.position.inside is not None:
         return {}
     ratio = config.mlp.width / config.width
     if int(config.width * ratio) != config.mlp.width or any(name in tensors for name in OTHER_CLASSES):
@@ -330,7 +360,7 @@ OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1":
 
 
 def _refuse(config: Config) -> str | None:
-    """Refuse combinations that timm's VisionTransformer cannot express."""
+    """Refuse combinations that timm's VisionTransformer and Eva cannot express."""
     if not isinstance(config, ViTConfig):
         return "it is a plain Vision Transformer"
     position, registers = config.position, config.prefix.registers
@@ -338,6 +368,8 @@ def _refuse(config: Config) -> str | None:
         return "it gives positions to all prefix tokens or to none, and here CLS alone has one"
     if isinstance(config.embedding, Patches) and config.embedding.bias == config.embedding_norm:
         return "its patch projection has a bias exactly where no norm follows it"
+    if config.out_bias != config.mlp.bias:
+        return "its attention and its MLP have biases, or neither has"
     if not config.head_bias and config.classes:
         return "its head has a bias"
     return None
@@ -398,19 +430,25 @@ TIMM = Dialect(
             write=_describe,
             loose=ARGUMENTS,
         ),
-        Family(
-            name="eva",
-            rows=EVA_ROWS,
-            anchor="patch_embed.proj.weight",
-            signs=lambda stored, prefix: _any(
-                stored, prefix, ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "blocks.0.mlp.fc1_g.weight")
-            ),
-            known=_known,
-            spare=r"rope\.periods",
-            needs=("blocks.0.scale1", "norm.weight"),
-            statistics=IMAGENET,
-            write=_describe,
-            loose=ARGUMENTS,
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="patch_embed.proj.weight",
+                signs=signs,
+                known=_known,
+                spare=r"rope\.periods",
+                statistics=IMAGENET,
+                write=_describe,
+                loose=ARGUMENTS,
+                lacks=frozenset({"norm biases"}),
+                refuse=_refuse,
+            )
+            for name, rows, signs in (
+                ("eva, split", EVA_SPLIT_ROWS, _has("blocks.0.attn.q_proj.weight")),
+                ("eva, packed", EVA_PACKED_ROWS, lambda stored, prefix: _is_eva(stored, prefix, packed=True)),
+                ("eva", EVA_ROWS, lambda stored, prefix: _is_eva(stored, prefix, packed=False)),
+            )
         ),
         Family(
             name="swin",
@@ -452,16 +490,23 @@ TIMM = Dialect(
             needs=("stem.conv.weight",),
             settle=settle_stages,
         ),
-        Family(
-            name="vit",
-            rows=VIT_ROWS,
-            anchor="patch_embed.proj.weight",
-            signs=_has("blocks.0.attn.qkv.weight"),
-            known=_known,
-            spare=r"pre_logits\..*|decoder.*",
-            write=_describe,
-            loose=ARGUMENTS,
-            refuse=_refuse,
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="patch_embed.proj.weight",
+                signs=_has(sign),
+                known=_known,
+                spare=r"pre_logits\..*|decoder.*",
+                write=_describe,
+                loose=ARGUMENTS,
+                lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
+                refuse=_refuse,
+            )
+            for name, rows, sign in (
+                ("vit, gated", VIT_GATED_ROWS, "blocks.0.mlp.fc1_g.weight"),
+                ("vit", VIT_ROWS, "blocks.0.attn.qkv.weight"),
+            )
         ),
     ),
 )

@@ -12,7 +12,18 @@ from typing import Any, get_args
 
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.errors import VitrailError, require
-from vitrail.parts import Activation, ClsPool, Learned, MaxPool, MeanPool, Pool, Position, RelativeBias, Rotary
+from vitrail.parts import (
+    Activation,
+    ClsPool,
+    Learned,
+    MaxPool,
+    MeanPool,
+    Pool,
+    Position,
+    RelativeBias,
+    Rotary,
+    RotaryMixed,
+)
 
 __all__ = ["NO_EFFECT", "POOLS", "fields_of"]
 
@@ -29,41 +40,34 @@ SHOWN = frozenset(
         *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias"),
         *("qk_norm", "init_values", "class_token", "no_embed_class", "reg_tokens", "num_reg_tokens", "pre_norm"),
         *("final_norm", "fc_norm", "use_fc_norm", "use_post_transformer_norm", "swiglu_mlp", "swiglu_align_to"),
-        *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
+        *("proj_bias", "scale_attn_norm", "scale_mlp_norm", "scale_mlp", "scale_attn_inner", "qkv_fused"),
+        *("use_rel_pos_bias", "use_shared_rel_pos_bias", "use_pre_transformer_norm", "attn_pool_mlp_ratio"),
     }
 )
 """Arguments that leave tensors of their own name or shape."""
 READ = frozenset(
     {
-        *("num_heads", "norm_layer", "act_layer", "global_pool", "pool_include_prefix", "use_abs_pos_emb"),
-        *("use_rot_pos_emb", "rope_temperature"),
+        *("num_heads", "norm_layer", "embed_norm_layer", "act_layer", "global_pool", "pool_include_prefix"),
+        *("use_abs_pos_emb", "use_rot_pos_emb", "attn_pool_num_heads"),
     }
 )
 ONLY: Mapping[str, tuple[Any, ...]] = {
     "block_fn": ("Block",),
     "embed_layer": ("PatchEmbed",),
     "attn_layer": ("Attention", "attention", ""),
-    "mlp_layer": ("Mlp", "SwiGLUPacked"),
+    "mlp_layer": ("Mlp", "SwiGLUPacked", "SwiGLU"),
     "pos_embed": ("learn",),
-    "proj_bias": (True,),
-    "scale_attn_norm": (False,),
-    "scale_mlp_norm": (False,),
-    "scale_mlp": (False,),
-    "scale_attn_inner": (False,),
     "attn_only_layer_scale": (False,),
     "use_post_norm": (False,),
-    "use_pre_transformer_norm": (False,),
-    "qkv_fused": (True,),
     "attn_type": ("eva", "rope"),
 }
-ROTARY: Mapping[str, tuple[Any, ...]] = {
-    "rope_type": ("dinov3",),
-    "rope_rotate_half": (True,),
-    "rope_grid_offset": (0,),
-    "rope_grid_indexing": ("ij",),
-}
-"""The one form of rotary positions that is ours too; without rotary positions these have no effect."""
-ROTARY_DEFAULTS = {"rope_type": "cat", "rope_rotate_half": False}
+ROTARY = frozenset(
+    {
+        *("rope_type", "rope_temperature", "rope_rotate_half", "rope_grid_offset", "rope_grid_indexing"),
+        "ref_feat_shape",
+    }
+)
+"""Without rotary positions these have no effect."""
 ACTIVATIONS: Mapping[str, Activation] = {
     **{name: name for name in get_args(Activation)},
     **{"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu", "swish": "silu"},
@@ -74,8 +78,7 @@ POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPo
 def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str, Any]:
     """Return the fields of timm's class `kind` with these arguments; `tensors` are names without prefix."""
     rotary = said.flag("use_rot_pos_emb", False)
-    only = {**ONLY, **(ROTARY if rotary else {})}
-    said.understand(READ | SHOWN | NO_EFFECT | (frozenset() if rotary else ROTARY.keys() | {"ref_feat_shape"}), only)
+    said.understand(READ | SHOWN | NO_EFFECT | ROTARY, ONLY)
     fields: dict[str, Any] = {
         "num_heads": said.whole("num_heads", 12),
         "norm_eps": _epsilon(said),
@@ -86,7 +89,8 @@ def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str,
     pool = said.text("global_pool", "token" if kind.startswith("VisionTransformer") else "avg")
     if pool == "map":
         require("attn_pool.latent" in tensors, f"{said.where} has global_pool 'map', and the weights have no attn_pool")
-        fields["pool_prefix"] = said.flag("pool_include_prefix", False)
+        fields["pool_prefix"] = kind == "Eva" or said.flag("pool_include_prefix", False)
+        fields["pool_heads"] = said.whole("attn_pool_num_heads", 0) or fields["num_heads"]
     else:
         require(pool in POOLS, f"{said.where} has global_pool {pool!r}; vitrail reads {', '.join(POOLS)} and map")
         fields["pool"] = POOLS[pool]
@@ -99,9 +103,14 @@ def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str,
 
 def _epsilon(said: JsonConfig) -> float:
     name = said.text("norm_layer", "LayerNorm")
-    found = re.fullmatch(r"(?:LayerNorm|layernorm)(?:\(eps=([0-9.e-]+)\))?", name)
+    found = re.fullmatch(r"(?:LayerNorm|layernorm|RmsNorm|rmsnorm)(?:\(eps=([0-9.e-]+)\))?", name)
     if found is None:
-        raise VitrailError(f"{said.where} has norm_layer {name!r}, and vitrail's models have LayerNorm")
+        raise VitrailError(f"{said.where} has norm_layer {name!r}, and vitrail's models have LayerNorm or RmsNorm")
+    of_patches = said.text("embed_norm_layer", name)
+    require(
+        of_patches == name,
+        f"{said.where} has norm_layer {name!r} and embed_norm_layer {of_patches!r}, and vitrail's models have one kind",
+    )
     return float(found[1] or 1e-6)
 
 
@@ -112,22 +121,36 @@ def _activation(said: JsonConfig) -> Activation:
 
 
 def _position(said: JsonConfig, rotary: bool, tensors: frozenset[str]) -> Position | None:
-    learned = "pos_embed" in tensors
-    if rotary:
-        require(
-            not learned, f"{said.where} has learned and rotary positions at once, and a model of vitrail's has one kind"
-        )
-        for key, default in ROTARY_DEFAULTS.items():
-            require(
-                key in said or default in ROTARY[key],
-                f"{said.where} has rotary positions of {key} {default!r}; vitrail reads {ROTARY[key][0]!r}",
-            )
-        return Rotary(coordinates="normalised", temperature=said.number("rope_temperature", 10_000.0))
-    if learned:
-        return Learned(convention="timm")
+    rotation = _rotation(said) if rotary else None
+    if "pos_embed" in tensors:
+        return Learned(convention="timm", rotary=rotation)
+    if rotation is not None:
+        return rotation
     biased = any(name.endswith("relative_position_bias_table") for name in tensors)
     return (
         RelativeBias(shared="rel_pos_bias.relative_position_bias_table" in tensors, convention="timm")
         if biased
         else None
     )
+
+
+def _rotation(said: JsonConfig) -> Rotary | RotaryMixed:
+    kind, indexing = said.text("rope_type", "cat"), said.text("rope_grid_indexing", "ij")
+    temperature, offset = said.number("rope_temperature", 10_000.0), said.number("rope_grid_offset", 0.0)
+    halves = said.flag("rope_rotate_half", False)
+    form = {"rope_type": kind, "rope_grid_indexing": indexing, "rope_grid_offset": offset, "rope_rotate_half": halves}
+    match kind, indexing:
+        case "cat", "ij" | "xy":
+            return Rotary(
+                temperature=temperature,
+                pairs="halves" if halves else None,
+                first="columns" if indexing == "xy" else "rows",
+                offset=offset,
+                reference=said.size("ref_feat_shape"),
+            )
+        case "dinov3", "ij" if offset == 0:
+            pairs = None if halves else "neighbours"
+            return Rotary(coordinates="normalised", temperature=temperature, pairs=pairs)
+        case "mixed", "xy" if not halves:
+            return RotaryMixed(temperature=temperature)
+    raise VitrailError(f"{said.where} has rotary positions of {form}, a form that vitrail's models do not have")

@@ -12,9 +12,19 @@ from vitrail.checkpoint.dialects.conditions import (
     token_norm,
 )
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
-from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, TABLE, Row, both, never
+from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, STACKED_AXES, TABLE, Row, both, never
 
-__all__ = ["BEIT_ROWS", "BLOCK", "DISTILLED_ROWS", "EVA_ROWS", "FRONT", "VIT_ROWS"]
+__all__ = [
+    "BEIT_ROWS",
+    "BLOCK",
+    "DISTILLED_ROWS",
+    "EVA_PACKED_ROWS",
+    "EVA_ROWS",
+    "EVA_SPLIT_ROWS",
+    "FRONT",
+    "VIT_GATED_ROWS",
+    "VIT_ROWS",
+]
 
 FRONT = (
     *both("embedding", "{p}patch_embed.proj"),
@@ -39,6 +49,13 @@ QK_NORMS = (
     *both("blocks.{i}.attention.q_norm", "{p}blocks.{i}.attn.q_norm"),
     *both("blocks.{i}.attention.k_norm", "{p}blocks.{i}.attn.k_norm"),
 )
+INNER_NORMS = (
+    *both("blocks.{i}.attention.norm", "{p}blocks.{i}.attn.norm"),
+    *both("blocks.{i}.mlp.norm", "{p}blocks.{i}.mlp.norm"),
+)
+GATE_AND_VALUE = both(
+    "blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated
+)
 REGISTERS = Row(("prefix.registers",), ("{p}reg_token",))
 GAMMAS = (
     Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.gamma_1",)),
@@ -50,17 +67,8 @@ TWO_BIASES = (
 )
 MASK = Row((MASK_TOKEN,), ("{p}mask_token",), when=never)
 """In files of others under timm's names. timm has no place for it, and takes a file that has one for DINOv2's."""
-VIT_ROWS = (
-    *FRONT,
-    MASK,
-    FIXED,
-    REGISTERS,
-    *both("embedding_norm", "{p}norm_pre"),
-    *BLOCK,
-    *QK_NORMS,
-    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.ls1.gamma",)),
-    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
-    *NORMS,
+PRE_NORM = both("embedding_norm", "{p}norm_pre")
+ATTENTION_POOL = (
     Row(("pool.query",), ("{p}attn_pool.latent",)),
     *both("pool.q", "{p}attn_pool.q"),
     *both("pool.kv", "{p}attn_pool.kv"),
@@ -68,8 +76,25 @@ VIT_ROWS = (
     *both("pool.norm", "{p}attn_pool.norm"),
     *both("pool.mlp.fc1", "{p}attn_pool.mlp.fc1"),
     *both("pool.mlp.fc2", "{p}attn_pool.mlp.fc2"),
+)
+VIT_ROWS = (
+    *FRONT,
+    *both("patch_norm", "{p}patch_embed.norm"),
+    MASK,
+    FIXED,
+    REGISTERS,
+    *PRE_NORM,
+    *BLOCK,
+    *QK_NORMS,
+    *INNER_NORMS,
+    Row(("blocks.{i}.scale1",), ("{p}blocks.{i}.ls1.gamma",)),
+    Row(("blocks.{i}.scale2",), ("{p}blocks.{i}.ls2.gamma",)),
+    *NORMS,
+    *ATTENTION_POOL,
     *HEAD,
 )
+VIT_GATED_ROWS = (*(row for row in VIT_ROWS if ".mlp.fc1." not in row.ours[0]), *GATE_AND_VALUE)
+"""Gate and value in two layers, as AIMv2 has them."""
 DISTILLED_ROWS = (
     *FRONT,
     Row(("prefix.distillation",), ("{p}dist_token",)),
@@ -91,16 +116,32 @@ BEIT_ROWS = (
     *NORMS,
     *HEAD,
 )
-EVA_ROWS = (
+EVA = (
     *FRONT,
     MASK,
     REGISTERS,
-    *(row for row in BEIT_BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
-    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=plain),
-    *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1_g", "{p}blocks.{i}.mlp.fc1_x", transform=JOINED, when=gated),
+    *PRE_NORM,
+    Row(("blocks.{i}.attention.position.frequencies",), ("{p}rope.freqs",), STACKED_AXES),
+    *(row for row in BLOCK if row.ours[0].partition(".mlp.")[2][:3] != "fc1"),
     *TWO_BIASES,
     *GAMMAS,
     *QK_NORMS,
+    *INNER_NORMS,
     *NORMS,
+    *ATTENTION_POOL,
     *HEAD,
 )
+EVA_ROWS = (*EVA, *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=plain), *GATE_AND_VALUE)
+EVA_SPLIT_ROWS = (
+    *(row for row in EVA_ROWS if ".attention.qkv." not in row.ours[0] and row not in TWO_BIASES),
+    Row(
+        ("blocks.{i}.attention.qkv.weight",),
+        tuple(f"{{p}}blocks.{{i}}.attn.{name}_proj.weight" for name in "qkv"),
+        JOINED,
+    ),
+    Row(("blocks.{i}.attention.q_bias",), ("{p}blocks.{i}.attn.q_proj.bias",)),
+    Row(("blocks.{i}.attention.v_bias",), ("{p}blocks.{i}.attn.v_proj.bias",)),
+)
+"""Queries, keys and values in three layers."""
+EVA_PACKED_ROWS = (*EVA, *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.fc1", when=gated))
+"""Gate and value in one layer."""

@@ -16,7 +16,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, WindowedAttention
 from vitrail.presets import PRESETS
 
-__all__ = ["MOBILE_ROWS", "PIT_DISTILLED_ROWS", "PIT_ROWS", "SWIN_ROWS", "settle_stages"]
+__all__ = ["MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "SWIN_ROWS", "settle_stages"]
 
 
 def _block(ours: str, theirs: str) -> tuple[Row, ...]:

@@ -181,7 +181,7 @@ class _Surgery:
         owner, _, leaf = name.rpartition(".")
         if owner in HEADS or leaf == "bias":
             result, how = torch.zeros(shape), "zero"
-        elif isinstance(self.new_modules[owner], nn.LayerNorm):
+        elif isinstance(self.new_modules[owner], nn.LayerNorm | nn.RMSNorm):
             result, how = torch.ones(shape), "one"
         else:
             result, how = self._draw(shape), "normal of deviation 0.02"

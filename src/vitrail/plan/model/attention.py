@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.config import ViTConfig
+from vitrail.config import NormKind, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionKind,
@@ -31,6 +31,7 @@ from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unbind_heads
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.linear_attention import linear_mix
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.relative import relative_bias
 from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
@@ -52,6 +53,9 @@ class Encoder:
     prefix: Prefix = Prefix(cls=False)
     qkv_bias: str = "all"
     qk_norm: bool = False
+    attention_norm: bool = False
+    out_bias: bool = True
+    norm: NormKind = "layer"
     layer_scale: float | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -65,7 +69,10 @@ def attention(
     own = n.split(t.ways)
     q, k, bias = placed(t, c, own, q, k, path, shared)
     mixed, heads_first = mix(t, c, own, path, q, k, v, bias, shifted)
-    x = row_linear(t, f"{path}.out", ops.copy(t, mixed) if heads_first else mixed, n.width, n.width)
+    joined = ops.copy(t, mixed) if heads_first else mixed
+    if c.attention_norm:
+        joined = norm(t, c.norm, f"{path}.norm", joined, n.width)
+    x = row_linear(t, f"{path}.out", joined, n.width, n.width, c.out_bias)
     return ops.dropout(t, path, x, c.dropout)
 
 
@@ -148,7 +155,7 @@ def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tenso
     elif bias is False:
         bias = t.new(3 * n.width, t.size)
     _, k, v = ops.split(t, bias, n.width, n.width, n.width)
-    return ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width) if c.qk_norm else k, v
+    return norm(t, c.norm, f"{path}.k_norm", k, n.head_width) if c.qk_norm else k, v
 
 
 def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Tensor:
@@ -165,19 +172,19 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> li
     q, k, v = unbind_heads(t, qkv, 3, n.width // t.ways)
     del qkv
     if c.qk_norm:
-        q = ops.LayerNorm(t, f"{path}.q_norm", q, n.head_width)
-        k = ops.LayerNorm(t, f"{path}.k_norm", k, n.head_width)
+        q = norm(t, c.norm, f"{path}.q_norm", q, n.head_width)
+        k = norm(t, c.norm, f"{path}.k_norm", k, n.head_width)
     return [q, k, v]
 
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
     """Return whether a position inside attention is computed once for all blocks."""
-    return c.position.acts_on in ("queries and keys", "scores") and not c.position.per_block
+    return c.position.inside is not None and not c.position.inside.per_block
 
 
 def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
     """Return what a position contributes inside attention: a rotation, a bias, or None."""
-    match c.position:
+    match c.position.inside:
         case Rotary():
             return axial_rotation(t, n.tokens, n.head_width, size)
         case RotaryMixed():

@@ -7,6 +7,7 @@ from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder, attention
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.mlp import mlp
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.rotary import Rotation
 from vitrail.plan.tape import Tape, Tensor, module
 
@@ -25,10 +26,10 @@ def block(
     shifted: bool,
 ) -> Tensor:
     def attend(x: Tensor) -> Tensor:
-        return attention(t, c, n, ops.LayerNorm(t, f"{path}.norm1", x, n.width), f"{path}.attention", shared, shifted)
+        return attention(t, c, n, norm(t, c.norm, f"{path}.norm1", x, n.width), f"{path}.attention", shared, shifted)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return mlp(t, c.mlp, n.width, ops.LayerNorm(t, f"{path}.norm2", x, n.width), f"{path}.mlp", c.dropout)
+        return mlp(t, c.mlp, n.width, norm(t, c.norm, f"{path}.norm2", x, n.width), f"{path}.mlp", c.dropout, c.norm)
 
     x = _add(t, c, n, x, attend(x), path, "scale1", rate)
     return _add(t, c, n, x, feed_forward(x), path, "scale2", rate)

@@ -7,6 +7,7 @@ from vitrail.parts import Adaptive, Hierarchical, Patches, Stem
 from vitrail.plan import ops
 from vitrail.plan.model.adaptive import adaptive_embed
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.patches import conv_stem, patch_embed
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
@@ -19,6 +20,8 @@ __all__ = ["embed"]
 
 def embed(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     tokens = embedding(t, c, n, fit_pixels(t, c, image, n.batch))
+    if c.patch_norm:
+        tokens = norm(t, c.norm, "patch_norm", tokens, n.width)
     tokens = prefix(t, c.prefix, n, tokens)
     if c.position.acts_on == "tokens":
         tokens = position(t, c, n, tokens)

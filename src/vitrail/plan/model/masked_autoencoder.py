@@ -12,6 +12,7 @@ from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.vit import encode
 from vitrail.plan.tape import Tape, Tensor, module
@@ -57,13 +58,13 @@ def _encoded(t: Tape, c: ViTConfig, n: Sizes, x: Tensor) -> Tensor:
     del x
     with t.model("encoder"):
         if c.embedding_norm:
-            start = [ops.LayerNorm(t, "embedding_norm", start.pop(), c.width)]
+            start = [norm(t, c.norm, "embedding_norm", start.pop(), c.width)]
         return encode(t, c, n, start.pop(), None)
 
 
 def _normed(t: Tape, c: ViTConfig, x: Tensor) -> Tensor:
     scope, t.scope = t.scope, "encoder."
-    normed = ops.LayerNorm(t, "norm", x, c.width)
+    normed = norm(t, c.norm, "norm", x, c.width)
     t.scope = scope
     return normed
 

@@ -8,6 +8,7 @@ from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, unbind_heads
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.mlp import mlp
+from vitrail.plan.model.norm import norm
 from vitrail.plan.tape import Tape, Tensor, module
 
 __all__ = ["pool"]
@@ -47,7 +48,7 @@ def attention_pool(t: Tape, c: ViTConfig, spec: AttentionPool, n: Sizes, x: Tens
     mixed, copies = fused_mix(t, "pool", q, k, v, Problem(n.batch, spec.num_heads, 1, keys, d // spec.num_heads))
     x = ops.Linear(t, "pool.out", ops.copy(t, mixed) if copies else mixed, d, d)
     kind = Mlp(width=spec.mlp_width, activation=spec.activation)
-    x = ops.add(t, x, mlp(t, kind, d, ops.LayerNorm(t, "pool.norm", x, d), "pool.mlp"))
+    x = ops.add(t, x, mlp(t, kind, d, norm(t, c.norm, "pool.norm", x, d), "pool.mlp"))
     return ops.narrow(t, x, n.batch * d)
 
 

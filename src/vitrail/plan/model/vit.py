@@ -7,12 +7,12 @@ from itertools import pairwise
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import Adaptive, RelativeBias, WindowedAttention
-from vitrail.plan import ops
 from vitrail.plan.model.attention import shares_position, within
 from vitrail.plan.model.block import block
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.rotary import Rotation
 from vitrail.plan.tape import Run, Tape, Tensor
@@ -46,21 +46,23 @@ def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     tokens = features(t, c, n, image)
     x = pool(t, c, n, tokens)
-    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "pooled" else x
+    return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "pooled" else x
 
 
 def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     start = [_embedded(t, c, n, image)]
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
     x = encode(t, c, n, start.pop(), shared)
-    return ops.LayerNorm(t, "norm", x, c.width) if c.final_norm == "tokens" else x
+    return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "tokens" else x
 
 
 def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None) -> Tensor:
     """The blocks."""
 
     def one(x: Tensor, i: int) -> Tensor:
-        return block(t, c, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
+        kind = c.attention.at(i)
+        own = c if kind is c.attention else c.but(attention=kind)
+        return block(t, own, n, x, f"blocks.{i}", c.drop_path * i, shared, i % 2 == 1)
 
     start = [x]
     del x
@@ -69,18 +71,20 @@ def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor
 
 def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     x = embed(t, c, n, image)
-    return ops.LayerNorm(t, "embedding_norm", x, c.width) if c.embedding_norm else x
+    return norm(t, c.norm, "embedding_norm", x, c.width) if c.embedding_norm else x
 
 
 def runs(c: ViTConfig) -> list[Run]:
     """Group blocks of equal cost. The first drops no path and is the last to release a shared position; windows shift
-    in every other one; a shared bias gets its first gradient in the last."""
+    in every other one, or some attend to the whole grid; a shared bias gets its first gradient in the last."""
     depth = c.depth
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
+    if isinstance(c.attention, WindowedAttention):
+        cuts = sorted({*cuts, *c.attention.full, *(index + 1 for index in c.attention.full)})
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]

@@ -65,7 +65,7 @@ class AdaptiveEngine(PackedEngine):
     def _placed(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """Patches → the input of the first block."""
         model = self.engine.model
-        x, layout = model.prefix(x, layout)
+        x, layout = model.prefix(x if model.patch_norm is None else model.patch_norm(x), layout)
         x = model.position(x, layout) if isinstance(model.position, AddedPosition) else x
         return x if model.embedding_norm is None else model.embedding_norm(x), layout
 

@@ -24,7 +24,7 @@ from vitrail.nn.patches import BytePatchEmbed, PatchEmbed
 from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.device import Place
-from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched
+from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched, why_no_int8
 from vitrail.vectors.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
 from vitrail.vectors.engines.merge import MergingEncoder, check_mergeable
 from vitrail.vectors.engines.names import Device
@@ -95,7 +95,8 @@ def build_engine(
         torch.set_num_threads(threads)
     plain = isinstance(checkpoint.config, ViTConfig)
     kind = type(checkpoint.config).__name__
-    require(plain or name == "torch", f"{kind} has no int8 engine; use the torch engine")
+    reason = why_no_int8(checkpoint.config) if name == "int8" else None
+    require(reason is None, f"int8 cannot run this model: {reason}; use the torch engine")
     require(plain or not merge, f"{kind} has no single sequence of tokens to merge; use merge 0")
     if plain:
         engine = LeanEngine(checkpoint, merge=merge, device=device, bf16=bf16)

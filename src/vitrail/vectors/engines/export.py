@@ -114,6 +114,8 @@ def why_fixed(config: Config) -> str | None:
     match config.position:
         case parts.NoPosition():
             return None
+        case parts.Learned(rotary=rotary) if rotary is not None:
+            return f"{type(rotary).__name__} is computed for one grid"
         case parts.Learned(convention="timm" | "huggingface"):
             return None
         case parts.Learned(convention=convention):

@@ -40,8 +40,10 @@ def why_no_graph(config: Config) -> str | None:
         return f"its remainder is {config.remainder!r}"
     if not isinstance(config.attention, parts.FullAttention):
         return f"it has {type(config.attention).__name__}"
-    if config.position.acts_on not in ("tokens", "nothing"):
-        return f"its positions act on {config.position.acts_on}"
+    if config.norm != "layer" or config.patch_norm or config.attention_norm or config.mlp.norm:
+        return "its norms are of another kind, or at other places, than the graph has them"
+    if config.position.inside is not None:
+        return f"its positions act on {config.position.inside.acts_on}"
     return None
 
 
@@ -178,6 +180,7 @@ class _Encoder(OnnxWriter):
         return self.constant(value.detach().numpy())
 
     def norm(self, x: str, norm: Norm) -> str:
+        assert norm.bias is not None
         weight, bias = self.tensor(norm.weight), self.tensor(norm.bias)
         return self.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
 

@@ -21,6 +21,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from vitrail.config import Config, ViTConfig
 from vitrail.geometry import Size, fit
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import BytePatchEmbed
@@ -35,6 +36,7 @@ __all__ = [
     "input_ranges",
     "quantise",
     "watched",
+    "why_no_int8",
 ]
 
 
@@ -120,6 +122,15 @@ class _Watch:
         return self.dense(x)
 
 
+def why_no_int8(config: Config) -> str | None:
+    """Return why a model has no 8-bit layers; None if it has them."""
+    if not isinstance(config, ViTConfig):
+        return f"{type(config).__name__} has no int8 engine"
+    if config.attention_norm:
+        return "it normalises what attention mixed, and int8 folds its steps into the values before"
+    return None
+
+
 def watched(blocks: Sequence[LeanBlock], run: Callable[[], object]) -> dict[str, Tensor]:
     """Return the input range (2, K) of each "block.layer" while `run` passes images through the blocks."""
     layers = [_layers(block) for block in blocks]
@@ -185,7 +196,8 @@ class InputRange:
         return IntegerDense(weight * self.smooth, bias, step=self.step, zero=self.zero, top=self.top)
 
     def smoothed_norm(self, norm: Norm) -> Norm:
-        """Divide a norm's output by `smooth`."""
+        """Divide a layer norm's output by `smooth`."""
+        assert norm.bias is not None
         return Norm(norm.weight / self.smooth, norm.bias / self.smooth, norm.eps)
 
     def smoothed_values(self, values: Dense) -> Dense:
@@ -215,7 +227,8 @@ def _quantise(block: LeanBlock, layers: dict[str, Dense], ranges: Mapping[str, I
 
 
 def _folded(norm: Norm, to: InputRange) -> Norm:
-    return Norm(norm.weight * to.factor, norm.bias * to.factor + to.shift, norm.eps)
+    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    return Norm(norm.weight * to.factor, bias * to.factor + to.shift, norm.eps, rms=norm.rms)
 
 
 def _stepped(between: Map, to: InputRange) -> Map:

@@ -41,13 +41,16 @@ class Dense:
 
 
 class Norm:
-    """Layer norm with its own affine part, into which the next layer's first step can be folded."""
+    """Layer or RMS norm with its own affine part, into which the next layer's first step can be folded."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
-        self.weight, self.bias, self.eps = weight, bias, eps
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float, *, rms: bool = False) -> None:
+        self.weight, self.bias, self.eps, self.rms = weight, bias, eps, rms
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        if not self.rms:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        x = F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return x if self.bias is None else x.add_(self.bias)
 
 
 class LeanBlock:
@@ -92,7 +95,7 @@ class LeanBlock:
         else:
             bias = bias[..., : self.keep, :] if bias is not None else None
             mixed = FullMix(fused=True)(q, k, v, layout, bias, 0.0)
-        return mixed.transpose(1, 2).flatten(2)  # (B, h, T, d) → (B, T, D)
+        return self.attention.joined(mixed)
 
     def with_mlp(self, x: Tensor) -> Tensor:
         return x + self.fc2(self.between(self.fc1(self.norm2(x))))
@@ -127,8 +130,11 @@ def kept_tokens(model: ViT) -> int | None:
     return None
 
 
-def norm_of(norm: nn.LayerNorm) -> Norm:
-    return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+def norm_of(norm: nn.LayerNorm | nn.RMSNorm) -> Norm:
+    if isinstance(norm, nn.LayerNorm):
+        return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+    assert norm.eps is not None
+    return Norm(norm.weight.detach(), None, norm.eps, rms=True)
 
 
 def dense_of(linear: nn.Linear, scale: Tensor | None = None) -> Dense:
@@ -141,6 +147,11 @@ def dense_of(linear: nn.Linear, scale: Tensor | None = None) -> Dense:
 
 def _between(mlp: FeedForward | GatedFeedForward) -> Map:
     """Return what is between fc1 and fc2; it may work in place."""
+    activated, norm = _activated(mlp), mlp.norm
+    return activated if norm is None else lambda x: norm(activated(x))
+
+
+def _activated(mlp: FeedForward | GatedFeedForward) -> Map:
     if isinstance(mlp, GatedFeedForward):
         return _gated
     if mlp.activation is F.gelu:

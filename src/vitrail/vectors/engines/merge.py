@@ -106,8 +106,8 @@ class MergingEncoder:
                 places = now.placed(layout)
                 q, k, _ = block.attention.placed(q, k, places, within(self.position, places, x))
             counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted).transpose(1, 2).flatten(2)
-            x = x[:, : block.keep] + block.out(mixed)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted)
+            x = x[:, : block.keep] + block.out(block.attention.joined(mixed))
             if not last:
                 now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
                 now = merge_patches(now, likeness, self.r)
@@ -126,7 +126,7 @@ def check_mergeable(model: ViT) -> None:
         f"{type(attention).__name__} needs a grid, which merging removes; use merge 0",
     )
     require(
-        position.acts_on != "scores",
+        position.inside is None or position.inside.acts_on != "scores",
         f"{type(position).__name__} has a number per pair of cells, and a merged token has several; use merge 0",
     )
     require(

@@ -138,7 +138,7 @@ class PackedEngine:
         model, front = self.engine.model, self.engine.front
         if front is None or not isinstance(model.position, AddedPosition):
             return self.engine.embed(batch)
-        x, layout = model.prefix(*front.embedding(batch))
+        x, layout = model.prefix(*front.patches(batch))
         if layout.grid not in self._added:
             if len(self._added) == GRIDS:
                 self._added.clear()

@@ -106,6 +106,7 @@ class Options(Value):
         from vitrail.nn.compile import require_compiler
         from vitrail.vectors.engines.device import require_device
         from vitrail.vectors.engines.graph import why_no_graph
+        from vitrail.vectors.engines.int8 import why_no_int8
         from vitrail.vectors.engines.scales import scaled_sizes
 
         plain = isinstance(config, ViTConfig)
@@ -119,6 +120,8 @@ class Options(Value):
         if self.compile:
             require_compiler()
         require_device(self.device)
+        reason = why_no_int8(config) if self.engine == "int8" else None
+        require(reason is None, f"int8 cannot run this model: {reason}; use --engine torch")
         if self.engine in RUNTIMES:
             require_runtime(self.engine)
             reason = why_no_graph(config)

@@ -108,7 +108,8 @@ def run_sequence(subject: Subject) -> Sequence:
         image = subject.image
         if isinstance(config, ViTConfig):
             image = fit_pixels(image, config.fit(Size(*image.shape[2:])))
-        projected, layout = model.prefix(*model.embedding(image))  # type: ignore[operator]
+        patches = model.patches if isinstance(config, ViTConfig) else model.embedding
+        projected, layout = model.prefix(*patches(image))  # type: ignore[operator]
         tokens = model.embed(subject.image)[0]  # type: ignore[operator]
     boxes, cells = _boxes(config, layout, Size(*image.shape[2:]))
     return Sequence(
