@@ -29,7 +29,9 @@ __all__ = [
     "AdaptiveEmbed",
     "Selector",
     "TokensSaved",
+    "cell_scores",
     "detail_scores",
+    "leaves_of",
     "quadtree",
     "random_scores",
     "to_dense",
@@ -60,7 +62,7 @@ class AdaptiveEmbed(nn.Module):
     def cut(self, image: Tensor, scores: list[Tensor], inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """As `forward`, for `scores` that are known."""
         grid = fit(fit(Size(*image.shape[2:]), self.patches[-1]).fitted, self.patches[0]).grid
-        leaves = _leaves(scores, self.threshold, _within(scores[-1], inside))
+        leaves = leaves_of(scores, self.threshold, inside)
         slots, counts = _slots(leaves, grid)
 
         tokens, rectangles, places = [], [], []
@@ -94,7 +96,7 @@ class AdaptiveEmbed(nn.Module):
 
     def counts(self, scores: list[Tensor]) -> Tensor:
         """Return the number of patches of every image, (B,), from its scores."""
-        leaves = _leaves(scores, self.threshold, _within(scores[-1], None))
+        leaves = leaves_of(scores, self.threshold)
         return torch.stack([leaf.sum((1, 2)) for leaf in leaves]).sum(0)
 
     def token_share(self, image: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ class AdaptiveEmbed(nn.Module):
         Splits have no gradient; their probabilities have one, and so has the number of tokens that they lead to expect.
         """
         scores = self.scores(image)
-        leaves = _leaves(scores, self.threshold, _within(scores[-1], None))
+        leaves = leaves_of(scores, self.threshold)
         expected, reached = scores[-1].new_zeros(()), torch.ones_like(scores[-1])
         for score in reversed(scores):
             expected = expected + (reached * (1 - score)).sum()
@@ -144,10 +146,14 @@ def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None 
     uniform image scores 0 everywhere.
     """
     pixels = image.to(torch.promote_types(image.dtype, torch.float32))
-    cells = _cells(pixels, patches[0])  # (B, h, w, C, P, Q)
+    return cell_scores(_cells(pixels, patches[0]), len(patches), inside)
+
+
+def cell_scores(cells: Tensor, sizes: int, inside: Tensor | None = None) -> list[Tensor]:
+    """Return the `detail_scores` of an image that is cut into its finest cells, (B, h, w, C, P, Q)."""
     mean, variance = cells.mean((-2, -1)), cells.var((-2, -1), correction=0)  # (B, h, w, C)
     variances = []
-    for _ in patches[1:]:
+    for _ in range(sizes - 1):
         mean, variance = _merge(mean, variance)
         variances.append(variance.sum(-1))
 
@@ -175,7 +181,7 @@ def random_scores(grids: Sequence[Size], device: torch.device | None = None) -> 
 def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:
     """Return the leaves of one image, from its scores (1, rows, columns) alone, without projecting anything."""
     require(len(scores[0]) == 1, f"scores has {len(scores[0])} images, and a quadtree takes one; give those of one")
-    leaves = _leaves(list(scores), threshold, torch.ones_like(scores[-1], dtype=torch.bool))
+    leaves = leaves_of(scores, threshold)
     grid = Size(*leaves[0].shape[1:])
     corners = torch.cat([_rectangles(leaf[0].nonzero(), level) for level, leaf in enumerate(leaves)])
     order = (corners[:, 0] * grid.width + corners[:, 1]).argsort()
@@ -245,9 +251,9 @@ def _within(coarsest: Tensor, inside: Tensor | None) -> Tensor:
     return inside[:, :: inside.shape[1] // coarsest.shape[1], :: inside.shape[2] // coarsest.shape[2]]
 
 
-def _leaves(scores: list[Tensor], threshold: float, active: Tensor) -> list[Tensor]:
-    """Per patch size, finest first: (B, rows, columns), true if a cell of that size is a leaf."""
-    leaves = []
+def leaves_of(scores: Sequence[Tensor], threshold: float | Tensor, inside: Tensor | None = None) -> list[Tensor]:
+    """Return, per patch size, finest first: (B, rows, columns), true if a cell of that size is a leaf."""
+    leaves, active = [], _within(scores[-1], inside)
     for score in reversed(scores):
         split = active & (score >= threshold)
         leaves.append(active & ~split)

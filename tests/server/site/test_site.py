@@ -91,6 +91,15 @@ def test_a_model_on_the_visitors_picture_gives_what_torch_gives(on_a_host: Page,
     difference = np.abs(pixels.astype(int) - subject.pixels)
     assert difference.max() <= 2  # ONNX Runtime resizes as Pillow does, up to a rounding
     assert (difference == 0).mean() > 0.99
+    studio = client()
+    theirs = studio.post("/api/images", content=picture).json()["image"]
+    for path in ("tokens/adaptive", "tokens/adaptive?threshold=0.9&height=320", "tokens/pyramid"):
+        query = "&" if "?" in path else "?"
+        facts, arrays = read_frame(asked(page, f"{path}{query}image={name}"))
+        expected, planes = read_frame(studio.get(f"/api/{path}{query}image={theirs}").content)
+        assert facts == expected
+        for plane, array in planes.items():
+            assert np.abs(arrays[plane].astype(int) - array).max() <= (plane != "levels"), (path, plane)
     # from here on, torch sees the page's own pixels
     image = io.BytesIO()
     Image.fromarray(pixels).save(image, "PNG")
@@ -128,6 +137,11 @@ LOOKED = [
     "attention/rolled?image={image}&token=40",
     "tokens/sequence?image={image}",
     "tokens/one?image={image}&token=0",
+    "tokens/pyramid?image={image}&height=64&width=32",
+    "tokens/adaptive?image={image}&height=64&width=32&patch_height=8&patch_width=4&threshold=0.62",
+    "tokens/adaptive?image={image}&height=60&width=60&patch_height=5&patch_width=5",
+    "tokens/adaptive?image={image}&height=64&width=64&patch_height=16&patch_width=16&threshold=0",
+    "tokens/adaptive?image={image}&height=2048&width=2048&patch_height=2&patch_width=2",
     "projection/filters?image={image}",
     "walk?image={image}",
     "walk?image={image}&block=3&head=2&unit=7&token=0",
@@ -202,6 +216,7 @@ def _value(digits: str) -> float:
 def test_every_room_of_a_site_opens_and_what_it_lacks_names_the_command(on_a_host: Page):
     page = on_a_host
     for room, panel in (
+        ("Tokens", "adaptive"),
         ("Walk through", "walk-prediction"),
         ("Positions", "position-kinds"),
         ("Resolution transfer", "transfer-maps"),
@@ -211,6 +226,7 @@ def test_every_room_of_a_site_opens_and_what_it_lacks_names_the_command(on_a_hos
         settled(page)
         expect(page.locator(f"[data-panel={panel}]")).to_be_visible()
         assert page.get_by_role("alert").count() == 0
+        assert page.locator("[data-panel] .elsewhere").count() == (room == "Resolution transfer")  # feature drift
         assert violations(page) == []
     expect(page.get_by_text("It says")).to_be_visible()
     page.get_by_role("link", name="Projection").click()

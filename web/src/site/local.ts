@@ -3,6 +3,7 @@ import type { Answer, Pair } from '../lib/api';
 import type { Backend } from '../lib/backend';
 import { asset, assets } from './assets';
 import { Remote } from './calls';
+import { Cuts, type CutKind } from './cuts';
 import { fill } from './fill';
 import { frame, type Array as Plane } from './frames';
 import { Models, type Crop, type ModelFacts, type Pass } from './models';
@@ -18,6 +19,8 @@ interface Site {
   images: Record<string, Pair>;
   models: Record<string, ModelFacts>;
   elsewhere: string;
+  /** The graph that resizes images where no model looks at them. */
+  resize: string;
   /** First answers, by address. */
   recorded: Record<string, unknown>;
 }
@@ -39,6 +42,7 @@ export class LocalBackend implements Backend {
   readonly elsewhere: string;
   readonly #pictures = new Pictures();
   readonly #models: Models;
+  readonly #cuts: Cuts;
   readonly #python: Promise<Remote>;
   readonly #stored: Record<string, Promise<void>> = {};
 
@@ -59,6 +63,8 @@ export class LocalBackend implements Backend {
       const query = new URLSearchParams({ image, weights, height: String(height), width: String(width) });
       return (await (await this.#asked(`/api/site/crop?${query}`)).json()) as Crop;
     });
+    const threshold = site.controls.controls.threshold.default as number;
+    this.#cuts = new Cuts(this.#models, (address, sent) => this.#asked(address, sent), site.resize, threshold);
   }
 
   picture(image: string): string {
@@ -81,6 +87,7 @@ export class LocalBackend implements Backend {
     try {
       if (method === 'POST') return path === 'images' ? await this.#add(body as Blob) : failure(NO_WEIGHTS);
       const asked = new URLSearchParams(query);
+      if (path in CUT) return await this.#cuts.answer(CUT[path], this.#image(asked), asked);
       const weights = asked.get('weights') ?? 'default';
       const model = this.site.models[weights];
       if (model?.answers[FILLED[path] ?? path]) return await this.#looked(path, asked, weights, model);
@@ -90,6 +97,10 @@ export class LocalBackend implements Backend {
     } catch (error) {
       return failure((error as Error).message);
     }
+  }
+
+  #image(asked: URLSearchParams): string {
+    return asked.get('image') ?? (this.site.controls.controls.image.default as string);
   }
 
   /** Ask Python; what every visitor sees first was asked by the export. */
@@ -114,8 +125,8 @@ export class LocalBackend implements Backend {
 
   /** Answer a question about a model that looks at an image. */
   async #looked(path: string, asked: URLSearchParams, weights: string, model: ModelFacts): Promise<Response> {
-    const image = asked.get('image') ?? this.site.controls.controls.image.default;
-    const pass = await this.#models.pass(image as string, weights, model);
+    const image = this.#image(asked);
+    const pass = await this.#models.pass(image, weights, model);
     const token = Number(asked.get('token') ?? -1);
     const template = model.answers[FILLED[path] ?? path];
     if (path === 'attention' || path === 'site/vector') return json(fill(template, pass.outputs));
@@ -138,7 +149,7 @@ export class LocalBackend implements Backend {
       values: pass.outputs[from],
       range: range === undefined ? undefined : (Array.from(pass.outputs[range].data as Float32Array) as Pair),
     }));
-    if (photo) planes.unshift({ name: 'photo', values: this.#photo(image as string, model, pass, photo) });
+    if (photo) planes.unshift({ name: 'photo', values: this.#photo(image, model, pass, photo) });
     if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
     return new Response(frame(fill(facts, pass.outputs), planes));
   }
@@ -175,4 +186,6 @@ export class LocalBackend implements Backend {
 
 /** Questions that are answered by a part of another's answer. */
 const FILLED: Record<string, string> = { 'attention/row': 'attention/maps', 'attention/rolled': 'attention/maps' };
+/** Questions about an image that is cut, and not seen by a model. */
+const CUT: Record<string, CutKind> = { 'tokens/adaptive': 'adaptive', 'tokens/pyramid': 'pyramid' };
 const NO_WEIGHTS = 'an exported page has the models that it was made with; use vitrail studio --weights FILE';

@@ -55,15 +55,20 @@ export class Models {
   }
 
   async #compute(image: string, weights: string, facts: ModelFacts): Promise<Pass> {
-    const whole = planes(this.pictures.get(image).image, facts.channels);
     const inputs: Outputs = {};
     let crop: Crop | null = null;
     for (const [name, size] of Object.entries(facts.inputs)) {
       const how = await this.crop(image, weights, size);
       crop ??= how; // that of the first input, which the page shows
-      inputs[name] = cropped(await this.#resized(whole, how.resized, facts.resize), how.corner, size);
+      inputs[name] = await this.pixels(image, facts.channels, how, size, facts.resize);
     }
-    return { outputs: await this.#run(facts.asset!, inputs), inputs, crop: crop! };
+    return { outputs: await this.run(facts.asset!, inputs), inputs, crop: crop! };
+  }
+
+  /** An image, resized by a graph and cropped to (height, width, channels). */
+  async pixels(image: string, channels: number, { resized, corner }: Crop, size: Pair, resize: string): Promise<Values> {
+    const whole = planes(this.pictures.get(image).image, channels);
+    return cropped(await this.#resized(whole, resized, resize), corner, size);
   }
 
   async #resized(whole: Values, [height, width]: Pair, graph: string): Promise<Values> {
@@ -71,10 +76,11 @@ export class Models {
     if (height * width > MOST_PIXELS) throw new Error('the image is too long for its width; crop it first');
     if (height === rows && width === columns) return whole;
     const sizes = BigInt64Array.of(1n, BigInt(channels), BigInt(height), BigInt(width));
-    return (await this.#run(graph, { pixels: whole, sizes: { data: sizes, dims: [4] } })).resized;
+    return (await this.run(graph, { pixels: whole, sizes: { data: sizes, dims: [4] } })).resized;
   }
 
-  async #run(graph: string, inputs: Outputs): Promise<Outputs> {
+  /** The outputs of a graph, by name. */
+  async run(graph: string, inputs: Outputs): Promise<Outputs> {
     const worker = await (this.#worker ??= this.#start());
     if (!this.#open.has(graph)) this.#open.set(graph, asset(graph).then((bytes) => worker.call('open', graph, bytes)));
     await this.#open.get(graph);

@@ -1,5 +1,4 @@
 /** The guided tour: twelve steps from pixels to a label, each with one sentence and one thing to do. */
-import { backend } from '../lib/backend';
 import type { Component } from 'svelte';
 import type { Value, Values } from '../lib/address';
 import Lift from './Lift.svelte';
@@ -20,13 +19,11 @@ export interface Step {
   /** The control that the task changes; the task is done when its value differs from the one on entering. */
   changes?: string;
   scene?: Component;
-  /** Whether it shows what an exported page does not have. */
-  studioOnly?: boolean;
 }
 
 const panel = (name: string) => `[data-panel="${name}"]`;
 
-const all: Step[] = [
+export const steps: readonly Step[] = [
   {
     title: 'A picture is numbers',
     says: 'A model does not see a cat: it gets a grid of pixels, three numbers each, for red, green and blue.',
@@ -85,7 +82,6 @@ const all: Step[] = [
     task: 'Raise the threshold and see how many tokens are saved.',
     room: 'tokens',
     at: panel('adaptive'),
-    studioOnly: true,
     changes: 'threshold',
     scene: Split,
   },
@@ -131,9 +127,6 @@ const all: Step[] = [
     at: panel('walk-prediction'),
   },
 ];
-
-/** The steps of this page. */
-export const stepsHere = (): Step[] => all.filter(({ studioOnly }) => !(studioOnly && backend.exported));
 
 /** What a visitor can answer at the end. */
 export const answers: [question: string, answer: string][] = [

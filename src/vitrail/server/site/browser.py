@@ -25,18 +25,23 @@ from vitrail.geometry import Size
 from vitrail.server.app import create_api
 from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
+from vitrail.server.rooms import tokens
 from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
 from vitrail.server.site.stored import Stored
 from vitrail.server.site.tables import OTHERS
 
-__all__ = ["CROP", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
+__all__ = ["CROP", "CUT", "ELSEWHERE", "Backend", "Crop", "SiteSession", "start"]
 
 T = TypeVar("T")
 
 ELSEWHERE = "an exported page does not have this view; run vitrail studio to see it"
 CROP = "/api/site/crop"
 """The address of what only an exported page asks: the preprocessing, whose pixels it has."""
+CUT = "/api/site/cut"
+"""How the tokens room cuts an image into the smallest patches of a kind."""
+TREE = "/api/site/tree"
+"""The facts of a quadtree from its counts, which the page has from a graph."""
 WALK = "/api/site/walk"
 """The facts of a walk from its numbers, which the page has picked from the outputs of a model's graph."""
 ABSENT = ("numpy", "PIL", "torch")
@@ -95,6 +100,13 @@ class Crop(BaseModel):
     corner: Pair
 
 
+class CutPixels(Crop):
+    """The part of an image that is cut, and its smallest patch."""
+
+    image: Pair
+    patch: Pair
+
+
 class Backend:
     """The API of an exported site."""
 
@@ -104,6 +116,8 @@ class Backend:
         self._app = create_api()
         self._app.state.session = self._session
         self._app.get(CROP)(self.crop)
+        self._app.get(f"{CUT}/{{kind}}")(self.cut)
+        self._app.post(TREE)(self.tree)
         self._app.post(WALK)(facts_of)
         _refuse_absent(self._app)
 
@@ -154,7 +168,19 @@ class Backend:
     def crop(self, image: str, weights: str, height: int, width: int) -> Crop:
         """Return how a model's preprocessing resizes an image for an input of this height and width."""
         steps = from_plain(self._models[weights]["preprocessing"], Preprocessing, "preprocessing")
-        steps = steps.but(image=Size(height, width))
+        return self._crop(image, steps.but(image=Size(height, width)))
+
+    def cut(self, kind: tokens.CutKind, asked: tokens.Asked) -> CutPixels:
+        """Return how an image is cut into the smallest patches of a kind, for the planned model."""
+        cut = tokens.cut_of(kind, asked, self._session)
+        crop = self._crop(asked.image, Preprocessing(image=cut.image))
+        return CutPixels(**crop.model_dump(), image=cut.image, patch=cut.patch)
+
+    def tree(self, asked: tokens.Asked, counts: list[int]) -> tokens.TreeFacts:
+        """Return the facts of a quadtree with these patches of each size, finest first."""
+        return tokens.tree_facts(asked, self._session, counts)
+
+    def _crop(self, image: str, steps: Preprocessing) -> Crop:
         resized = steps.resized_size(self._session.image_size(image))
         return Crop(resized=resized, corner=steps.corner(resized))
 

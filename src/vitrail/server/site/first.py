@@ -9,12 +9,13 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 from vitrail.server.controls import Geometry
+from vitrail.server.rooms.tokens import CutKind
 from vitrail.server.session import DEFAULT
-from vitrail.server.site.browser import CROP, Backend
+from vitrail.server.site.browser import CROP, CUT, Backend
 
 __all__ = ["record_answers"]
 
@@ -58,6 +59,8 @@ def _addresses(site: dict[str, Any]) -> Iterator[str]:
     for image in site["images"]:
         for query in (size, {**size, "patch_height": whole.patch_height, "patch_width": whole.patch_width}):
             yield f"/api/images/{image}/middle?{urlencode(query)}"
+        for kind in get_args(CutKind):
+            yield f"{CUT}/{kind}?{urlencode({'image': image})}"
         for name, model in site["models"].items():
             for height, width in model.get("inputs", {}).values():
                 crop = {"image": image, "weights": name, "height": height, "width": width}

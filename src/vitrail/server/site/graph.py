@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,10 +36,10 @@ from vitrail.server.rooms.projection.projection_filters import PRINCIPAL, pictur
 from vitrail.server.rooms.tokens.sequence import run_sequence
 from vitrail.server.rooms.walk.walk_tensors import ends_of, rows_of, shown
 from vitrail.server.site.colours import token_colours
+from vitrail.server.site.operators import OPSET, operators
 
 __all__ = ["Graph", "Outputs", "trace"]
 
-OPSET = 18
 LEAST_COSINE = 0.9999
 MOST_DIFFERENCE = 0.01
 """Two or three bytes of a row that is scaled to 255, and far above float32's rounding."""
@@ -191,7 +188,7 @@ def trace(subjects: dict[str, Subject], others: dict[str, Pixels], steps: Prepro
     traced = {name: _input(each.pixels, steps) for name, each in subjects.items()}
     tried = {name: _input(each, steps) for name, each in others.items()}
     expected = views.named(*tried.values())
-    with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch, warnings.catch_warnings(), _operators():
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as scratch, warnings.catch_warnings(), operators():
         path = Path(scratch, "views.onnx")
         warnings.simplefilter("ignore")  # the tracer warns about every constant that it keeps
         try:
@@ -283,34 +280,3 @@ def _smaller(path: Path) -> bytes:
         passes.RemoveUnusedNodesPass(),
     )(model)
     return onnx_ir.to_proto(model).SerializeToString()
-
-
-@contextmanager
-def _operators() -> Iterator[None]:
-    """Teach torch's tracing exporter the operators that it lacks."""
-
-    def transposed(graph: Any, x: Any) -> Any:
-        order = list(range(x.type().dim()))
-        order[-2:] = order[:-3:-1]
-        return graph.op("Transpose", x, perm_i=order)
-
-    def exp2(graph: Any, x: Any) -> Any:
-        return graph.op("Pow", graph.op("Constant", value_t=torch.tensor(2.0)), x)
-
-    def median(graph: Any, x: Any, dim: Any, keepdim: Any) -> Any:
-        """The lower median of a row; the graphs have no padding, so no value is missing."""
-        one, two = (graph.op("Constant", value_t=torch.tensor([number])) for number in (1, 2))
-        length = graph.op("Gather", graph.op("Shape", x), one, axis_i=0)
-        count = graph.op("Div", graph.op("Add", length, one), two)
-        lowest, places = graph.op("TopK", x, count, axis_i=1, largest_i=0, outputs=2)
-        last = graph.op("Constant", value_t=torch.tensor([-1]))
-        return (graph.op("Gather", lowest, last, axis_i=1), graph.op("Gather", places, last, axis_i=1))
-
-    added = {"aten::mT": transposed, "aten::exp2": exp2, "aten::nanmedian": median}
-    for name, symbolic in added.items():
-        torch.onnx.register_custom_op_symbolic(name, symbolic, OPSET)
-    try:
-        yield
-    finally:
-        for name in added:
-            torch.onnx.unregister_custom_op_symbolic(name, OPSET)

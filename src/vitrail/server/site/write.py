@@ -15,10 +15,12 @@ from typing import Any
 
 from vitrail._version import __version__
 from vitrail.atomic import flush, temporary_folder
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.sources.names import short_name
 from vitrail.codec import to_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError, require
+from vitrail.geometry import Size
 from vitrail.server.app import read_page
 from vitrail.server.default_size import automatic_side
 from vitrail.server.limits import Limit
@@ -28,6 +30,7 @@ from vitrail.server.session import DEFAULT, Session, png
 from vitrail.server.site.answers import answers_of, why_without
 from vitrail.server.site.assets import scripts_of
 from vitrail.server.site.browser import ELSEWHERE, SiteSession
+from vitrail.server.site.cuts import cut_graphs
 from vitrail.server.site.first import record_answers
 from vitrail.server.site.graph import trace
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
@@ -45,6 +48,8 @@ POLICY = (
 )
 """No connection at all: files come as scripts beside the page, and nothing can be sent anywhere."""
 LARGEST_SIDE = 2**12
+PLAIN_RESIZE = Preprocessing(image=Size(1, 1)).interpolation
+"""How images are resized where no model looks at them."""
 
 Tell = Callable[[str], None]
 
@@ -133,6 +138,7 @@ def _write(
         "wheels": [next(iter(wheel.files)) for wheel in WHEELS],
         "images": {name: draw().shape[:2] for name, draw in PICTURES.items()},
         "elsewhere": ELSEWHERE,
+        "resize": f"resize-{PLAIN_RESIZE}",
         "models": facts,
     }
     site["controls"] = _controls(site)
@@ -141,6 +147,8 @@ def _write(
         "site": _json(site),
         **{f"picture-{name}": png(draw(), LARGEST_SIDE) for name, draw in PICTURES.items()},
         **own,
+        f"resize-{PLAIN_RESIZE}": resize_graph(PLAIN_RESIZE),
+        **cut_graphs(),
         **{name: path.read_bytes() for name, path in packages.items()},
         "vitrail.zip": _own_code(),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
@@ -18,13 +18,13 @@ from vitrail.server.formulas import Formula, short
 from vitrail.server.plans import Pair, Shape, described
 from vitrail.server.rooms.tokens.cuts import (
     PYRAMID,
+    Cut,
     Kind,
+    adaptive_cut,
     adaptive_kind,
     adaptive_of,
-    detail_of,
     kinds_of,
-    leaves_of,
-    pyramid_means,
+    pyramid_cut,
 )
 from vitrail.server.rooms.tokens.sequence import Box, Sequence, run_sequence
 from vitrail.server.session import Session, SessionDep
@@ -32,7 +32,7 @@ from vitrail.server.session import Session, SessionDep
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Question", "router"]
+__all__ = ["Asked", "CutKind", "Question", "TreeFacts", "cut_of", "router", "tree_facts"]
 
 router = APIRouter()
 
@@ -52,6 +52,7 @@ class Question(Shape, Asking):
 
 
 Asked = Annotated[Question, Query()]
+CutKind = Literal["adaptive", "pyramid"]
 
 
 # ── the sequence ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,9 +169,13 @@ class PyramidFacts(BaseModel):
 @router.get("/tokens/pyramid", response_class=Frame, response_model=Header[PyramidFacts])
 def pyramid(asked: Asked, session: SessionDep) -> Frame:
     """Return the image at every level of hierarchical patches, with one mean colour per token."""
-    image = _whole(asked, session).image
-    means = session.once(("pyramid", asked.image, image), lambda: pyramid_means(session.image(asked.image), image))
-    levels = {str(side): cells for side, cells in zip(PYRAMID, means, strict=True)}
+    from vitrail.server.rooms.tokens.cells import cut_cells, pyramid_means
+
+    cut = cut_of("pyramid", asked, session)
+    means = session.once(
+        ("pyramid", asked.image, cut), lambda: pyramid_means(cut_cells(session.image(asked.image), cut))
+    )
+    levels = {str(side): cells.numpy() for side, cells in zip(PYRAMID, means, strict=True)}
     return frame(PyramidFacts(patches=PYRAMID), levels)
 
 
@@ -190,26 +195,37 @@ class TreeFacts(BaseModel):
 @router.get("/tokens/adaptive", response_class=Frame, response_model=Header[TreeFacts])
 def adaptive(asked: Asked, session: SessionDep) -> Frame:
     """Return the quadtree of the image at a threshold, its cost, and its tokens on the finest grid."""
+    from vitrail.server.rooms.tokens.cells import cut_cells, detail_of, quadtree_of
+
+    cut = cut_of("adaptive", asked, session)
+    detail = session.once(("detail", asked.image, cut), lambda: detail_of(cut_cells(session.image(asked.image), cut)))
+    leaves = quadtree_of(detail, asked.threshold)
+    facts = tree_facts(asked, session, leaves.counts.tolist())
+    return frame(facts, {"levels": leaves.levels.numpy(), "dense": leaves.dense.numpy()})
+
+
+def cut_of(kind: CutKind, asked: Question, session: Session) -> Cut:
+    """Return how the image is cut into the smallest patches of a kind, for the planned model."""
+    return (adaptive_cut if kind == "adaptive" else pyramid_cut)(_whole(asked, session))
+
+
+def tree_facts(asked: Question, session: Session, counts: list[int]) -> TreeFacts:
+    """Return the cost of a quadtree, given its patches of each size, finest first."""
     config = _whole(asked, session)
     spec = adaptive_of(config, asked.threshold)
-    detail = session.once(
-        ("detail", asked.image, config.image, spec.patches),
-        lambda: detail_of(session.image(asked.image), config.image, spec),
-    )
-    leaves = leaves_of(detail, asked.threshold)
-    kept, finest = sum(leaves.counts), leaves.levels.size
+    fitted = spec.fit(config.image, "resize")
+    kept, finest = sum(counts), fitted.grid.area
     kind = adaptive_kind(config, spec, kept)
-    facts = TreeFacts(
+    return TreeFacts(
         kind=kind,
         patches=list(spec.patches),
-        counts=leaves.counts,
+        counts=counts,
         kept=kept,
         finest=finest,
         saved=1 - kept / finest,
-        image=spec.fit(config.image, "resize").fitted,
-        formulas=[*_leaf_formulas(spec, leaves.counts, finest), *kind.formulas],
+        image=fitted.fitted,
+        formulas=[*_leaf_formulas(spec, counts, finest), *kind.formulas],
     )
-    return frame(facts, {"levels": leaves.levels, "dense": leaves.dense})
 
 
 def _leaf_formulas(spec: Adaptive, counts: list[int], finest: int) -> list[Formula]:

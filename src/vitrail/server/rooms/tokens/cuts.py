@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import log2
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -19,25 +17,21 @@ from vitrail.server.formulas import Formula
 from vitrail.server.plan_formulas import attention_formula, forward_formula
 from vitrail.server.plans import Pair
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from vitrail.images.decode import Pixels
-
 __all__ = [
+    "ADAPTIVE_SIZES",
     "PYRAMID",
-    "Detail",
+    "Cut",
     "Kind",
+    "adaptive_cut",
     "adaptive_kind",
     "adaptive_of",
-    "detail_of",
     "kinds_of",
-    "leaves_of",
-    "pyramid_means",
+    "pyramid_cut",
 ]
 
 PYRAMID = (4, 8, 16, 32)
+ADAPTIVE_SIZES = 3
+"""How many sizes adaptive patches have."""
 MAX_CELLS = 2**16
 """The largest finest grid of a quadtree, in cells."""
 
@@ -151,100 +145,39 @@ def _levels(cut: ViTConfig, embedding: Embedding) -> list[Level]:
 
 
 @dataclass(frozen=True)
-class Detail:
-    """The scores that a threshold is compared with; they depend on image, size and patches alone."""
+class Cut:
+    """How an image is cut: the size to which it is resized and cropped, and the smallest patch."""
 
-    scores: list[Tensor]
-    means: list[Tensor]
-    """(1, 3, rows, columns) per patch size, finest first: mean colours from 0 to 255."""
+    image: Size
+    patch: Size
 
 
 def adaptive_of(config: ViTConfig, threshold: float) -> Adaptive:
     """Return patches of half, once and twice the model's patch; for an odd patch, once, twice and four times."""
     halves = config.patch.height % 2 == 0 and config.patch.width % 2 == 0
     first = Size(config.patch.height // 2, config.patch.width // 2) if halves else config.patch
-    sizes = tuple(Size(first.height * 2**level, first.width * 2**level) for level in range(3))
+    sizes = tuple(Size(first.height * 2**level, first.width * 2**level) for level in range(ADAPTIVE_SIZES))
     return Adaptive(patches=sizes, threshold=threshold)
 
 
-def detail_of(pixels: Pixels, image: Size, spec: Adaptive) -> Detail:
-    """Compute scores and mean colours of all cells, at the image size that the patches divide."""
-    import torch
-    import torch.nn.functional as F
-
-    from vitrail.nn.adaptive import detail_scores
-
-    fitted = spec.fit(image, "resize")
+def adaptive_cut(config: ViTConfig) -> Cut:
+    """Return the nearest image size that adaptive patches divide, and the smallest of them."""
+    spec = adaptive_of(config, 0)
+    fitted = spec.fit(config.image, "resize")
     require(
         fitted.grid.area <= MAX_CELLS,
         f"a finest grid of {fitted.grid} has more than {MAX_CELLS:,} cells; use a larger patch or a smaller image",
     )
-    values = torch.from_numpy(_resized(pixels, fitted.fitted)).permute(2, 0, 1)[None].float()
-    means = [F.avg_pool2d(values, tuple(spec.patch))]
-    for _ in pairwise(spec.patches):
-        means.append(F.avg_pool2d(means[-1], 2))
-    return Detail(scores=detail_scores(values, spec.patches), means=means)
+    return Cut(fitted.fitted, spec.patch)
 
 
-@dataclass(frozen=True)
-class Leaves:
-    """A quadtree, on its finest grid."""
-
-    levels: np.ndarray
-    """(rows, columns): the index of the patch size that covers each cell, 0 for the finest."""
-    dense: np.ndarray
-    """(rows, columns, 3): the colour of each cell's token."""
-    counts: list[int]
-    """Patches of each size, finest first."""
-
-
-def leaves_of(detail: Detail, threshold: float) -> Leaves:
-    """Build the quadtree for a threshold, and map its tokens to a dense grid."""
-    import numpy as np
-    import torch
-
-    from vitrail.nn.adaptive import quadtree, to_dense
-
-    tree = quadtree(detail.scores, threshold)
-    assert tree.rectangles is not None
-    top, left, side, _ = tree.rectangles[0].unbind(-1)
-    level = side.float().log2().long()
-    tokens = torch.empty(1, len(level), 4)
-    tokens[0, :, 3] = level
-    for number, means in enumerate(detail.means):
-        chosen = level == number
-        tokens[0, chosen, :3] = means[0, :, top[chosen] // 2**number, left[chosen] // 2**number].T
-    dense = to_dense(tokens, tree)[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
-    return Leaves(
-        levels=np.ascontiguousarray(dense[:, :, 3]),
-        dense=np.ascontiguousarray(dense[:, :, :3]),
-        counts=torch.bincount(level, minlength=len(detail.means)).tolist(),
-    )
+def pyramid_cut(config: ViTConfig) -> Cut:
+    """Return the nearest image size that hierarchical patches divide, and the smallest of them."""
+    finest, coarsest = (Size(side, side) for side in (PYRAMID[0], PYRAMID[-1]))
+    return Cut(Patches(patch=coarsest).fit(config.image, "resize").fitted, finest)
 
 
 def adaptive_kind(config: ViTConfig, spec: Adaptive, patches: int) -> Kind:
     """Return adaptive patches as a kind, planned for the number of patches that the image has."""
     about = "small patches where the image has detail, large ones where it is flat"
     return _kind(config, "adaptive", about, spec, spec.patches[-1], patches)
-
-
-def pyramid_means(pixels: Pixels, image: Size) -> list[np.ndarray]:
-    """Return the mean colour of every token, per level of the pyramid, finest first."""
-    import numpy as np
-
-    coarsest = Size(PYRAMID[-1], PYRAMID[-1])
-    fitted = Patches(patch=coarsest).fit(image, "resize").fitted
-    values = _resized(pixels, fitted)
-    levels = []
-    for side in PYRAMID:
-        rows, columns = fitted.height // side, fitted.width // side
-        cells = values.reshape(rows, side, columns, side, 3).mean(axis=(1, 3))
-        levels.append(cells.round().astype(np.uint8))
-    return levels
-
-
-def _resized(pixels: Pixels, image: Size) -> Pixels:
-    """Resize and crop the pixels as a model with this image size does."""
-    from vitrail.checkpoint.preprocessing import Preprocessing
-
-    return Preprocessing(image=image).pixels(pixels, exact=True).pixels

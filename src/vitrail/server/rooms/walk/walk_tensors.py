@@ -136,5 +136,5 @@ def shown(values: Tensor) -> Tensor:
     above = sizes.topk(len(sizes) - int(place)).values
     low, high = above[-1], above[max(len(above) - 2, 0)]
     limit = low + (high - low) * (place - int(place))
-    limit = torch.where(limit > 0, limit, torch.ones_like(limit))
+    limit = torch.where(limit > 0, limit, 1.0)
     return ((values.float() / limit).clamp(-1, 1) * 127.5 + 127.5).round().byte()
