@@ -338,6 +338,8 @@ def _named(term: str, name: str, place: slice | int | None, parts: tuple[str, ..
         require(-count <= place < count, f"{term!r} is beyond the model's {count} {name}; give at most {count - 1}")
         chosen = {numbered[place]}
     else:
+        within = all(edge is None or -count <= edge <= count for edge in (place.start, place.stop))
+        require(within, f"{term!r} goes beyond the model's {count} {name}; give at most {count}")
         chosen = set(numbered[place])
         require(bool(chosen), f"{term!r} selects none of the model's {count} {name}; they are 0 to {count - 1}")
     return {part for part in alike if numbers[part] in chosen}

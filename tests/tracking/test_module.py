@@ -22,6 +22,7 @@ from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.parts import Mlp
 from vitrail.plan import Workload, ledger
+from vitrail.tracking import sources
 from vitrail.tracking.module import Input, track
 from vitrail.tracking.sources import source
 from vitrail.tracking.step import materialise
@@ -255,6 +256,21 @@ def test_what_cannot_be_asked_is_one_line(line: str, said: str, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     assert call("plan", *line.split()) == 2
     assert said in capsys.readouterr().err
+
+
+def test_timm_is_imported_beside_a_torchvision_that_lacks_its_compiled_operators(monkeypatch):
+    answers, declared = iter([RuntimeError("operator torchvision::nms does not exist"), "timm"]), []
+
+    def imported(_):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(sources, "_imported", imported)
+    monkeypatch.setattr(torch.library, "define", lambda name, _: declared.append(name))
+    assert sources._library("timm") == "timm"
+    assert declared == ["torchvision::nms", "torchvision::qnms"]
 
 
 def test_models_of_timm_and_transformers_are_known_by_name_and_say_what_they_take(tmp_path: Path, capsys):

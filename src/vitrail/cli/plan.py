@@ -217,6 +217,9 @@ def plan(
         pretraining=pretrain,
     )
     check_timeline(timeline)
+    backward = {"--checkpointing": checkpointing, f"--accumulate {accumulate}": accumulate > 1}
+    for name in (name for name, given in backward.items() if given and not train and why is None):
+        raise VitrailError(f"{name} is about training and needs --train; add it")
     elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
     if why is not None:
         from vitrail.cli.plan_why import run_why

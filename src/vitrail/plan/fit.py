@@ -71,7 +71,7 @@ class Limit:
     beyond_bytes: int | None
 
 
-def limits(quantity: Quantity, config: Config, workload: Workload, target: Card) -> dict[str, Limit]:
+def limits(quantity: Quantity, config: Config, workload: Workload, target: Card) -> dict[VerdictName, Limit]:
     """Return, by verdict, the largest batch or image, the smallest patch, or the most trained blocks that fit the card.
 
     Images keep the config's aspect ratio and are divisible by its patch; patches keep theirs and divide the image.

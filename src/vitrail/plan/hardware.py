@@ -86,10 +86,10 @@ class Verdict:
 
 def verdicts(memory: Memory, target: Card, scratch_bytes: int = 0) -> tuple[Verdict, ...]:
     """Return the optimistic, likely and safe verdicts: modelled, not measured."""
-    sizes = {verdict: needed_bytes(memory, target, verdict, scratch_bytes) for verdict in VERDICTS}
+    sizes = [needed_bytes(memory, target, verdict, scratch_bytes) for verdict in VERDICTS]
     return tuple(
         Verdict(name=verdict, needed_bytes=size, free_bytes=target.visible_bytes - size)
-        for verdict, size in sizes.items()
+        for verdict, size in zip(VERDICTS, sizes, strict=True)
     )
 
 

@@ -83,7 +83,7 @@ def is_followed(workload: Workload) -> bool:
 
 
 def _sum(*parts: dict[str, int]) -> dict[str, int]:
-    total = dict.fromkeys(COMPONENTS, 0)
+    total: dict[str, int] = dict.fromkeys(COMPONENTS, 0)
     for part in parts:
         for name, size in part.items():
             total[name] += size

@@ -30,6 +30,7 @@ __all__ = [
     "linear",
     "multiply",
     "narrow",
+    "reorder",
     "saving_output",
     "split",
 ]
@@ -318,6 +319,11 @@ def copied_back(t: Tape, x: Tensor) -> Tensor:
 def copy(t: Tape, x: Tensor) -> Tensor:
     """A new tensor with the same elements in another order; its gradient is passed through."""
     return t.record(t.new(x.count, x.size), (x,), None, lambda grad: (grad,))
+
+
+def reorder(t: Tape, x: Tensor) -> Tensor:
+    """A copy in another order, and one of the gradient in x's order."""
+    return fresh(t, x)
 
 
 def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:

@@ -37,7 +37,7 @@ def micro_batches(
     workload: Workload,
     *,
     meter: Callable[[], Meter] = Meter,
-    adapt: Callable[[type[Tape]], type[Tape]] = lambda tape: tape,
+    adapt: Callable[[type[Tape]], Callable[..., Tape]] = lambda tape: tape,
 ) -> Iterator[Step]:
     """Yield each kind of forward and backward of a sharded step that has its own memory, the last one last.
 

@@ -418,8 +418,8 @@ class Tape:
         nodes, run = self._nodes, self._run
         while nodes:
             node = nodes.pop()
-            if type(node) is not Node:
-                node()  # type: ignore[operator]
+            if not isinstance(node, Node):
+                node()
             elif node.grads is not None:
                 run(node, node.grads)
 

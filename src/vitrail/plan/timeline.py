@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -160,7 +160,7 @@ def _followed(config: Config, workload: Workload) -> tuple[Step, _Log]:
     return last, logs[-1]
 
 
-def _naming(kind: type[Tape]) -> type[Tape]:
+def _naming(kind: type[Tape]) -> Callable[..., Tape]:
     return type(f"Naming{kind.__name__}", (_NamingTape, kind), {})
 
 

@@ -116,11 +116,21 @@ def _callables(module: Any) -> list[str]:
 
 def _library(name: str) -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a library warns of at import is its own
-            return importlib.import_module(name)
+        return _imported(name)
     except ModuleNotFoundError:
         raise VitrailError(f"{name} is not installed, and --module {name}:… needs it; pip install {name}") from None
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error):
+            raise
+    for operator in ("nms", "qnms"):  # a torchvision of another build lacks them; they are of detection, not of models
+        torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return _imported(name)
+
+
+def _imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a library warns of at import is its own
+        return importlib.import_module(name)
 
 
 def _timm(name: str, image: Size | None, eager: bool) -> nn.Module:

@@ -80,8 +80,11 @@ def test_the_timeline_rises_to_the_figure():
     }
     assert [*dict.fromkeys(found["phases"])] == ["forward", "backward", "optimizer"]
     assert len(found["operations"]) == len(found["modules"]) == len(found["places"]) == len(levels)
-    sharded = ask("memory/timeline", **asked, shard="fsdp", devices=4)
-    assert sharded == found | {"note": "Without sharding: the timeline shows one device alone."}
+    sharded, peak = (ask(view, **asked, shard="fsdp", devices=4) for view in ("memory/timeline", "memory"))
+    assert max(sum(live) for live in zip(*sharded["components"].values(), strict=True)) == peak["peak_bytes"]
+    assert max(sharded["components"]["gathered_weights"]) > 0
+    estimated = ask("memory/timeline", **asked, shard="zero2", devices=4)
+    assert estimated == found | {"note": "Without sharding: PyTorch has no such stage to follow."}
 
 
 def test_options_of_another_sharding_or_precision_are_left_out():

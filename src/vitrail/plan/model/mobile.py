@@ -89,4 +89,4 @@ def map_transformer(
 
 def _unfold(t: Tape, x: Tensor) -> Tensor:
     """Reorder pixels into patches, or back: a copy, and a copy of the gradient."""
-    return ops.copy(t, ops.copied_back(t, x))
+    return ops.reorder(t, x)

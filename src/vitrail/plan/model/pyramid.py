@@ -25,7 +25,7 @@ __all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]
 @module
 def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tensor:
     """Concatenate 2×2 tokens, which copies them; the gradient is copied back into the grid's order."""
-    x = ops.copy(t, ops.copied_back(t, x))
+    x = ops.reorder(t, x)
     normed = ops.LayerNorm(t, f"{path}.norm", x, 4 * before)
     return ops.linear(t, f"{path}.reduce", normed, 4 * before, after, bias=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import index
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
@@ -77,14 +78,14 @@ def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 def runs(c: ViTConfig) -> list[Run]:
     """Group blocks of equal cost. The first drops no path and is the last to release a shared position; windows shift
     in every other one, or some attend to the whole grid; a shared bias gets its first gradient in the last."""
-    depth = c.depth
+    depth = index(c.depth)  # one number, in a sweep too
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
     if isinstance(c.attention, WindowedAttention):
-        cuts = sorted({*cuts, *c.attention.full, *(index + 1 for index in c.attention.full)})
+        cuts = sorted({*cuts, *c.attention.full, *(block + 1 for block in c.attention.full)})
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]

@@ -111,7 +111,7 @@ def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: 
         x = _pad(t, x, p, windows, fill)
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
-    return ops.copy(t, ops.copied_back(t, x))
+    return ops.reorder(t, x)
 
 
 def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) -> Tensor:
@@ -151,7 +151,7 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
 
 
 def _join(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
-    x = ops.copy(t, ops.copied_back(t, mixed))
+    x = ops.reorder(t, mixed)
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)
     if windows.higher:
