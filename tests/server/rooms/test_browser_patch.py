@@ -41,6 +41,20 @@ def test_dragging_the_patch_moves_every_figure_and_back_undoes_the_whole_drag(pa
     expect(figure(page, "tokens")).to_have_text("197")
 
 
+def test_every_key_number_is_beside_the_image_on_a_laptop(page: Page):
+    page.set_viewport_size({"width": 1024, "height": 768})
+    page.goto("/?room=patch")
+    expect(figure(page, "tokens")).to_have_text("197")
+    image = page.get_by_role("img", name="14 rows and 14 columns").bounding_box()
+    assert image
+    assert image["height"] > 300  # its place is kept while it loads
+    for label in ("tokens", "attention elements", "forward", "peak memory"):
+        box = figure(page, label).bounding_box()
+        assert box
+        assert box["x"] >= image["x"] + image["width"]
+        assert box["y"] + box["height"] < 768
+
+
 def test_a_deep_link_opens_on_its_numbers(page: Page):
     page.goto("/?room=patch&model=S/16&height=192&width=320&patch_height=8&patch_width=16")
     expect(figure(page, "tokens")).to_have_text("481")

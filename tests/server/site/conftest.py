@@ -16,8 +16,7 @@ from browser import SIZE, settled
 from playwright.sync_api import ConsoleMessage, Page, Request
 
 from vitrail.lock import lock
-from vitrail.server.site import tables
-from vitrail.server.site.write import export_site
+from vitrail.server.site import sizes, tables, write
 
 NOBODY = "http://127.0.0.1:9/"
 """What a test asks for in a page, to see that the browser refuses it and says so."""
@@ -33,9 +32,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         time.sleep(0.2)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("VITRAIL_CACHE")  # what npm and pip brought is the same for every test
-        patch.setattr(tables, "NEW_GRIDS", range(14, 26, 6))  # fewer than a user gets, which takes seconds less
+        # fewer than a user gets, which takes seconds less
+        patch.setattr(tables, "NEW_GRIDS", range(14, 26, 6))
+        patch.setattr(sizes, "GRID_SIDES", range(12, 20, 4))
+        patch.setattr(write, "GRID_SIDES", sizes.GRID_SIDES)
         if not (shared / "site").exists():
-            export_site(shared / "site")
+            write.export_site(shared / "site")
     os.close(locked)
     return shared / "site"
 

@@ -146,6 +146,11 @@ LOOKED = [
     "walk?image={image}",
     "walk?image={image}&block=3&head=2&unit=7&token=0",
     "walk?image={image}&token=40&key=9&block=5",
+    "attention?image={image}&seen=48",
+    "attention/row?image={image}&seen=48&token=7",
+    "tokens/sequence?image={image}&seen=48",
+    "tokens/one?image={image}&seen=48&token=140",
+    "walk?image={image}&seen=48&block=2",
     "positions?kind=learned&other_kind=relative_bias&grid_rows=12&grid_columns=20&cell_row=5&cell_column=1",
     "positions/maps?grid_rows=16&grid_columns=8",
     "positions/kinds",
@@ -229,6 +234,11 @@ def test_every_room_of_a_site_opens_and_what_it_lacks_names_the_command(on_a_hos
         assert page.locator("[data-panel] .elsewhere").count() == (room == "Resolution transfer")  # feature drift
         assert violations(page) == []
     expect(page.get_by_text("It says")).to_be_visible()
+    page.get_by_role("slider", name="Input size").press("ArrowLeft")
+    expect(page.get_by_text("Input of 48 × 48 px")).to_be_visible()
+    settled(page)
+    said = json.loads(asked(page, "attention?seen=56"))["error"]
+    assert said == "an exported page has this model at 48, 64 px; run vitrail studio for 56 px"
     page.get_by_role("link", name="Projection").click()
     settled(page)
     expect(page.locator("[data-panel=filters]")).to_contain_text("responses")

@@ -6,7 +6,7 @@ import { Remote } from './calls';
 import { Cuts, type CutKind } from './cuts';
 import { fill } from './fill';
 import { frame, type Array as Plane } from './frames';
-import { Models, type Crop, type ModelFacts, type Pass } from './models';
+import { Models, type Crop, type ModelFacts, type Pass, type PassFacts } from './models';
 import { colours, drawn, Pictures } from './pictures';
 import PythonWorker from './python.worker?worker&inline';
 import { rowOf } from './values';
@@ -90,13 +90,24 @@ export class LocalBackend implements Backend {
       if (path in CUT) return await this.#cuts.answer(CUT[path], this.#image(asked), asked);
       const weights = asked.get('weights') ?? 'default';
       const model = this.site.models[weights];
-      if (model?.answers[FILLED[path] ?? path]) return await this.#looked(path, asked, weights, model);
+      const looks = model?.passes[model.automatic]?.answers[FILLED[path] ?? path];
+      if (looks) return await this.#looked(path, asked, weights, model);
       const stored = model?.stored?.[path.split('/')[0]];
       if (stored) await (this.#stored[stored] ??= this.#load(stored));
       return await this.#asked(`/api/${path}${query && `?${query}`}`);
     } catch (error) {
       return failure((error as Error).message);
     }
+  }
+
+  /** A model at an input size; 0 is the automatic one. */
+  #size({ passes, automatic }: ModelFacts, side: number): PassFacts {
+    const own = passes[automatic];
+    const found = !side || own.inputs.seen.every((each) => each === side) ? own : passes[side];
+    if (found) return found;
+    const sides = Object.values(passes).map(({ inputs }) => inputs.seen[0]);
+    const words = sides.sort((one, other) => one - other).join(', ');
+    throw new Error(`an exported page has this model at ${words} px; run vitrail studio for ${side} px`);
   }
 
   #image(asked: URLSearchParams): string {
@@ -126,9 +137,10 @@ export class LocalBackend implements Backend {
   /** Answer a question about a model that looks at an image. */
   async #looked(path: string, asked: URLSearchParams, weights: string, model: ModelFacts): Promise<Response> {
     const image = this.#image(asked);
-    const pass = await this.#models.pass(image, weights, model);
+    const facts = this.#size(model, Number(asked.get('seen') ?? 0));
+    const template = facts.answers[FILLED[path] ?? path];
+    const pass = await this.#models.pass(image, weights, model, facts);
     const token = Number(asked.get('token') ?? -1);
-    const template = model.answers[FILLED[path] ?? path];
     if (path === 'attention' || path === 'site/vector') return json(fill(template, pass.outputs));
     if (path === 'tokens/one') {
       const { default: middle, before, ...one } = template as { default: number; before: number };
@@ -137,21 +149,21 @@ export class LocalBackend implements Backend {
     }
     if (path === 'walk') return this.#walked(template as WalkTemplate, asked, pass);
     const layer = Number(asked.get('layer') ?? -1);
-    const { facts, arrays, photo, pixels } = (Array.isArray(template) ? template.at(layer) : template) as Frame;
+    const { facts: own, arrays, photo, pixels } = (Array.isArray(template) ? template.at(layer) : template) as Frame;
     if (path === 'attention/row' || path === 'attention/rolled') {
-      const row = token < 0 ? (facts as { default_token: number }).default_token : token;
+      const row = token < 0 ? (own as { default_token: number }).default_token : token;
       const kept = arrays.filter(({ name }) => /rolled|contrast/.test(name) === (path === 'attention/rolled'));
       const rows = kept.map(({ name, from }) => ({ name, values: rowOf(pass.outputs[from], row) }));
-      return new Response(frame({ subject: `${image} ${weights}`, token: row }, rows));
+      return new Response(frame({ subject: `${image} ${facts.asset}`, token: row }, rows));
     }
     const planes: Plane[] = arrays.map(({ name, from, range }) => ({
       name,
       values: pass.outputs[from],
       range: range === undefined ? undefined : (Array.from(pass.outputs[range].data as Float32Array) as Pair),
     }));
-    if (photo) planes.unshift({ name: 'photo', values: this.#photo(image, model, pass, photo) });
+    if (photo) planes.unshift({ name: 'photo', values: this.#photo(image, facts.inputs.seen, pass, photo) });
     if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
-    return new Response(frame(fill(facts, pass.outputs), planes));
+    return new Response(frame(fill(own, pass.outputs), planes));
   }
 
   async #walked(template: WalkTemplate, asked: URLSearchParams, { outputs, inputs }: Pass): Promise<Response> {
@@ -164,9 +176,8 @@ export class LocalBackend implements Backend {
   }
 
   /** The part of the image that the model's grid covers, for the eye. */
-  #photo(image: string, model: ModelFacts, { crop }: Pass, { box, side }: NonNullable<Frame['photo']>) {
+  #photo(image: string, size: Pair, { crop }: Pass, { box, side }: NonNullable<Frame['photo']>) {
     const picture = this.#pictures.get(image).image;
-    const size = model.inputs.seen;
     const scale = [picture.height / crop.resized[0], picture.width / crop.resized[1]];
     const [top, left] = [0, 1].map((axis) => (crop.corner[axis] + box[axis] * size[axis]) * scale[axis]);
     const [tall, wide] = [0, 1].map((axis) => box[axis + 2] * size[axis] * scale[axis]);

@@ -15,13 +15,21 @@ export interface Crop {
   corner: Pair;
 }
 
-export interface ModelFacts {
-  asset?: string;
-  resize: string;
-  channels: number;
+/** A model at one input size. */
+export interface PassFacts {
+  asset: string;
   /** The sizes of the graph's inputs, by name. */
   inputs: Record<string, Pair>;
   answers: Record<string, unknown>;
+}
+
+export interface ModelFacts {
+  resize: string;
+  channels: number;
+  /** The side in pixels that is chosen automatically; 0 is the training size. */
+  automatic: number;
+  /** By the side in pixels; none for a model that the page cannot run. */
+  passes: Record<string, PassFacts>;
   /** Files of results that need no image, by room. */
   stored?: Record<string, string>;
 }
@@ -44,25 +52,25 @@ export class Models {
   ) {}
 
   /** The pass of a model on an image; the last one is kept. */
-  pass(image: string, weights: string, facts: ModelFacts): Promise<Pass> {
-    const key = JSON.stringify([image, weights]);
+  pass(image: string, weights: string, model: ModelFacts, facts: PassFacts): Promise<Pass> {
+    const key = JSON.stringify([image, facts.asset]);
     if (this.#last?.key !== key) {
-      const pass = this.#compute(image, weights, facts);
+      const pass = this.#compute(image, weights, model, facts);
       this.#last = { key, pass };
       pass.catch(() => (this.#last = null));
     }
     return this.#last!.pass;
   }
 
-  async #compute(image: string, weights: string, facts: ModelFacts): Promise<Pass> {
+  async #compute(image: string, weights: string, { channels, resize }: ModelFacts, facts: PassFacts): Promise<Pass> {
     const inputs: Outputs = {};
     let crop: Crop | null = null;
     for (const [name, size] of Object.entries(facts.inputs)) {
       const how = await this.crop(image, weights, size);
       crop ??= how; // that of the first input, which the page shows
-      inputs[name] = await this.pixels(image, facts.channels, how, size, facts.resize);
+      inputs[name] = await this.pixels(image, channels, how, size, resize);
     }
-    return { outputs: await this.run(facts.asset!, inputs), inputs, crop: crop! };
+    return { outputs: await this.run(facts.asset, inputs), inputs, crop: crop! };
   }
 
   /** An image, resized by a graph and cropped to (height, width, channels). */

@@ -54,10 +54,13 @@ def why_without(weights: str, session: Session) -> str:
     return ""
 
 
-def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
-    """Return the answers of the rooms by path; the arrays of a frame are described, and the page has their bytes."""
-    asked = Seen(weights=weights)
-    subject, recording = session.recording(DEFAULT, weights, automatic_side(weights, session))
+def answers_of(weights: str, session: Session, graph: Graph, side: int) -> dict[str, Any]:
+    """Return the answers of the rooms by path, at an input size that `Session.subject` takes.
+
+    The arrays of a frame are described, and the page has their bytes.
+    """
+    asked = Seen(weights=weights, seen=side)
+    subject, recording = session.recording(DEFAULT, weights, side)
     summary = attention.attention(asked, session).model_dump(mode="json")
     for index, layer in enumerate(summary["layers"]):
         layer |= {name: _hole(f"{name}{index}") for name in NUMBERS}
@@ -82,28 +85,26 @@ def answers_of(weights: str, session: Session, graph: Graph) -> dict[str, Any]:
                 if name.startswith(("heads", "exact", "rolled", "contrast"))
             ],
         },
-        "attention/tokens": [
-            _tokens(asked.weights, session, str(layer)) for layer in [*range(len(recording.blocks)), -1]
-        ],
+        "attention/tokens": [_tokens(asked, session, str(layer)) for layer in [*range(len(recording.blocks)), -1]],
         "tokens/sequence": {
-            "facts": _facts(tokens.sequence(tokens.Question(weights=weights), session)),
+            "facts": _facts(tokens.sequence(tokens.Question(weights=weights, seen=side), session)),
             "pixels": "seen",
             "arrays": [],
         },
         "tokens/one": _one(sequence),
-        "projection/filters": _filters(weights, session),
+        "projection/filters": _filters(asked, session),
         "site/vector": {"vector": _hole("vector")},
     }
     if "walk-stages" in graph.outputs:
-        found["walk"] = _walk(weights, session, graph, summary["guesses"])
+        found["walk"] = _walk(asked, session, graph, summary["guesses"])
     return found
 
 
-def _walk(weights: str, session: Session, graph: Graph, guesses: list[dict[str, Any]]) -> dict[str, Any]:
+def _walk(asked: Seen, session: Session, graph: Graph, guesses: list[dict[str, Any]]) -> dict[str, Any]:
     """The numbers of a walk, from which Python in the page writes the answer."""
-    subject, recording = session.recording(DEFAULT, weights, automatic_side(weights, session))
+    subject, recording = session.recording(DEFAULT, asked.weights, asked.seen)
     walked = walk_through(subject.model, subject.image, recording=recording)
-    checkpoint = session.checkpoint(weights)
+    checkpoint = session.checkpoint(asked.weights)
     picked = {
         field: _hole(f"walk-{name}", at=places)
         for field, (name, *places) in PICKED.items()
@@ -123,9 +124,9 @@ def _walk(weights: str, session: Session, graph: Graph, guesses: list[dict[str, 
     }
 
 
-def _filters(weights: str, session: Session) -> dict[str, Any]:
+def _filters(asked: Seen, session: Session) -> dict[str, Any]:
     """The filters of the projection, and their responses."""
-    facts = _facts(projection.filters(projection.Question(weights=weights), session))
+    facts = _facts(projection.filters(projection.Question(weights=asked.weights, seen=asked.seen), session))
     for field, name in (("filters", "filter"), ("principal", "principal")):
         holes = {key: _hole(f"{name}-{key}") for key in RESPONSES}
         orders = {**facts[field]["orders"], "variance": _hole(f"{name}-by_spread")}
@@ -139,9 +140,11 @@ def _filters(weights: str, session: Session) -> dict[str, Any]:
     }
 
 
-def _tokens(weights: str, session: Session, layer: str) -> dict[str, Any]:
+def _tokens(asked: Seen, session: Session, layer: str) -> dict[str, Any]:
     """The tokens after a layer as colours; −1 is the last, after the final norm."""
-    facts = _facts(attention.tokens(attention.Layered(weights=weights, layer=int(layer)), session))
+    facts = _facts(
+        attention.tokens(attention.Layered(weights=asked.weights, seen=asked.seen, layer=int(layer)), session)
+    )
     return {
         "facts": facts | {"shares": _hole(f"shares{layer}"), "outliers": _hole(f"outliers{layer}")},
         "arrays": [

@@ -62,6 +62,6 @@ def _addresses(site: dict[str, Any]) -> Iterator[str]:
         for kind in get_args(CutKind):
             yield f"{CUT}/{kind}?{urlencode({'image': image})}"
         for name, model in site["models"].items():
-            for height, width in model.get("inputs", {}).values():
+            for height, width in {size for each in model["passes"].values() for size in each["inputs"].values()}:
                 crop = {"image": image, "weights": name, "height": height, "width": width}
                 yield f"{CROP}?{urlencode(crop)}"

@@ -32,9 +32,10 @@ from vitrail.server.site.assets import scripts_of
 from vitrail.server.site.browser import ELSEWHERE, SiteSession
 from vitrail.server.site.cuts import cut_graphs
 from vitrail.server.site.first import record_answers
-from vitrail.server.site.graph import trace
+from vitrail.server.site.graph import Graph, trace
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
 from vitrail.server.site.resize import resize_graph
+from vitrail.server.site.sizes import GRID_SIDES, other_sides
 from vitrail.server.site.stored import pack_results
 from vitrail.server.site.tables import limits_of_tables, tables_of
 
@@ -127,9 +128,7 @@ def _write(
 ) -> list[ExportedModel]:
     models, facts, own = [], {}, {}
     for number, name in enumerate(names):
-        tell(f"tracing {name} and comparing it with torch")
-        asset = f"model-{number}"
-        model, facts[name], data = _model(name, session, asset)
+        model, facts[name], data = _model(name, session, f"model-{number}", tell)
         models.append(model)
         own |= data
     tell("writing the site")
@@ -172,15 +171,17 @@ def _files(page: dict[str, bytes], assets: dict[str, bytes]) -> Iterator[tuple[s
     yield MARK, "\n".join([*lines, ""]).encode()
 
 
-def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict[str, Any], dict[str, bytes]]:
+def _model(
+    name: str, session: Session, asset: str, tell: Tell
+) -> tuple[ExportedModel, dict[str, Any], dict[str, bytes]]:
     """Return what the summary, the page and Python in the page know about a model, and its files."""
     config = session.config(name)
-    checkpoint = session.checkpoint(name)
+    preprocessing = session.checkpoint(name).preprocessing
     facts: dict[str, Any] = {
         "config": config.to_json(),
-        "preprocessing": to_plain(checkpoint.preprocessing),
+        "preprocessing": to_plain(preprocessing),
         "source": short_name(session.source(name)),  # visitors need not know the folders of this machine
-        "answers": {},
+        "passes": {},
     }
     files: dict[str, bytes] = {}
     if isinstance(config, ViTConfig):
@@ -190,35 +191,45 @@ def _model(name: str, session: Session, asset: str) -> tuple[ExportedModel, dict
     why_not = why_without(name, session)
     if why_not:
         return ExportedModel(name=name, cosine=None, why_not=why_not), facts, files
-    side = automatic_side(name, session)
+    cosines, automatic = [], automatic_side(name, session)
+    for side in (automatic, *other_sides(name, session)):
+        seen = session.seen_size(name, side)
+        tell(f"tracing {name} at {seen} and comparing it with torch")
+        graph = _traced(name, session, side)
+        cosines.append(graph.cosine)
+        files[f"{asset}-{side}"] = graph.onnx
+        answers = answers_of(name, session, graph, side)
+        facts["passes"][str(side)] = {"asset": f"{asset}-{side}", "inputs": graph.inputs, "answers": answers}
+    interpolation = preprocessing.interpolation
+    facts |= {"automatic": automatic, "resize": f"resize-{interpolation}", "channels": preprocessing.channels}
+    files[f"resize-{interpolation}"] = resize_graph(interpolation)
+    return ExportedModel(name=name, cosine=min(cosines)), facts, files
+
+
+def _traced(name: str, session: Session, side: int) -> Graph:
+    """Return the graph at an input size, with the training size beside it where that judges the image too."""
+    config = session.config(name)
     judged = config.classes and session.seen_size(name, side) != config.image
     sides = {"seen": side, **({"trained": 0} if judged else {})}
     first, other, *_ = PICTURES
     subjects, others = (
         {each: session.subject(image, name, side) for each, side in sides.items()} for image in (first, other)
     )
-    graph = trace(subjects, {each: subject.pixels for each, subject in others.items()}, checkpoint.preprocessing)
-    interpolation = checkpoint.preprocessing.interpolation
-    facts |= {
-        "asset": asset,
-        "resize": f"resize-{interpolation}",
-        "channels": checkpoint.preprocessing.channels,
-        "inputs": graph.inputs,
-        "answers": answers_of(name, session, graph),
-    }
-    files |= {asset: graph.onnx, f"resize-{interpolation}": resize_graph(interpolation)}
-    return ExportedModel(name=name, cosine=graph.cosine), facts, files
+    pixels = {each: subject.pixels for each, subject in others.items()}
+    return trace(subjects, pixels, session.checkpoint(name).preprocessing)
 
 
 def _controls(site: dict[str, Any]) -> dict[str, Any]:
-    """Return the controls of the page: the input size and the grids are those that it has."""
+    """Return the controls of the page: the input sizes and the grids are those that it has."""
     session = SiteSession(site)
     controls = describe_controls(session)
     for option in controls.options["weights"]:
         seen = option.limits["seen"]
         assert seen.automatic is not None
-        side = min(seen.automatic)
-        option.limits["seen"] = seen.model_copy(update={"minimum": side, "maximum": side})
+        passes = site["models"][option.value]["passes"].values()
+        sides = sorted({min(seen.automatic), *(each["inputs"]["seen"].height for each in passes)})
+        step = seen.step * (GRID_SIDES.step if len(sides) > 1 else 1)
+        option.limits["seen"] = seen.model_copy(update={"minimum": sides[0], "maximum": sides[-1], "step": step})
         config = session.config(option.value)
         for name, (low, high, step) in limits_of_tables(config).items() if isinstance(config, ViTConfig) else ():
             before = option.limits.get(name)
