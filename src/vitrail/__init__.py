@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .checkpoint.sources.push import push
     from .checkpoint.surgery.adapt import adapt
     from .checkpoint.write import save
+    from .healing.heal import heal
     from .images.synthesize import synthesize_image
     from .nn.build import build
     from .nn.front import VisionFrontEnd
@@ -66,6 +67,7 @@ __all__ = [
     "build",
     "embed",
     "fit",
+    "heal",
     "load",
     "near_duplicates",
     "outliers",
@@ -94,6 +96,7 @@ _ON_DEMAND = {
     "assess": "checkpoint.assess.report",
     "build": "nn.build",
     "embed": "vectors.embed",
+    "heal": "healing.heal",
     "load": "checkpoint.read",
     "near_duplicates": "vectors.duplicates",
     "outliers": "vectors.outliers",

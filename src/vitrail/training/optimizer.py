@@ -15,16 +15,17 @@ def build_optimizers(objective: nn.Module, recipe: Recipe) -> tuple[torch.optim.
     """Build AdamW and, if the recipe says so, Muon for the encoder's matrices; their state exists from the start.
 
     Only matrices have weight decay, not vectors nor tables of positions and tokens nor adapters. Frozen weights are
-    left out.
+    left out. A group's "rate" is the factor of its learning rate.
     """
     named = {name: parameter for name, parameter in objective.named_parameters() if parameter.requires_grad}
     decayed = {name: p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1}
     hidden = {name: p for name, p in decayed.items() if p.ndim == 2 and not name.endswith("head.weight")}
     turned = hidden if recipe.optimizer == "muon" else {}
+    matrices = [p for name, p in decayed.items() if name not in turned]
     adamw = torch.optim.AdamW(
         [
-            {"params": [p for name, p in decayed.items() if name not in turned], "weight_decay": recipe.weight_decay},
-            {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": recipe.weight_decay, "rate": recipe.matrix_rate},
+            {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0, "rate": 1.0},
         ],
         lr=recipe.lr,
         betas=(recipe.beta1, recipe.beta2),
