@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +151,11 @@ def _open(
     tell({"doing": "measuring what surgery lost"})
     began = time.monotonic()
     base = choosing(_model(after))
+    require(
+        math.isfinite(base.error),
+        "the features of the adapted model or of the original are not finite on these images; look for NaN in the "
+        "weights with vitrail inspect",
+    )
     return _Case(
         before=before,
         after=after,

@@ -35,11 +35,12 @@ class Target:
         >>> from vitrail import adapt, load
         >>> before = load("default")
         >>> str(find_target(before, adapt(before, {"patch": 8})[0]))
-        'the original at 32x32, its grid 8x8 compared on the coarser grid with 4x4'
+        'the original at 32x32; its grid 8x8 and 4x4 are compared on the coarser of both'
         """
+        if self.token_by_token:
+            return f"the original at {self.image}, token by token on the grid {self.grid}"
         own = self.original.config.grid
-        how = "token by token" if self.token_by_token else f"compared on the coarser grid with {self.grid}"
-        return f"the original at {self.image}, its grid {own} {how}"
+        return f"the original at {self.image}; its grid {own} and {self.grid} are compared on the coarser of both"
 
 
 def find_target(before: Checkpoint, after: Checkpoint, view: Size | None = None) -> Target:
