@@ -77,7 +77,7 @@ def ridge(squares: Tensor, products: Tensor, prior: Tensor, strength: float) -> 
 
     λ is `strength` times the mean of AᵀA's diagonal.
     """
-    pull = strength * squares.diagonal().mean().clamp_min(torch.finfo(squares.dtype).tiny)
+    pull = strength * squares.diagonal().mean().clamp_min(1e-12)  # of nothing, the prior
     eye = torch.eye(len(squares), dtype=squares.dtype)
     return prior + torch.linalg.solve(squares + pull * eye, products - squares @ prior)
 

@@ -36,7 +36,7 @@ from vitrail.tuning import Tuning
 __all__ = ["Pace", "Point", "best_of", "curve_of", "distil", "job_of", "pace"]
 
 BATCH = 8
-LEARNING_RATE, MATRIX_RATE = 2e-4, 0.05
+LEARNING_RATE, MATRIX_RATE = 6e-5, 0.05
 """Of vectors and tables at an error of 1 %, and the factor for matrices. Adam moves every weight by its rate, whatever
 its gradient, so that rates follow how far there is to go: the square root of the error, a squared distance."""
 EVALUATIONS = 20
@@ -90,6 +90,7 @@ def job_of(after: Checkpoint, target: Target, *, images: int, steps: int, seed: 
         lr=LEARNING_RATE * (error / 0.01) ** 0.5,
         min_lr=0.0,
         matrix_rate=MATRIX_RATE,
+        fresh=tuple(name for name in after.tensors if name not in target.original.tensors),
         warmup=0.1,
         weight_decay=0.0,
         beta2=0.99,

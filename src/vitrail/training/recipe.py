@@ -20,7 +20,19 @@ from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, 
 from vitrail.tuning import Tuning
 from vitrail.value import Value
 
-__all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "TokenBudget", "recipe_from_text", "recipe_named"]
+__all__ = [
+    "FRESH_RATE",
+    "NOTES",
+    "RECIPES",
+    "Distillation",
+    "Recipe",
+    "TokenBudget",
+    "recipe_from_text",
+    "recipe_named",
+]
+
+
+FRESH_RATE = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +91,8 @@ class Recipe(Value):
     min_lr: NonNegativeFloat = 1e-5
     matrix_rate: Annotated[float, Range("(0, 1]", "0.1 changes trained matrices slowly, 1 as all")] = 1.0
     """Factor of the learning rate for matrices: the projection of patches and the linear layers."""
+    fresh: tuple[str, ...] = ()
+    """Tensors that are new in an otherwise trained model, by name: they learn at `FRESH_RATE` times the rate."""
     warmup: Rate = 0.05
     """Fraction of the steps in which the learning rate rises to `lr`."""
     weight_decay: Rate = 0.05
