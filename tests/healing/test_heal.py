@@ -22,6 +22,7 @@ from vitrail.healing.score import Judge
 from vitrail.healing.target import find_target
 from vitrail.images.synthesize import synthesize_image
 from vitrail.nn.build import build
+from vitrail.nn.vit import ViT
 from vitrail.parts import Mlp, Patches, Prefix
 
 CONFIG = ViTConfig(
@@ -60,14 +61,20 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(closed_form, "PATCHES_PER_VALUE", 2)
 
 
+def vit(checkpoint: Checkpoint) -> ViT:
+    model = checkpoint.model().requires_grad_(False)
+    assert isinstance(model, ViT)
+    return model
+
+
 def agreement(one: Checkpoint, other: Checkpoint, images) -> float:
     """1 − cosine of vectors and patches, written out for models of one grid."""
     found = []
     for checkpoint in (one, other):
-        steps = checkpoint.preprocessing.squashed(checkpoint.config.image)
+        model, steps = vit(checkpoint), checkpoint.preprocessing.squashed(checkpoint.config.image)
         with torch.no_grad():
-            tokens, layout = checkpoint.model().features(steps(*images))
-        found.append((tokens[:, layout.prefix :], checkpoint.model().pooled(tokens, layout)))
+            tokens, layout = model.features(steps(*images))
+            found.append((tokens[:, layout.prefix :], model.pooled(tokens, layout)))
     (ours, a), (theirs, b) = found
     return float(2 - F.cosine_similarity(ours, theirs, dim=-1).mean() - F.cosine_similarity(a, b, dim=-1).mean()) / 2
 
@@ -94,12 +101,11 @@ def test_a_fitted_projection_gives_nearer_tokens_than_a_resized_one(before, pict
     target = find_target(before, after)
     fitted = fit_projection(before, after, target, drawn)
     assert fitted is not None
-    taught, resized, own = (each.model().embedding for each in (target.original, after, fitted))
-    own, resized, taught = (each.requires_grad_(False) for each in (own, resized, taught))
+    taught, resized, own = (vit(each) for each in (target.original, after, fitted))
     pairs = list(drawn.pairs(target.original.preprocessing, 64))
-    wanted = torch.cat([taught(views)[0].flatten(0, 1) for _, views in pairs])
+    wanted = torch.cat([taught.embedding(views)[0].flatten(0, 1) for _, views in pairs])
     lost, left = (
-        float((torch.cat([each(images)[0].flatten(0, 1) for images, _ in pairs]) - wanted).square().mean())
+        float((torch.cat([each.embedding(images)[0].flatten(0, 1) for images, _ in pairs]) - wanted).square().mean())
         for each in (resized, own)
     )
     assert left < lost / 2

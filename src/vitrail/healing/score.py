@@ -22,7 +22,7 @@ from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.images.decode import ImageError, Pixels
 from vitrail.nn.vit import ViT
-from vitrail.training.feature_loss import common_grid, features_of
+from vitrail.training.feature_loss import Model, common_grid, features_of
 
 __all__ = ["Judge", "Score", "centre_view"]
 
@@ -81,8 +81,9 @@ class Judge:
                 self.damaged.append(str(error))
 
     @torch.inference_mode()
-    def __call__(self, model: ViT) -> Score:
+    def __call__(self, model: Model) -> Score:
         """Score a model, in evaluation mode."""
+        assert isinstance(model, ViT)
         training = model.training
         model.eval()
         cosines, own, theirs = [], [], []

@@ -21,7 +21,7 @@ from vitrail.nn.mobile import MobileViT
 from vitrail.nn.pyramid import PyramidViT
 from vitrail.nn.vit import ViT
 
-__all__ = ["FeatureObjective", "Features", "common_grid", "features_of"]
+__all__ = ["FeatureObjective", "Features", "Model", "common_grid", "features_of"]
 
 Model = ViT | PyramidViT | MobileViT
 
