@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .checkpoint.sources.push import push
     from .checkpoint.surgery.adapt import adapt
     from .checkpoint.write import save
+    from .healing.heal import heal
     from .images.synthesize import synthesize_image
     from .look.match import match
     from .nn.build import build
@@ -67,6 +68,7 @@ __all__ = [
     "build",
     "embed",
     "fit",
+    "heal",
     "load",
     "match",
     "near_duplicates",
@@ -96,6 +98,7 @@ _ON_DEMAND = {
     "assess": "checkpoint.assess.report",
     "build": "nn.build",
     "embed": "vectors.embed",
+    "heal": "healing.heal",
     "load": "checkpoint.read",
     "match": "look.match",
     "near_duplicates": "vectors.duplicates",

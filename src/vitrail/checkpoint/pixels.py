@@ -40,6 +40,7 @@ __all__ = [
     "read_pixels",
     "resize",
     "size_of",
+    "with_channels",
 ]
 
 Image = str | Path | bytes | Pixels | Pillow.Image
@@ -116,10 +117,26 @@ def _read(image: Image, steps: Preprocessing, *, exact: bool) -> tuple[Pixels, S
         least = None if exact else Size(*(SPARE * side for side in steps.image))
         return decode_at_least(image, least, channels=channels)
     check_pixels(image)
-    if image.shape[2] != channels:
-        mode = {1: "L", 3: "RGB"}[channels]
-        image = np.asarray(_as_image(image).convert(mode)).reshape(*image.shape[:2], channels)
-    return image, Size(*image.shape[:2])
+    return with_channels(image, channels), Size(*image.shape[:2])
+
+
+def with_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Return the pixels with this many channels: grey from colour, three from grey, or the first of more.
+
+    >>> with_channels(np.zeros((2, 5, 13), np.uint8), 3).shape
+    (2, 5, 3)
+    """
+    held = pixels.shape[2]
+    if held == channels:
+        return pixels
+    if held > 3 and channels == 3:
+        return pixels[:, :, :3]
+    require(
+        held in (1, 3) and channels in (1, 3),
+        f"{held} channels cannot become {channels}; give images of {channels} channels",
+    )
+    converted = _as_image(pixels).convert("L" if channels == 1 else "RGB")
+    return np.array(converted).reshape(*pixels.shape[:2], channels)  # a copy: Pillow's bytes are read-only
 
 
 def check_pixels(pixels: Pixels) -> Pixels:

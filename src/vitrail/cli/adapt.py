@@ -34,14 +34,19 @@ def adapt(
     method: str | None = None,
     projection: Literal["pinv", "natural", "interpolate"] = "pinv",
     images: Path | None = None,
+    heal: Path | None = None,
+    minutes: float = 20.0,
+    heal_view: SizeOption | None = None,
     report: Path | None = None,
     from_image: FromImage = None,
     num_heads: NumHeads = None,
     architecture: Architecture = None,
     seed: int = 0,
     json: Json = False,
-) -> None:
+) -> int | None:
     """Carry trained weights to another image, patch, prefix, pool or head, and say what that did.
+
+    With --heal, the adapted model then gets the original's features back, from unlabelled images alone.
 
     Parameters
     ----------
@@ -69,7 +74,16 @@ def adapt(
     projection
         How the patch projection is resized.
     images
-        Folder of images on which to measure how far the model's vectors move (default: none, not measured).
+        Folder of images on which to measure how far the model's vectors move, and what healing gave back (default:
+        none, not measured; healing is then judged on a tenth of its own images).
+    heal
+        Folder of unlabelled images to heal with, 16 or more: the model learns to give the original's features again.
+        Whatever does not help on images held out is left out (default: none, no healing).
+    minutes
+        Time for healing; 0 fits projection, positions and norm in closed form only, which takes seconds.
+    heal_view
+        Image size at which the original is the example (default: the one with the same grid if image and patch both
+        change, otherwise the original's own).
     report
         HTML file to write the report to (default: none).
     seed
@@ -82,13 +96,23 @@ def adapt(
     from vitrail.checkpoint.read import load
     from vitrail.checkpoint.surgery.adapt import adapt as carry
     from vitrail.checkpoint.write import save
+    from vitrail.cli.adapt_heal import remove_work, run_healing, show_healing
     from vitrail.cli.progress import working
+    from vitrail.healing.report import to_json as healing_to_json
+    from vitrail.healing.report_html import STYLE, to_section
     from vitrail.images.folder import image_files
 
     checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
     given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
     wanted = {name: value for name, value in given.items() if value is not None}
     adapted, changes = carry(checkpoint, wanted, method=method, projection=projection, seed=seed)
+    healing = None
+    if heal is not None:
+        adapted, healing = run_healing(
+            checkpoint, adapted, heal, out, minutes=minutes, judge=images, view=heal_view, seed=seed, quiet=json
+        )
+        if healing.stopped is not None:
+            return 128 + healing.stopped
     files = None if images is None else image_files(images, limit=MOST_IMAGES)
     with working(f"assessing {out.name}") as tell:
         assessed = assess(
@@ -100,11 +124,15 @@ def adapt(
         )
         tell(f"writing {out.name}")
         encoded = save(adapted, out, dialect=to)
+    if healing is not None:
+        remove_work(out)
     unused = changes.source.grid != changes.target.grid and encoded.carried
     carried = (f"not used by the model, and written as they were: {few(encoded.carried)}",) if unused else ()
     assessed = replace(assessed, notes=(*assessed.notes, *carried, *encoded.notes))
     if report is not None:
-        page = to_html(assessed, title=f"{short_name(weights)} → {out.name}").encode()
+        sections = () if healing is None else (to_section(healing),)
+        title = f"{short_name(weights)} → {out.name}"
+        page = to_html(assessed, title=title, sections=sections, style=STYLE if sections else "").encode()
         write_file(report, lambda file: file.write(page))
     if json:
         write_json(
@@ -113,13 +141,17 @@ def adapt(
                 "dialect": encoded.dialect,
                 "grid_known_from": checkpoint.evidence.grid,
                 **to_json(assessed),
+                **({} if healing is None else {"healing": healing_to_json(healing)}),
             }
         )
     else:
         _show(assessed)
+        if healing is not None:
+            show_healing(healing)
         written(out, note=f", in {encoded.dialect}'s names")
         if report is not None:
             written(report)
+    return None
 
 
 def _show(report: Report) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.pixels import resize
+from vitrail.checkpoint.pixels import resize, with_channels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.data.source import Source
 from vitrail.errors import require
@@ -36,15 +36,19 @@ ENOUGH_PIXELS = 1 << 22
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: normalised images (B, C, H, W), soft labels (B, K), and the errors of damaged images."""
+    """A micro-batch: normalised images (B, C, H, W), and the errors of damaged images."""
 
     images: Tensor
     targets: Tensor
+    """What the loss compares with: soft labels (B, K), or the same parts of the images as a teacher takes them."""
     damaged: tuple[str, ...] = ()
 
 
 class Batches:
-    """One process's part of every step's batch, as micro-batches."""
+    """One process's part of every step's batch, as micro-batches.
+
+    With `views`, the targets are the same parts of the images, prepared in this way.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Batches:
         *,
         preprocessing: Preprocessing,
         classes: int,
+        views: Preprocessing | None = None,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -62,7 +67,7 @@ class Batches:
             "use a multiple",
         )
         self.source, self.recipe, self.preprocessing, self.classes = source, recipe, preprocessing, classes
-        self.rank, self.world = rank, world
+        self.views, self.rank, self.world = views, rank, world
         self.order = lru_cache(maxsize=2)(lambda epoch: order(recipe.seed, epoch, len(source)))
 
     def __call__(self, step: int) -> list[Batch]:
@@ -82,7 +87,7 @@ class Batches:
         epochs = places // count
         indices = np.array([self.order(int(epoch))[place % count] for epoch, place in zip(epochs, places, strict=True)])
         draws = uniform(recipe.seed, epochs, indices, DRAWS)
-        pixels, labels, kept, damaged = [], [], [], []
+        pixels, views, labels, kept, damaged = [], [], [], [], []
         for row, index in enumerate(indices):
             try:
                 picture, label = self.source[int(index)]
@@ -90,6 +95,8 @@ class Batches:
                 damaged.append(str(error))
                 continue
             pixels.append(self._fitted(picture, steps, draws[row]))
+            if self.views is not None:
+                views.append(self._fitted(picture, self.views, draws[row]))
             labels.append(label)
             kept.append(row)
         require(len(kept) > 0, f"step {step + 1} has no image that can be read ({damaged[0] if damaged else ''})")
@@ -100,6 +107,9 @@ class Batches:
                 images, operations=recipe.augment, magnitude=recipe.magnitude, draws=own[:, MOVE_DRAWS:]
             )
         values = steps.normalise(images)
+        if self.views is not None:
+            seen = flip_and_shift(torch.stack(views), flip=recipe.flip, shift=0, draws=own)
+            return Batch(values, self.views.normalise(seen), tuple(damaged))
         targets = soft_labels(torch.tensor(labels), self.classes, recipe.label_smoothing)
         if recipe.mixup or recipe.cutmix:
             boxes, cut = draw_mixing(
@@ -110,10 +120,11 @@ class Batches:
         return Batch(values, targets, tuple(damaged))
 
     def _fitted(self, picture: Pixels, steps: Preprocessing, draws: np.ndarray) -> Tensor:
-        if self.recipe.crop == 1:
+        if self.recipe.crop == 1 and self.views is None:
             return _channels_first(steps.pixels(picture).pixels)
         top, left, height, width = crop_box(Size(*picture.shape[:2]), self.recipe.crop, draws)
-        return _channels_first(resize(picture[top : top + height, left : left + width], steps.image))
+        part = resize(picture[top : top + height, left : left + width], steps.image)
+        return _channels_first(with_channels(part, steps.channels))
 
 
 def _channels_first(pixels: Pixels) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError, require
 from vitrail.nn.block import Block
@@ -28,6 +29,7 @@ from vitrail.stop import Stop
 from vitrail.training.batches import Batches, ahead, scale_at
 from vitrail.training.distributed import ALONE, World
 from vitrail.training.evaluate import evaluate
+from vitrail.training.feature_loss import FeatureObjective
 from vitrail.training.folder import RunFolder, read_metrics
 from vitrail.training.job import Job
 from vitrail.training.objective import Model, Objective, Teacher
@@ -37,7 +39,12 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.state import Trained, newest_state, read_state, save_state, states, sweep
 from vitrail.training.tuning import tune
 
-__all__ = ["Outcome", "Watch", "train"]
+__all__ = ["NotFiniteError", "Outcome", "Watch", "train"]
+
+
+class NotFiniteError(VitrailError):
+    """Raised when the loss or the gradient is not finite; the states before are intact."""
+
 
 Watch = Callable[[dict[str, Any]], None]
 """Called with each line of metrics.jsonl, and with {"note": …} for messages to the user."""
@@ -69,11 +76,13 @@ def train(
     world: World = ALONE,
     watch: Watch = lambda facts: None,
     measure: Callable[[int, Model], dict[str, float]] = lambda step, model: {},
+    enough: Callable[[dict[str, Any]], bool] = lambda line: False,
 ) -> Outcome:
     """Train until the recipe's last step, from the folder's newest state if it has one.
 
     `measure` returns further metrics of the model after a step, for `watch`, which is also told of notes, and during
-    a test of the number of images tested ("testing") and of all ("images").
+    a test of the number of images tested ("testing") and of all ("images"). The run ends after a step for whose
+    metrics `enough` returns true.
     """
     recipe, config = job.recipe, job.config
     _check(job, source)
@@ -84,6 +93,7 @@ def train(
         recipe,
         preprocessing=job.data.preprocessing,
         classes=config.classes,
+        views=_views(recipe, teacher),
         rank=world.rank,
         world=world.size,
     )
@@ -101,9 +111,11 @@ def train(
         folder.status(state="running", step=first, steps=recipe.steps, message="", damaged=[])
         watch({"step": first, "steps": recipe.steps})
         began = before = told = time.monotonic()
-        for step, parts in ahead(batches, first, recipe.steps):
+        until = first if last and enough(last) else recipe.steps  # it may have been killed after its last step
+        done = first
+        for step, parts in ahead(batches, first, until):
             for group in trained.groups():
-                group["lr"] = recipe.lr_at(step)
+                group["lr"] = recipe.lr_at(step) * group.get("rate", 1.0)
             size, patch = scale_at(recipe, step, config.image)
             losses, rights = [], []
             for micro, part in enumerate(parts):
@@ -142,17 +154,20 @@ def train(
             watch(line)
             before = time.monotonic()  # evaluation is not part of the next step's time
             asked = world.first(stop.asked)
-            if asked is not None or done == recipe.steps or (save_every and done % save_every == 0):
+            ended = done == recipe.steps or world.first(1 if enough(line) else None) is not None
+            if asked is not None or ended or (save_every and done % save_every == 0):
                 save_state(folder.states, done, trained, rank=world.rank)
                 world.wait()
-            if asked is not None or done == recipe.steps or now - told > 1 or new:
+            if asked is not None or ended or now - told > 1 or new:
                 told = now
                 remaining = (now - began) / (done - first) * (recipe.steps - done)
                 folder.status(step=done, loss=loss, eta_seconds=round(remaining, 1), damaged=sorted(damaged))
-            if asked is not None and done < recipe.steps:
+            if ended:
+                break
+            if asked is not None:
                 folder.status(state="stopped", message=f"by signal {asked}; it can be resumed")
                 return Outcome(step=done, loss=loss, accuracy=accuracy, stopped=asked, model=_model(trained))
-    return Outcome(step=recipe.steps, loss=loss, accuracy=accuracy, stopped=None, model=_model(trained))
+    return Outcome(step=done, loss=loss, accuracy=accuracy, stopped=None, model=_model(trained))
 
 
 # ── before the first step ───────────────────────────────────────────────────────────────────────────────────────
@@ -167,8 +182,8 @@ def _check(job: Job, source: Source) -> None:
     config, recipe = job.config, job.recipe
     require(
         config.classes >= len(source.classes),
-        f"label {len(source.classes) - 1} ({source.classes[-1]}) is out of range for a model of {config.classes} "
-        f"classes; the data have {len(source.classes)}: use that many",
+        f"label {len(source.classes) - 1} ({''.join(source.classes[-1:])}) is out of range for a model of "
+        f"{config.classes} classes; the data have {len(source.classes)}: use that many",
     )
     require(
         len(source) == job.data.images,
@@ -192,10 +207,7 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
         require(isinstance(model, ViT), f"mimetic is for a plain ViT, not for a {type(model).__name__}; leave it out")
         begin_mimetic(model)  # type: ignore[arg-type]
     tune(model, recipe.tuning)
-    taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
-    objective = Objective(model, distillation=recipe.distillation, teacher=taught, token_budget=recipe.token_budget).to(
-        device
-    )
+    objective = _objective(model, job, teacher, device).to(device)
     if recipe.checkpointing:
         blocks = [(path, part) for path, part in model.named_modules() if isinstance(part, Block)]
         checkpoint_blocks(blocks, recipe.checkpointing)
@@ -208,6 +220,23 @@ def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world
     if recipe.ema is not None:
         trained.mean = {name: p.detach().clone() for name, p in trained.parameters()}
     return trained, shared
+
+
+def _objective(model: Model, job: Job, teacher: Checkpoint | None, device: str) -> nn.Module:
+    recipe = job.recipe
+    if teacher is not None and _views(recipe, teacher) is not None:
+        taught = teacher.model(device=device, dtype=torch.float32).requires_grad_(False)
+        return FeatureObjective(model, taught)
+    taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
+    return Objective(model, distillation=recipe.distillation, teacher=taught, token_budget=recipe.token_budget)
+
+
+def _views(recipe: Recipe, teacher: Checkpoint | None) -> Preprocessing | None:
+    """Return how images are prepared for a teacher whose patches are distilled; None in all other runs."""
+    chosen = recipe.distillation
+    if teacher is None or chosen is None or chosen.what != "patches":
+        return None
+    return teacher.preprocessing.but(image=chosen.view or teacher.config.image)
 
 
 def _resume(folder: RunFolder, trained: Trained, world: World, watch: Watch) -> int:
@@ -245,7 +274,7 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
 
 
-def _not_finite(folder: RunFolder, step: int, loss: float, norm: float, recipe: Recipe) -> VitrailError:
+def _not_finite(folder: RunFolder, step: int, loss: float, norm: float, recipe: Recipe) -> NotFiniteError:
     what = f"loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
     last, path, _ = newest_state(folder.states)
     message = (
@@ -253,7 +282,7 @@ def _not_finite(folder: RunFolder, step: int, loss: float, norm: float, recipe: 
         "lower lr, clip, or lengthen the warm-up"
     )
     folder.status(state="failed", message=message)
-    return VitrailError(message)
+    return NotFiniteError(message)
 
 
 @torch.no_grad()

@@ -20,7 +20,19 @@ from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, 
 from vitrail.tuning import Tuning
 from vitrail.value import Value
 
-__all__ = ["NOTES", "RECIPES", "Distillation", "Recipe", "TokenBudget", "recipe_from_text", "recipe_named"]
+__all__ = [
+    "FRESH_RATE",
+    "NOTES",
+    "RECIPES",
+    "Distillation",
+    "Recipe",
+    "TokenBudget",
+    "recipe_from_text",
+    "recipe_named",
+]
+
+
+FRESH_RATE = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +40,26 @@ class Distillation(Value):
     """What the student learns from a teacher, and its share of the loss.
 
     logits: the softened distribution (arXiv 1503.02531); token: the teacher's decision, by the head of a distillation
-    token (DeiT, arXiv 2012.12877); features: the direction of the pooled vector.
+    token (DeiT, arXiv 2012.12877); features: the direction of the pooled vector; patches: every patch token and the
+    pooled vector, without labels (`vitrail.training.feature_loss`).
     """
 
-    what: Literal["logits", "token", "features"] = "logits"
+    what: Literal["logits", "token", "features", "patches"] = "logits"
     weight: Annotated[float, Range("(0, 1]", "0.5 is half of the loss")] = 0.5
     temperature: Annotated[float, Range("(0, inf)", "use 1 to 5")] = 3.0
+    view: Size | None = None
+    """Image size at which the teacher sees the images, for patches (default: its own)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.what != "patches" or self.weight == 1,
+            f"weight {self.weight} leaves a share of the loss to labels, and patches has none; use weight 1",
+        )
+        require(
+            self.view is None or self.what == "patches",
+            f"view {self.view} is for what='patches', not for {self.what!r}; leave it out",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +89,10 @@ class Recipe(Value):
     """muon: the encoder's matrices by orthogonalised momentum (`vitrail.training.muon`), the rest by AdamW."""
     lr: Annotated[float, Range("(0, inf)", "0.001 is usual")] = 1e-3
     min_lr: NonNegativeFloat = 1e-5
+    matrix_rate: Annotated[float, Range("(0, 1]", "0.1 changes trained matrices slowly, 1 as all")] = 1.0
+    """Factor of the learning rate for matrices: the projection of patches and the linear layers."""
+    fresh: tuple[str, ...] = ()
+    """Tensors that are new in an otherwise trained model, by name: they learn at `FRESH_RATE` times the rate."""
     warmup: Rate = 0.05
     """Fraction of the steps in which the learning rate rises to `lr`."""
     weight_decay: Rate = 0.05
@@ -110,6 +140,16 @@ class Recipe(Value):
             self.batch % (2 * self.accumulate) == 0 or not (self.mixup or self.cutmix),
             f"batch {self.batch} in {self.accumulate} micro-batches leaves an image without a partner to mix with; "
             "use even micro-batches",
+        )
+        paired = self.distillation is not None and self.distillation.what == "patches"
+        require(
+            not (paired and (self.shift or self.augment or self.mixup or self.cutmix)),
+            "distilling patches shows the teacher the same part of an image, so that shift, augment, mixup and cutmix "
+            "cannot be used; use crop and flip",
+        )
+        require(
+            self.matrix_rate == 1 or self.optimizer == "adamw",
+            f"matrix_rate {self.matrix_rate} is for adamw, and the optimizer is {self.optimizer}; leave it out",
         )
         require(
             self.batch % self.accumulate == 0,

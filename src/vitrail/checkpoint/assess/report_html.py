@@ -65,13 +65,14 @@ details summary { cursor: pointer; color: var(--soft); margin-top: 12px; }
 """.replace("HEAT", ", ".join(HEAT))
 
 
-def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
-    """Return the whole HTML page."""
+def to_html(report: Report, *, title: str = "Adapted checkpoint", sections: Iterable[str] = (), style: str = "") -> str:
+    """Return the whole HTML page; `sections` are shown after the caveats, with `style` of their own."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_headline(report))}</p>',
         _figures(report),
         _caveats(report.notes),
+        *sections,
         *(_table(table) for table in report.tables if table.maps),
         _biases([table for table in report.tables if not table.maps]),
         _projection(report),
@@ -81,7 +82,7 @@ def to_html(report: Report, *, title: str = "Adapted checkpoint") -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
 

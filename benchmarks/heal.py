@@ -1,0 +1,166 @@
+"""What surgery loses and healing gives back, on a trained DINOv2-S/14 and photographs of another source.
+
+    vitrail weights fetch dinov2-S/14
+    python benchmarks/heal.py --train WALLPAPERS --train SMALL_PHOTOS --held PHOTOS [--cases patch16,registers]
+                              [--minutes 20] [--threads 2] [--probe CIFAR10] [--json]
+
+The peer is resizing alone: the pseudo-inverse of the patch projection and resampled positions, which is what FlexiViT's
+and timm's resizers do. Errors are 1 − cosine with the original's features on every image of --held, none of which is
+healed with. With --probe, a linear probe and nearest neighbours read the original, the resized and the healed model on
+CIFAR-10, upscaled. Where the folders come from: docs/heal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import machine
+
+from vitrail import Checkpoint, adapt, heal, load
+from vitrail.errors import VitrailError
+from vitrail.healing.report import Healing, to_json
+from vitrail.images.decode import decode
+from vitrail.images.folder import image_files
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "patch16": ("patch 14 → 16, image 256", {"patch": 16, "image": 256}),
+    "patch28": ("patch 14 → 28, image 224", {"patch": 28}),
+    "wide": ("patch 14 → 16x8, image 256x128", {"patch": "16x8", "image": "256x128"}),
+    "image": ("image 224 → 336", {"image": 336}),
+    "registers": ("4 registers added", {"prefix": "cls,registers=4"}),
+    "mean": ("CLS → mean pool", {"pool": "mean"}),
+    "grey": ("RGB → grey", {"channels": 1}),
+    "four": ("RGB → four channels", {"channels": 4}),
+}
+MOST_FOUR = 400
+"""Images that are held in memory for four channels."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, action="append", required=True, help="folder of images to heal with")
+    parser.add_argument("--held", type=Path, required=True, help="folder of images of another source, to judge on")
+    parser.add_argument("--cases", default="patch16,registers", help=f"of {', '.join(CASES)}, joined by commas")
+    parser.add_argument("--minutes", type=float, default=20.0, help="time of each healing")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--probe", type=Path, help="CIFAR-10, as vitrail data fetch cifar10 writes it")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    chosen = options.cases.split(",")
+    unknown = [name for name in chosen if name not in CASES]
+    if unknown:
+        parser.error(f"unknown case {unknown[0]}; use {', '.join(CASES)}")
+    try:
+        before = adapt(load("dinov2-S/14"), {"image": 224})[0]
+    except VitrailError as error:
+        parser.error(str(error))
+    train = [path for folder in options.train for path in image_files(folder)]
+    held = image_files(options.held)
+    rows = []
+    for name in chosen:
+        print(f"{CASES[name][0]} …", file=sys.stderr)
+        rows.append(measured(name, before, train, held, options.minutes, options.probe))
+        if not options.json:
+            show(rows[-1])
+    if options.json:
+        print(json.dumps({"machine": machine(), "minutes": options.minutes, "cases": rows}, indent=2))
+
+
+def measured(
+    name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probe: Path | None
+) -> dict[str, Any]:
+    words, changes = CASES[name]
+    after, _ = adapt(before, changes)
+    given: Callable[[list[Path]], list[Any]] = four_channels if name == "four" else list
+    images, judged = given(train), given(held)
+    wall, spent = time.perf_counter(), time.process_time()
+    healed, report = heal(before, after, images, judge=judged, minutes=minutes, watch=say)
+    row = {"case": words, **figures(report)}
+    row |= {"minutes": (time.perf_counter() - wall) / 60, "cpu_minutes": (time.process_time() - spent) / 60}
+    if probe is not None and after.config.channels == 3:
+        row["probe"] = {label: probed(each, probe) for label, each in
+                        (("original", before), ("resized", after), ("healed", healed))}  # fmt: skip
+    return row
+
+
+def say(facts: dict[str, Any]) -> None:
+    if "error" in facts:
+        print(f"  step {facts['step']}: error {facts['error']:.5f}", file=sys.stderr, flush=True)
+    elif "doing" in facts or "forecast" in facts:
+        print(f"  {facts}", file=sys.stderr, flush=True)
+
+
+def figures(report: Healing) -> dict[str, Any]:
+    found = to_json(report)
+    kept = ("target", "before", "after", "steps", "images", "error_before", "error_after", "curve")
+    return {name: found[name] for name in kept} | {"left": report.after.error / max(report.before.error, 1e-12)}
+
+
+def four_channels(paths: list[Path]) -> list[np.ndarray]:
+    """Photographs with a fourth channel that carries information of its own kind: the brightest of the three."""
+    found = []
+    for path in paths[:: max(1, len(paths) // MOST_FOUR)]:
+        try:
+            pixels = decode(path)
+        except VitrailError:
+            continue
+        step = max(1, min(pixels.shape[:2]) // 512)
+        pixels = pixels[::step, ::step]
+        found.append(np.concatenate([pixels, pixels.max(axis=2, keepdims=True)], axis=2))
+    return found
+
+
+def probed(checkpoint: Checkpoint, folder: Path, *, train: int = 2000, test: int = 1000) -> dict[str, float]:
+    """Accuracy of a linear classifier (ridge) and of the nearest neighbour on frozen vectors of CIFAR-10."""
+    from vitrail.data.open import open_source
+    from vitrail.training.evaluate import evenly
+
+    sets = []
+    model = checkpoint.model(dtype=torch.float32)
+    steps = checkpoint.preprocessing.squashed(checkpoint.config.image)
+    for split, count in (("train", train), ("test", test)):
+        source = evenly(open_source([str(folder)], split, image=checkpoint.config.image), count)  # type: ignore[arg-type]
+        vectors, labels = [], []
+        for first in range(0, len(source), 16):
+            pairs = [source[index] for index in range(first, min(first + 16, len(source)))]
+            with torch.inference_mode():
+                vectors.append(model.vector(steps(*(pixels for pixels, _ in pairs))))
+            labels += [label for _, label in pairs]
+        sets.append((torch.nn.functional.normalize(torch.cat(vectors).double(), dim=1), torch.tensor(labels)))
+    (x, y), (tests, truth) = sets
+    bias = lambda rows: torch.nn.functional.pad(rows, (0, 1), value=1.0)  # noqa: E731
+    wanted = torch.nn.functional.one_hot(y).double()
+    weights = torch.linalg.solve(bias(x).T @ bias(x) + 0.1 * torch.eye(x.shape[1] + 1), bias(x).T @ wanted)
+    return {
+        "linear": float(((bias(tests) @ weights).argmax(1) == truth).double().mean()),
+        "nearest": float((y[(tests @ x.T).argmax(1)] == truth).double().mean()),
+    }
+
+
+def show(row: dict[str, Any]) -> None:
+    before, after = row["before"], row["after"]
+    print(f"{row['case']}: {row['target']}; {row['cpu_minutes']:.1f} CPU minutes, {row['minutes']:.1f} in all")
+    for name, old, new in (
+        ("error of patches", 1 - before["patches"], 1 - after["patches"]),
+        ("error of vectors", 1 - before["vectors"], 1 - after["vectors"]),
+        ("lowest cosine", before["lowest"], after["lowest"]),
+        ("neighbours shared", before["neighbours"], after["neighbours"]),
+    ):
+        print(f"  {name:18} {old:9.5f} → {new:9.5f}  ({new / old if old else 1:.3f})")
+    for step in row["steps"]:
+        print(f"  {'kept' if step['kept'] else 'left out':9} {step['error']:.5f}  {step['name']}")
+    for label, found in row.get("probe", {}).items():
+        print(f"  CIFAR-10, {label:9} linear {found['linear']:.1%}, nearest {found['nearest']:.1%}")
+
+
+if __name__ == "__main__":
+    main()
