@@ -38,6 +38,10 @@ def mean(model: Any, pixels: Tensor) -> Tensor:
     return model.model.vision_tower(pixels).last_hidden_state.mean(1)
 
 
+def patches(model: Any, pixels: Tensor) -> Tensor:
+    return model.model.vision_tower(pixels).last_hidden_state[:, 1:].mean(1)
+
+
 def last_tokens(model: Any, pixels: Tensor) -> Tensor:
     return model.backbone(pixels).feature_maps[-1][:, 0]
 
@@ -73,6 +77,12 @@ WHOLE: dict[str, Whole] = {
         },
         pooled,
         "siglip_vision_model",
+    ),
+    "internvl": Whole(
+        "InternVLForConditionalGeneration",
+        {"vision_config": TOWER, "text_config": {"model_type": "qwen2", **TEXT, "num_key_value_heads": 1}},
+        patches,
+        "internvl_vision",
     ),
     "gemma3": Whole(  # a tower without its pooling head
         "Gemma3ForConditionalGeneration",

@@ -14,12 +14,14 @@ from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.dialects.huggingface_config import (
+    aimv2_fields,
     beit_fields,
     clip_fields,
     describe,
     dinov2_fields,
     dinov3_fields,
     headless_fields,
+    internvl_fields,
     mlp_fields,
     read_processor,
     siglip2_fields,
@@ -36,6 +38,7 @@ from vitrail.checkpoint.dialects.huggingface_known import (
     known_vit,
 )
 from vitrail.checkpoint.dialects.huggingface_names import (
+    AIMV2_ROWS,
     ALTCLIP_ROWS,
     BEIT_ROWS,
     CLIP_CLASSIFIER_ROWS,
@@ -47,6 +50,7 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     DINOV2_REGISTER_ROWS,
     DINOV2_ROWS,
     DINOV3_ROWS,
+    INTERNVL_ROWS,
     MAE_ROWS,
     OWLVIT_ROWS,
     SIGLIP2_CLASSIFIER_ROWS,
@@ -381,6 +385,31 @@ HUGGINGFACE = Dialect(
             statistics=IMAGENET,
             constants=_mask_token(1, 1),
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
+            lacks=frozenset({"out biases", "mlp biases"}),
+        ),
+        _family(
+            "internvl_vision",
+            INTERNVL_ROWS,
+            known(LEARNED, eps=1e-6, pool=MeanPool()),
+            _of_type(
+                "internvl_vision", names=lambda names: "encoder.layer.0.attention.projection_layer.weight" in names
+            ),
+            describe("internvl_vision", internvl_fields, plain=("InternVLVisionModel", "")),
+            statistics=IMAGENET,
+            needs=("prefix.cls", "blocks.0.scale1", "position.table"),
+            refuse=_square,
+            lacks=frozenset({"norm biases"}),
+        ),
+        _family(
+            "aimv2",
+            AIMV2_ROWS,
+            known(LEARNED, eps=1e-5, activation="silu", pool=MeanPool()),
+            _of_type("aimv2_vision_model", names=lambda names: "encoder.layers.0.ffn.gate_proj.weight" in names),
+            describe("aimv2_vision_model", aimv2_fields, plain=("Aimv2VisionModel", "")),
+            anchor="embeddings.patch_embed.weight",
+            statistics=OPENAI_CLIP,
+            needs=("position.table", "norm.weight", "patch_norm.weight"),
+            lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
         ),
         DINOV2_WITH_REGISTERS,
         DINOV2,
