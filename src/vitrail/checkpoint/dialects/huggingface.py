@@ -60,6 +60,13 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     SIGLIP_TOKENS_ROWS,
     VIT_ROWS,
 )
+from vitrail.checkpoint.dialects.huggingface_qwen import (
+    FRAMES,
+    QWEN2_5_VL_ROWS,
+    QWEN2_VL_ROWS,
+    describe_qwen,
+    known_qwen,
+)
 from vitrail.checkpoint.dialects.huggingface_stages import (
     SWIN_ROWS,
     describe_swin,
@@ -298,6 +305,25 @@ def _classifier(
     )
 
 
+QWEN = tuple(
+    _family(
+        name,
+        rows,
+        known_qwen,
+        lambda stored, prefix, mlp=mlp: (
+            f"{prefix}merger.ln_q.weight" in stored.tensors
+            and f"{prefix}blocks.0.mlp.{mlp}.weight" in stored.tensors
+            and stored.tensors[f"{prefix}patch_embed.proj.weight"].ndim == 5
+        ),
+        describe_qwen,
+        anchor="patch_embed.proj.weight",
+        statistics=OPENAI_CLIP,
+        spare=r"merger\..*",
+        needs=(FRAMES,),
+        lacks=frozenset({"norm biases"} if name == "qwen2_5_vl" else ()),
+    )
+    for name, rows, mlp in (("qwen2_vl", QWEN2_VL_ROWS, "fc1"), ("qwen2_5_vl", QWEN2_5_VL_ROWS, "gate_proj"))
+)
 CLASSIFIERS = (
     _classifier(
         SIGLIP2,
@@ -369,6 +395,7 @@ HUGGINGFACE = Dialect(
     directory=True,
     preprocessing=read_processor,
     families=(
+        *QWEN,
         *CLASSIFIERS,  # told from the plain models by one layer more
         SIGLIP2,
         SIGLIP_TOKENS,
