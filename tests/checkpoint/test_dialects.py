@@ -146,6 +146,7 @@ TRANSFORMERS: dict[str, Peer] = {
     ),
     "beit, learned": Peer("BeitModel", "BeitConfig", pooled, {**WITH_MLP, "use_absolute_position_embeddings": True}),
     "aimv2": Peer("Aimv2VisionModel", "Aimv2VisionConfig", mean, {**WITH_MLP, "use_head": False}),
+    "blip 2": Peer("Blip2VisionModel", "Blip2VisionConfig", cls, WITH_MLP),
     "internvl": Peer("InternVLVisionModel", "InternVLVisionConfig", patches, {**INTERNVL, "attention_bias": True}),
     "internvl, norm": Peer(
         "InternVLVisionModel", "InternVLVisionConfig", patches, {**INTERNVL, "use_mean_pooling": False}

@@ -41,6 +41,7 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     AIMV2_ROWS,
     ALTCLIP_ROWS,
     BEIT_ROWS,
+    BLIP_ROWS,
     CLIP_CLASSIFIER_ROWS,
     CLIP_ROWS,
     DEIT_CLASSIFIER_ROWS,
@@ -227,10 +228,32 @@ LIKE_CLIP = tuple(
         ("altclip", "AltCLIP", ALTCLIP_ROWS),
         ("chinese_clip", "ChineseCLIP", CLIP_ROWS),
         ("metaclip_2", "MetaClip2", CLIP_ROWS),
+        ("clipseg", "CLIPSeg", CLIP_ROWS),
+        ("git", "Git", CLIP_ROWS),
+        ("kosmos_2", "Kosmos2", CLIP_ROWS),
         ("owlvit", "OwlViT", OWLVIT_ROWS),
         ("owlv2", "Owlv2", OWLVIT_ROWS),
     )
 )
+BLIP = tuple(
+    _family(
+        name,
+        BLIP_ROWS,
+        known(LEARNED, eps=eps),
+        _of_type(f"{name}_vision_model", names=names),
+        describe(f"{name}_vision_model", vit_fields, plain=(model, "")),
+        anchor=TOWER,
+        statistics=OPENAI_CLIP,
+        refuse=_square,
+        needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias", "blocks.0.attention.qkv.bias"),
+    )
+    for name, model, eps, names in (
+        ("blip", "BlipVisionModel", 1e-5, lambda names: "encoder.layers.0.self_attn.projection.weight" in names),
+        ("blip_2", "Blip2VisionModel", 1e-6, lambda names: False),
+        ("instructblip", "InstructBlipVisionModel", 1e-6, lambda names: False),
+    )
+)
+"""They read the tokens after one norm; BLIP's own projection reads them after a second one, and is not part of it."""
 SIGLIP_TOKENS = replace(
     SIGLIP,
     name="siglip, tokens",
@@ -402,6 +425,7 @@ HUGGINGFACE = Dialect(
         SIGLIP,
         CLIP,
         *LIKE_CLIP,
+        *BLIP,
         _family(
             "dinov3",
             DINOV3_ROWS,

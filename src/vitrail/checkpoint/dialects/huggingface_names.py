@@ -18,6 +18,7 @@ __all__ = [
     "AIMV2_ROWS",
     "ALTCLIP_ROWS",
     "BEIT_ROWS",
+    "BLIP_ROWS",
     "CLIP_CLASSIFIER_ROWS",
     "CLIP_ROWS",
     "DEIT_CLASSIFIER_ROWS",
@@ -196,6 +197,14 @@ CLIP_ROWS = (
 ALTCLIP_ROWS = tuple(
     Row(row.ours, tuple(name.replace("encoder.layers.", "encoder.layer.") for name in row.theirs), row.transform)
     for row in CLIP_ROWS
+)
+BLIP_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    Row(("prefix.cls",), ("{p}embeddings.class_embedding",)),
+    Row(("position.table",), ("{p}embeddings.position_embedding",), TABLE),
+    *(row for row in TOWER_BLOCK if ".attention." not in row.ours[0] and row.ours[0] != "position.table"),
+    *both("blocks.{i}.attention.qkv", "{p}encoder.layers.{i}.self_attn.qkv"),
+    *both("blocks.{i}.attention.out", "{p}encoder.layers.{i}.self_attn.projection"),
 )
 OWLVIT_ROWS = tuple(
     Row(row.ours, tuple(name.replace("pre_layrnorm", "pre_layernorm") for name in row.theirs), row.transform)
