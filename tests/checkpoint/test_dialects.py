@@ -127,6 +127,9 @@ TRANSFORMERS: dict[str, Peer] = {
     ),
     "deit, classifier": Peer("DeiTForImageClassification", "DeiTConfig", logits, {**OBLONG, "num_labels": 5}, (16, 40)),
     "clip, classifier": Peer("CLIPForImageClassification", "CLIPConfig", logits, {**TOWER, "num_labels": 5}),
+    "metaclip 2, classifier": Peer(
+        "MetaClip2ForImageClassification", "MetaClip2Config", logits, {**TOWER, "num_labels": 5}
+    ),
     "siglip, classifier": Peer("SiglipForImageClassification", "SiglipConfig", logits, {**TOWER, "num_labels": 5}),
     "clip": Peer("CLIPVisionModel", "CLIPVisionConfig", pooled, WITH_MLP),
     "clip, projection": Peer(

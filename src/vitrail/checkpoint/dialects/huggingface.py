@@ -328,6 +328,11 @@ def _classifier(
     )
 
 
+def _unclassified(family: Family) -> Callable[[Stored, str], bool]:
+    """Match a family's models that have no classifier, which would read the tower in its own way."""
+    return lambda stored, prefix: "classifier.weight" not in stored.tensors and family.signs(stored, prefix)
+
+
 QWEN = tuple(
     _family(
         name,
@@ -382,6 +387,17 @@ CLASSIFIERS = (
         spare=rf"{SPARE}|post_layernorm\..*",
     ),
     _classifier(
+        next(family for family in LIKE_CLIP if family.name == "metaclip_2"),
+        CLIP_CLASSIFIER_ROWS,
+        known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
+        "MetaClip2ForImageClassification",
+        "vision_model.",
+        mlp_fields,
+        needs=("prefix.cls", "embedding_norm.weight", "position.table"),
+        nested=True,
+        spare=rf"{SPARE}|post_layernorm\..*",
+    ),
+    _classifier(
         DINOV2_WITH_REGISTERS,
         DINOV2_REGISTER_CLASSIFIER_ROWS,
         known(Learned(prefix="cls", convention="timm"), eps=1e-6, pool=ClsMeanPool()),
@@ -424,8 +440,7 @@ HUGGINGFACE = Dialect(
         SIGLIP_TOKENS,
         SIGLIP,
         CLIP,
-        *LIKE_CLIP,
-        *BLIP,
+        *(replace(family, signs=_unclassified(family)) for family in (*LIKE_CLIP, *BLIP)),
         _family(
             "dinov3",
             DINOV3_ROWS,
