@@ -85,9 +85,14 @@ def mean(output: Any) -> Tensor:
     return output.last_hidden_state.mean(1)
 
 
+def patches(output: Any) -> Tensor:
+    return output.last_hidden_state[:, 1:].mean(1)
+
+
 SIZES = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 32, "patch_size": 8}
 WITH_MLP = {**SIZES, "intermediate_size": 96}
 TOWER = {"vision_config": WITH_MLP, "text_config": {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 9}}
+INTERNVL = {**WITH_MLP, "image_size": (32, 32), "patch_size": (8, 8)}
 OBLONG = {**WITH_MLP, "image_size": [16, 40]}
 TRANSFORMERS: dict[str, Peer] = {
     "vit": Peer("ViTForImageClassification", "ViTConfig", logits, {**WITH_MLP, "layer_norm_eps": 1e-3}),
@@ -122,6 +127,9 @@ TRANSFORMERS: dict[str, Peer] = {
     ),
     "deit, classifier": Peer("DeiTForImageClassification", "DeiTConfig", logits, {**OBLONG, "num_labels": 5}, (16, 40)),
     "clip, classifier": Peer("CLIPForImageClassification", "CLIPConfig", logits, {**TOWER, "num_labels": 5}),
+    "metaclip 2, classifier": Peer(
+        "MetaClip2ForImageClassification", "MetaClip2Config", logits, {**TOWER, "num_labels": 5}
+    ),
     "siglip, classifier": Peer("SiglipForImageClassification", "SiglipConfig", logits, {**TOWER, "num_labels": 5}),
     "clip": Peer("CLIPVisionModel", "CLIPVisionConfig", pooled, WITH_MLP),
     "clip, projection": Peer(
@@ -140,6 +148,19 @@ TRANSFORMERS: dict[str, Peer] = {
         {**WITH_MLP, "use_shared_relative_position_bias": True, "use_mask_token": True, "use_mean_pooling": False},
     ),
     "beit, learned": Peer("BeitModel", "BeitConfig", pooled, {**WITH_MLP, "use_absolute_position_embeddings": True}),
+    "aimv2": Peer("Aimv2VisionModel", "Aimv2VisionConfig", mean, {**WITH_MLP, "use_head": False}),
+    "blip 2": Peer("Blip2VisionModel", "Blip2VisionConfig", cls, WITH_MLP),
+    "internvl": Peer("InternVLVisionModel", "InternVLVisionConfig", patches, {**INTERNVL, "attention_bias": True}),
+    "internvl, norm": Peer(
+        "InternVLVisionModel", "InternVLVisionConfig", patches, {**INTERNVL, "use_mean_pooling": False}
+    ),
+    "dinov3, no biases": Peer(
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        cls,
+        {**WITH_MLP, "num_register_tokens": 2, "proj_bias": False, "mlp_bias": False},
+        (24, 56),
+    ),
     "ijepa": Peer("IJepaModel", "IJepaConfig", mean, WITH_MLP),
     "ijepa, head": Peer("IJepaForImageClassification", "IJepaConfig", logits, WITH_MLP),
     "ijepa, not square": Peer("IJepaForImageClassification", "IJepaConfig", logits, OBLONG, (16, 40)),
@@ -169,6 +190,8 @@ def tolerance(checkpoint: Any) -> float | None:
     do not run in float64."""
     if type(checkpoint.config.position.inside).__name__ == "RotaryMixed":
         return None
+    if checkpoint.dialect == "huggingface" and checkpoint.config.norm == "rms":
+        return 1e-6  # transformers' RMS norms are in float32 too
     return 1e-7 if checkpoint.config.position.inside is not None else 1e-10
 
 

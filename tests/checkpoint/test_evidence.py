@@ -108,7 +108,10 @@ def test_inspect_as_json_has_everything(tmp_path: Path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["grid"] == {"height": 4, "width": 6}
     assert found["prefix"] == ["CLS", "register 0", "register 1", "register 2", "register 3"]
-    assert found["config"]["position"] == {"kind": "learned", "prefix": "none", "convention": "timm"}
+    assert found["config"]["position"] == {
+        **{"kind": "learned", "prefix": "none", "convention": "timm"},
+        "rotary": None,
+    }
     assert found["checks"] == {"not_finite": [], "unused": []}
     assert found["preprocessing"]["mean"] == [0.485, 0.456, 0.406]
 

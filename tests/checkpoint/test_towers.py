@@ -38,6 +38,15 @@ def mean(model: Any, pixels: Tensor) -> Tensor:
     return model.model.vision_tower(pixels).last_hidden_state.mean(1)
 
 
+def first_token(model: Any, pixels: Tensor) -> Tensor:
+    tower = model.image_encoder if hasattr(model, "image_encoder") else model.vision_model
+    return tower(pixels).last_hidden_state[:, 0]
+
+
+def patches(model: Any, pixels: Tensor) -> Tensor:
+    return model.model.vision_tower(pixels).last_hidden_state[:, 1:].mean(1)
+
+
 def last_tokens(model: Any, pixels: Tensor) -> Tensor:
     return model.backbone(pixels).feature_maps[-1][:, 0]
 
@@ -59,6 +68,9 @@ WHOLE: dict[str, Whole] = {
     "metaclip_2": Whole("MetaClip2Model", {**TWO_TOWERS, "text_config": TEXT}, compared, "metaclip_2_vision_model"),
     "owlvit": Whole("OwlViTModel", {**TWO_TOWERS, "text_config": TEXT}, compared, "owlvit_vision_model"),
     "owlv2": Whole("Owlv2Model", {**TWO_TOWERS, "text_config": TEXT}, compared, "owlv2_vision_model"),
+    "clipseg": Whole("CLIPSegModel", {**TWO_TOWERS, "text_config": TEXT}, compared, "clipseg_vision_model"),
+    "git": Whole("GitModel", {"vision_config": TOWER, **TEXT}, first_token, "git_vision_model"),
+    "blip": Whole("BlipModel", {**TWO_TOWERS, "text_config": TEXT}, first_token, "blip_vision_model"),
     "llava": Whole(
         "LlavaForConditionalGeneration",
         {"vision_config": {"model_type": "clip_vision_model", **TOWER}, "text_config": {"model_type": "llama", **TEXT}},
@@ -73,6 +85,12 @@ WHOLE: dict[str, Whole] = {
         },
         pooled,
         "siglip_vision_model",
+    ),
+    "internvl": Whole(
+        "InternVLForConditionalGeneration",
+        {"vision_config": TOWER, "text_config": {"model_type": "qwen2", **TEXT, "num_key_value_heads": 1}},
+        patches,
+        "internvl_vision",
     ),
     "gemma3": Whole(  # a tower without its pooling head
         "Gemma3ForConditionalGeneration",

@@ -67,10 +67,9 @@ def test_heads_are_the_architectures_and_not_guessed_from_a_word_in_its_name(tmp
     ("name", "arguments", "reason"),
     [
         ("vit_base_patch16_rpn_224", {}, "block_fn 'ResPostBlock'"),
-        ("vit_pe_spatial_tiny_patch16_512", {}, "use_pre_transformer_norm 'True'"),
-        ("vit_pe_core_tiny_patch16_384", {}, "use_pre_transformer_norm 'True'"),
-        ("vit_small_patch16_rope_224", {}, "rope_grid_indexing 'xy'"),
-        ("vit_base_patch16_224", {"norm_layer": "rmsnorm"}, "norm_layer 'rmsnorm'"),
+        ("vit_small_patch16_dinov3", {"rope_grid_indexing": "xy"}, "'rope_grid_indexing': 'xy'"),
+        ("vit_small_patch16_rope_mixed_224", {"rope_grid_indexing": "ij"}, "'rope_grid_indexing': 'ij'"),
+        ("vit_base_patch16_224", {"norm_layer": "layernorm2d"}, "norm_layer 'layernorm2d'"),
         ("vit_base_patch16_224", {"act_layer": "relu"}, "act_layer 'relu'"),
         ("vit_base_patch16_224", {"global_pool": "avgmax", "fc_norm": False}, "global_pool 'avgmax'"),
         (
@@ -178,7 +177,7 @@ def test_pixels_that_a_convolution_leaves_out_are_left_out_here(tmp_path: Path):
         ("ViTModel", "ViTConfig", {"hidden_act": "relu"}, "hidden_act 'relu'"),
         ("ViTModel", "ViTConfig", {"qk_normalisation": True}, "qk_normalisation 'True', which vitrail does not know"),
         ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True}, "hidden_act 'gelu' in a gated MLP"),
-        ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False}, "mlp_bias 'False'"),
+        ("DINOv3ViTModel", "DINOv3ViTConfig", {"key_bias": True}, "key_bias 'True'"),
     ],
 )
 def test_a_key_of_transformers_that_is_not_understood_is_refused(

@@ -101,6 +101,14 @@ def test_a_compiled_step_is_traced(capsys):
     assert 0 < found["saved_bytes"] < found["eager_saved_bytes"]
 
 
+def test_a_vision_language_model_says_how_many_tokens_an_image_becomes(capsys):
+    found = planned(capsys, "plan", "InternVL3", "--image", "800x1200", "--batch", "2")
+    assert (found["reading"]["crops"], found["reading"]["tokens"]) == (7, 7 * 256 + 2)
+    assert (found["workload"]["batch"], found["tokens"]) == (14, 32 * 32 + 1)
+    assert call("plan", "qwen2.5-vl", "--image", "64x96", "--depth", "2") == 2
+    assert "qwen2.5-vl was given with --depth, which it does not take" in capsys.readouterr().err
+
+
 def test_a_self_supervised_step_is_planned(capsys):
     found = planned(
         capsys, "plan", "cifar", "--train", "--batch", "3", "--pretrain", "dino,local_crops=2,local_image=16"

@@ -113,8 +113,11 @@ KNOWN = ("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers",
 KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "ijepa")
 
 
-TOWERS = ("clip", "siglip", "siglip2")
+TOWERS = ("clip", "siglip", "siglip2", "altclip", "chinese_clip", "metaclip_2", "owlvit", "owlv2", "clipseg")
 """Image and text: the vision tower is inside."""
+TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 99}
+OWN_SIZE = ("swin",)
+"""Known by the shape of a preset alone."""
 
 
 def _transformers_cases() -> Iterator[Case]:
@@ -126,7 +129,10 @@ def _transformers_cases() -> Iterator[Case]:
         if kind in TOWERS:
             inside = fields["vision_config"]
             tower = {key: value for key, value in SMALL.items() if key in inside}
-            small = {"vision_config": tower, "text_config": {"hidden_size": 16, "num_hidden_layers": 1}}
+            project = {"project_dim": 16} if "project_dim" in fields["text_config"] else {}
+            small = {"vision_config": tower, "text_config": {**TEXT, **project}}
+        if kind in OWN_SIZE:
+            small = {}
         for model in _models(config):
             variations = [{}, *VARIATIONS] if kind in KNOWN else [{}]
             for change in variations:
@@ -136,8 +142,10 @@ def _transformers_cases() -> Iterator[Case]:
                         library="transformers",
                         name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
                         save=partial(_save_transformers, model, config, arguments),
-                        image=_sides(arguments.get("image_size", 32)),
-                        outline=None if kind in (*KNOWN, *TOWERS) else partial(_outline_transformers, model, config),
+                        image=_sides(fields["image_size"] if kind in OWN_SIZE else arguments.get("image_size", 32)),
+                        outline=None
+                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE)
+                        else partial(_outline_transformers, model, config),
                     )
 
 
@@ -187,7 +195,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     output = module(images, **options)
     if "logits" in output:
         return output.logits
-    if kind in ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "beit", "data2vec-vision"):
+    if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", "swin"):
         return output.pooler_output
     if kind == "ijepa":
         return output.last_hidden_state.mean(1)

@@ -323,6 +323,8 @@ def _essence(config: Config) -> dict[str, Any]:
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)
     if isinstance(config, PyramidConfig):
         return fields
+    if isinstance(config.attention, WindowedAttention):
+        fields["attention"] = config.attention
     fields["activation"] = config.mlp.activation if isinstance(config.mlp, Mlp) else "silu"
     fields["mlp"] = f"{type(config.mlp).__name__} of width {config.mlp.width}" + " and a norm" * config.mlp.norm
     fields["layer_scale"] = config.layer_scale is not None

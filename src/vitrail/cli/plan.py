@@ -21,6 +21,7 @@ from vitrail.cli.options import (
     checkpointing_of,
     tuning_of,
 )
+from vitrail.cli.plan_reading import run_reading
 from vitrail.cli.plan_timeline import check_timeline, write_timeline
 from vitrail.cli.plan_view import show_compiled, show_report, title
 from vitrail.cli.tables import write_csv, write_json, written
@@ -31,6 +32,7 @@ from vitrail.parts import Adaptive
 from vitrail.plan.fit import on_card
 from vitrail.plan.report import report
 from vitrail.plan.timeline import timeline as planned_timeline
+from vitrail.plan.vision_language import vision_language
 from vitrail.plan.workload import AttentionKernel, Library, Optimizer, Precision, Workload
 
 if TYPE_CHECKING:
@@ -89,7 +91,9 @@ def plan(
     Parameters
     ----------
     model
-        Preset, e.g. B/16 or dinov2-S/14 (vitrail presets lists them); or weights, a run, or a JSON file of a config.
+        Preset, e.g. B/16 or dinov2-S/14 (vitrail presets lists them); weights, a run, or a JSON file of a config; or a
+        vision-language model, whose tokens for an image are counted too: qwen2-vl, qwen2.5-vl, qwen3-vl, internvl3,
+        llava-next, siglip2-naflex.
     image
         Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
@@ -258,6 +262,12 @@ def plan(
 
         _alone("--sweep", {"--compile": compile})
         run_sweep(sweep, asked, workload, gpu, build=build, chart=chart, json=json, csv=csv)
+        return
+    if (known := vision_language(model)) is not None:
+        shape = {f"--{name}": value for name, value in asked.items() if name not in ("model", "image")}
+        others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile, "--images": images}
+        _alone(model, shape | others)
+        run_reading(model, known, image, workload, gpu, json=json)
         return
     described = build(**asked)
     if images is not None:

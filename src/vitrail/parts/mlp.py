@@ -35,7 +35,7 @@ class SwiGLU(Value):
 
     >>> from vitrail import SwiGLU, ViTConfig
     >>> ViTConfig(mlp=SwiGLU(width=1024)).mlp
-    SwiGLU(width=1024, bias=True, norm=False)
+    SwiGLU(width=1024)
     """
 
     width: PositiveInt = 2048

@@ -120,7 +120,7 @@ class Learned(PositionKind):
     >>> ViTConfig(position=Learned()).position_parameters
     151296
     >>> ViTConfig(position=Learned(rotary=Rotary())).position.inside
-    Rotary(coordinates='index', temperature=100.0, pairs=None, first='rows', offset=0.0, reference=None)
+    Rotary()
     """
 
     prefix: Literal["all", "cls", "none"] = "all"

@@ -49,6 +49,8 @@ class Known:
     source: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     image: Size | None = None
+    any_image: Size | None = None
+    """An image to begin with, of a model that has been made for none: its positions are computed."""
     sizes: Sizes = Sizes()
     """Sizes that the dialect's transforms need."""
     assumed: tuple[str, ...] = ()
@@ -205,6 +207,11 @@ def _image(
         return from_image, f"image {from_image} from the caller"
     if known.image is not None:
         return known.image, f"image {known.image} from {known.source}"
+    if known.any_image is not None:
+        return (
+            known.any_image,
+            f"image {known.any_image} to begin with; positions are computed, so that any grid will do",
+        )
     patch = fields["embedding"].patch
     places = [name for name in ("position.table", "blocks.0.attention.position.table") if name in tensors]
     table = _need(tensors, places[0], 2) if places else None

@@ -14,12 +14,14 @@ from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.dialects.huggingface_config import (
+    aimv2_fields,
     beit_fields,
     clip_fields,
     describe,
     dinov2_fields,
     dinov3_fields,
     headless_fields,
+    internvl_fields,
     mlp_fields,
     read_processor,
     siglip2_fields,
@@ -36,8 +38,10 @@ from vitrail.checkpoint.dialects.huggingface_known import (
     known_vit,
 )
 from vitrail.checkpoint.dialects.huggingface_names import (
+    AIMV2_ROWS,
     ALTCLIP_ROWS,
     BEIT_ROWS,
+    BLIP_ROWS,
     CLIP_CLASSIFIER_ROWS,
     CLIP_ROWS,
     DEIT_CLASSIFIER_ROWS,
@@ -47,6 +51,7 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     DINOV2_REGISTER_ROWS,
     DINOV2_ROWS,
     DINOV3_ROWS,
+    INTERNVL_ROWS,
     MAE_ROWS,
     OWLVIT_ROWS,
     SIGLIP2_CLASSIFIER_ROWS,
@@ -55,6 +60,13 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     SIGLIP_ROWS,
     SIGLIP_TOKENS_ROWS,
     VIT_ROWS,
+)
+from vitrail.checkpoint.dialects.huggingface_qwen import (
+    FRAMES,
+    QWEN2_5_VL_ROWS,
+    QWEN2_VL_ROWS,
+    describe_qwen,
+    known_qwen,
 )
 from vitrail.checkpoint.dialects.huggingface_stages import (
     SWIN_ROWS,
@@ -216,10 +228,32 @@ LIKE_CLIP = tuple(
         ("altclip", "AltCLIP", ALTCLIP_ROWS),
         ("chinese_clip", "ChineseCLIP", CLIP_ROWS),
         ("metaclip_2", "MetaClip2", CLIP_ROWS),
+        ("clipseg", "CLIPSeg", CLIP_ROWS),
+        ("git", "Git", CLIP_ROWS),
+        ("kosmos_2", "Kosmos2", CLIP_ROWS),
         ("owlvit", "OwlViT", OWLVIT_ROWS),
         ("owlv2", "Owlv2", OWLVIT_ROWS),
     )
 )
+BLIP = tuple(
+    _family(
+        name,
+        BLIP_ROWS,
+        known(LEARNED, eps=eps),
+        _of_type(f"{name}_vision_model", names=names),
+        describe(f"{name}_vision_model", vit_fields, plain=(model, "")),
+        anchor=TOWER,
+        statistics=OPENAI_CLIP,
+        refuse=_square,
+        needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias", "blocks.0.attention.qkv.bias"),
+    )
+    for name, model, eps, names in (
+        ("blip", "BlipVisionModel", 1e-5, lambda names: "encoder.layers.0.self_attn.projection.weight" in names),
+        ("blip_2", "Blip2VisionModel", 1e-6, lambda names: False),
+        ("instructblip", "InstructBlipVisionModel", 1e-6, lambda names: False),
+    )
+)
+"""They read the tokens after one norm; BLIP's own projection reads them after a second one, and is not part of it."""
 SIGLIP_TOKENS = replace(
     SIGLIP,
     name="siglip, tokens",
@@ -294,6 +328,30 @@ def _classifier(
     )
 
 
+def _unclassified(family: Family) -> Callable[[Stored, str], bool]:
+    """Match a family's models that have no classifier, which would read the tower in its own way."""
+    return lambda stored, prefix: "classifier.weight" not in stored.tensors and family.signs(stored, prefix)
+
+
+QWEN = tuple(
+    _family(
+        name,
+        rows,
+        known_qwen,
+        lambda stored, prefix, mlp=mlp: (
+            f"{prefix}merger.ln_q.weight" in stored.tensors
+            and f"{prefix}blocks.0.mlp.{mlp}.weight" in stored.tensors
+            and stored.tensors[f"{prefix}patch_embed.proj.weight"].ndim == 5
+        ),
+        describe_qwen,
+        anchor="patch_embed.proj.weight",
+        statistics=OPENAI_CLIP,
+        spare=r"merger\..*",
+        needs=(FRAMES,),
+        lacks=frozenset({"norm biases"} if name == "qwen2_5_vl" else ()),
+    )
+    for name, rows, mlp in (("qwen2_vl", QWEN2_VL_ROWS, "fc1"), ("qwen2_5_vl", QWEN2_5_VL_ROWS, "gate_proj"))
+)
 CLASSIFIERS = (
     _classifier(
         SIGLIP2,
@@ -322,6 +380,17 @@ CLASSIFIERS = (
         CLIP_CLASSIFIER_ROWS,
         known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
         "CLIPForImageClassification",
+        "vision_model.",
+        mlp_fields,
+        needs=("prefix.cls", "embedding_norm.weight", "position.table"),
+        nested=True,
+        spare=rf"{SPARE}|post_layernorm\..*",
+    ),
+    _classifier(
+        next(family for family in LIKE_CLIP if family.name == "metaclip_2"),
+        CLIP_CLASSIFIER_ROWS,
+        known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
+        "MetaClip2ForImageClassification",
         "vision_model.",
         mlp_fields,
         needs=("prefix.cls", "embedding_norm.weight", "position.table"),
@@ -365,12 +434,13 @@ HUGGINGFACE = Dialect(
     directory=True,
     preprocessing=read_processor,
     families=(
+        *QWEN,
         *CLASSIFIERS,  # told from the plain models by one layer more
         SIGLIP2,
         SIGLIP_TOKENS,
         SIGLIP,
         CLIP,
-        *LIKE_CLIP,
+        *(replace(family, signs=_unclassified(family)) for family in (*LIKE_CLIP, *BLIP)),
         _family(
             "dinov3",
             DINOV3_ROWS,
@@ -381,6 +451,31 @@ HUGGINGFACE = Dialect(
             statistics=IMAGENET,
             constants=_mask_token(1, 1),
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
+            lacks=frozenset({"out biases", "mlp biases"}),
+        ),
+        _family(
+            "internvl_vision",
+            INTERNVL_ROWS,
+            known(LEARNED, eps=1e-6, pool=MeanPool()),
+            _of_type(
+                "internvl_vision", names=lambda names: "encoder.layer.0.attention.projection_layer.weight" in names
+            ),
+            describe("internvl_vision", internvl_fields, plain=("InternVLVisionModel", "")),
+            statistics=IMAGENET,
+            needs=("prefix.cls", "blocks.0.scale1", "position.table"),
+            refuse=_square,
+            lacks=frozenset({"norm biases"}),
+        ),
+        _family(
+            "aimv2",
+            AIMV2_ROWS,
+            known(LEARNED, eps=1e-5, activation="silu", pool=MeanPool()),
+            _of_type("aimv2_vision_model", names=lambda names: "encoder.layers.0.ffn.gate_proj.weight" in names),
+            describe("aimv2_vision_model", aimv2_fields, plain=("Aimv2VisionModel", "")),
+            anchor="embeddings.patch_embed.weight",
+            statistics=OPENAI_CLIP,
+            needs=("position.table", "norm.weight", "patch_norm.weight"),
+            lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
         ),
         DINOV2_WITH_REGISTERS,
         DINOV2,

@@ -24,12 +24,14 @@ __all__ = [
     "OTHER_HEADS",
     "TRAINING",
     "activation_of",
+    "aimv2_fields",
     "beit_fields",
     "clip_fields",
     "describe",
     "dinov2_fields",
     "dinov3_fields",
     "headless_fields",
+    "internvl_fields",
     "labels",
     "mlp_fields",
     "processor_config",
@@ -77,7 +79,13 @@ TRAINING = frozenset(
     {
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
         *("initializer_range", "initializer_factor", "mask_ratio", "norm_pix_loss", "use_mask_token"),
-        *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "semantic_loss_ignore_index"),
+        *(
+            "projection_dropout",
+            "pos_embed_shift",
+            "pos_embed_jitter",
+            "pos_embed_rescale",
+            "semantic_loss_ignore_index",
+        ),
     }
 )
 OTHER_HEADS = frozenset(
@@ -96,20 +104,29 @@ SHOWN = frozenset(
         *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "num_channels", "patch_size"),
         *("qkv_bias", "query_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
         *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
-        *("use_mean_pooling",),
+        *("use_mean_pooling", "proj_bias", "mlp_bias", "attention_bias", "norm_type"),
     }
 )
 """What tensors show by their names and shapes."""
 READ = frozenset(
     {
-        *("layer_norm_eps", "hidden_act", "num_attention_heads", "image_size", "num_patches", "rope_theta"),
+        *(
+            "layer_norm_eps",
+            "rms_norm_eps",
+            "hidden_act",
+            "num_attention_heads",
+            "image_size",
+            "num_patches",
+            "rope_theta",
+        ),
         *("layerscale_value", "layer_scale_init_value"),
     }
 )
 ONLY: Mapping[str, tuple[Any, ...]] = {
     "key_bias": (False,),
-    "proj_bias": (True,),
-    "mlp_bias": (True,),
+    "use_qk_norm": (False,),
+    "is_native": (False,),
+    "use_head": (False,),
     "pruned_heads": ({},),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -254,6 +271,8 @@ def dinov3_fields(config: ViTConfig) -> dict[str, Any]:
         "query_bias": biased,
         "key_bias": False,
         "value_bias": biased,
+        "proj_bias": config.out_bias,
+        "mlp_bias": config.mlp.bias,
         "layerscale_value": config.layer_scale,
         "num_register_tokens": config.prefix.registers,
         "rope_theta": config.position.temperature if isinstance(config.position, Rotary) else 100.0,
@@ -270,6 +289,27 @@ def beit_fields(config: ViTConfig) -> dict[str, Any]:
         "use_shared_relative_position_bias": shared is True,
         "use_absolute_position_embeddings": isinstance(config.position, Learned),
         "use_mean_pooling": config.final_norm == "pooled",
+    }
+
+
+def internvl_fields(config: ViTConfig) -> dict[str, Any]:
+    return {
+        **mlp_fields(config),
+        "attention_bias": config.qkv_bias == "all",
+        "layer_scale_init_value": config.layer_scale,
+        "norm_type": "layer_norm" if config.norm == "layer" else "rms_norm",
+        "use_mean_pooling": config.final_norm == "none",
+    }
+
+
+def aimv2_fields(config: ViTConfig) -> dict[str, Any]:
+    return {
+        **mlp_fields(config),
+        "qkv_bias": config.qkv_bias == "all",
+        "mlp_bias": config.mlp.bias,
+        "rms_norm_eps": config.norm_eps,
+        "hidden_act": "silu",
+        "use_head": False,
     }
 
 

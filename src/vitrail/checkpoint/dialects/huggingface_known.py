@@ -28,7 +28,7 @@ def known(
     def read(stored: Stored, prefix: str) -> Known:
         said = vision_part(stored)
         found: dict[str, Any] = {
-            "norm_eps": said.number("layer_norm_eps", eps),
+            "norm_eps": said.number("rms_norm_eps" if "rms_norm_eps" in said else "layer_norm_eps", eps),
             "activation": activation_of(said, activation),
             "position": position,
             **fields,

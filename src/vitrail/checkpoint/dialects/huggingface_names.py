@@ -15,8 +15,10 @@ from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
 
 __all__ = [
+    "AIMV2_ROWS",
     "ALTCLIP_ROWS",
     "BEIT_ROWS",
+    "BLIP_ROWS",
     "CLIP_CLASSIFIER_ROWS",
     "CLIP_ROWS",
     "DEIT_CLASSIFIER_ROWS",
@@ -26,6 +28,7 @@ __all__ = [
     "DINOV2_REGISTER_ROWS",
     "DINOV2_ROWS",
     "DINOV3_ROWS",
+    "INTERNVL_ROWS",
     "MAE_ROWS",
     "OWLVIT_ROWS",
     "SIGLIP2_CLASSIFIER_ROWS",
@@ -113,6 +116,32 @@ BEIT_ROWS = (
     *both("norm", "{p}pooler.layernorm", when=pooled_norm),
     *both("head", "classifier"),
 )
+INTERNVL_ROWS = (
+    *FRONT,
+    MASK,
+    *both("blocks.{i}.norm1", f"{LAYER}.layernorm_before"),
+    *_qkv(f"{LAYER}.attention", "q_proj", "k_proj", "v_proj"),
+    *both("blocks.{i}.attention.out", f"{LAYER}.attention.projection_layer"),
+    Row(("blocks.{i}.scale1",), (f"{LAYER}.lambda_1",)),
+    *both("blocks.{i}.norm2", f"{LAYER}.layernorm_after"),
+    *both("blocks.{i}.mlp.fc1", f"{LAYER}.mlp.fc1"),
+    *both("blocks.{i}.mlp.fc2", f"{LAYER}.mlp.fc2"),
+    Row(("blocks.{i}.scale2",), (f"{LAYER}.lambda_2",)),
+    *both("norm", "{p}layernorm"),
+)
+AIMV2_LAYER = "{p}encoder.layers.{i}"
+AIMV2_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embed"),
+    Row(("patch_norm.weight",), ("{p}embeddings.rms_norm.weight",)),
+    Row(("position.table",), ("{p}embeddings.position_embedding.weight",)),
+    Row(("blocks.{i}.norm1.weight",), (f"{AIMV2_LAYER}.rms_norm1.weight",)),
+    *_qkv(f"{AIMV2_LAYER}.attention", "q_proj", "k_proj", "v_proj"),
+    *both("blocks.{i}.attention.out", f"{AIMV2_LAYER}.attention.out_proj"),
+    Row(("blocks.{i}.norm2.weight",), (f"{AIMV2_LAYER}.rms_norm2.weight",)),
+    *both("blocks.{i}.mlp.fc1", f"{AIMV2_LAYER}.ffn.gate_proj", f"{AIMV2_LAYER}.ffn.up_proj", transform=JOINED),
+    *both("blocks.{i}.mlp.fc2", f"{AIMV2_LAYER}.ffn.down_proj"),
+    Row(("norm.weight",), ("{p}rms_norm.weight",)),
+)
 DINOV2_ROWS = (
     *FRONT,
     Row((MASK_TOKEN,), ("{p}embeddings.mask_token",), TOKEN),
@@ -168,6 +197,14 @@ CLIP_ROWS = (
 ALTCLIP_ROWS = tuple(
     Row(row.ours, tuple(name.replace("encoder.layers.", "encoder.layer.") for name in row.theirs), row.transform)
     for row in CLIP_ROWS
+)
+BLIP_ROWS = (
+    *both("embedding", "{p}embeddings.patch_embedding"),
+    Row(("prefix.cls",), ("{p}embeddings.class_embedding",)),
+    Row(("position.table",), ("{p}embeddings.position_embedding",), TABLE),
+    *(row for row in TOWER_BLOCK if ".attention." not in row.ours[0] and row.ours[0] != "position.table"),
+    *both("blocks.{i}.attention.qkv", "{p}encoder.layers.{i}.self_attn.qkv"),
+    *both("blocks.{i}.attention.out", "{p}encoder.layers.{i}.self_attn.projection"),
 )
 OWLVIT_ROWS = tuple(
     Row(row.ours, tuple(name.replace("pre_layrnorm", "pre_layernorm") for name in row.theirs), row.transform)

@@ -169,23 +169,30 @@ def _any(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
     return any(prefix + name in stored.tensors for name in names)
 
 
+def _all(stored: Stored, prefix: str, names: tuple[str, ...]) -> bool:
+    return all(prefix + name in stored.tensors for name in names)
+
+
 def _is_dinov3(stored: Stored, prefix: str) -> bool:
     """Match CLS, four registers and no table: among models without a config, only DINOv3 has these."""
     registers = stored.tensors.get(f"{prefix}reg_token")
     return _any(stored, prefix, ("cls_token",)) and registers is not None and registers.shape[1:2] == (4,)
 
 
-def _is_eva(stored: Stored, prefix: str, *, packed: bool) -> bool:
+def _is_packed(stored: Stored, prefix: str) -> bool:
+    """Match a gated MLP whose gate and value are one layer."""
+    fc1, fc2 = (stored.tensors.get(f"{prefix}blocks.0.mlp.{layer}.weight") for layer in ("fc1", "fc2"))
+    return fc1 is not None and fc2 is not None and fc1.shape[0] == 2 * fc2.shape[-1]
+
+
+def _is_eva(stored: Stored, prefix: str) -> bool:
     """Match timm's Eva class by tensors that no other has, by its architecture's name, or by its exact shapes."""
     own = ("blocks.0.gamma_1", "blocks.0.attn.q_bias", "rope.freqs")
     shapes = {
         name.removeprefix(prefix): tuple(each.shape) for name, each in stored.tensors.items() if name.startswith(prefix)
     }
-    fc1, fc2 = (shapes.get(f"blocks.0.mlp.{layer}.weight", (0, 0)) for layer in ("fc1", "fc2"))
-    if (fc1[0] == 2 * fc2[1]) != packed or "blocks.0.norm1.weight" not in shapes:
-        return False
-    if _any(stored, prefix, own):
-        return True
+    if "blocks.0.norm1.weight" not in shapes or _any(stored, prefix, own):
+        return "blocks.0.norm1.weight" in shapes
     name = JsonConfig(stored.config).text("architecture")
     alike = [architecture_named(name)] if name else architectures_of(shapes)
     return bool(alike) and all(each.kind == "Eva" for each in alike)
@@ -435,6 +442,26 @@ TIMM = Dialect(
                 name=name,
                 rows=rows,
                 anchor="patch_embed.proj.weight",
+                signs=lambda stored, prefix, sign=sign: (
+                    _all(stored, prefix, ("blocks.0.attn.qkv.weight", sign)) and not _is_eva(stored, prefix)
+                ),
+                known=_known,
+                spare=r"pre_logits\..*|decoder.*",
+                write=_describe,
+                loose=ARGUMENTS,
+                lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
+                refuse=_refuse,
+            )
+            for name, rows, sign in (
+                ("vit", VIT_ROWS, "blocks.0.mlp.fc1.weight"),
+                ("vit, gated", VIT_GATED_ROWS, "blocks.0.mlp.fc1_g.weight"),
+            )
+        ),
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="patch_embed.proj.weight",
                 signs=signs,
                 known=_known,
                 spare=r"rope\.periods",
@@ -446,8 +473,12 @@ TIMM = Dialect(
             )
             for name, rows, signs in (
                 ("eva, split", EVA_SPLIT_ROWS, _has("blocks.0.attn.q_proj.weight")),
-                ("eva, packed", EVA_PACKED_ROWS, lambda stored, prefix: _is_eva(stored, prefix, packed=True)),
-                ("eva", EVA_ROWS, lambda stored, prefix: _is_eva(stored, prefix, packed=False)),
+                (
+                    "eva, packed",
+                    EVA_PACKED_ROWS,
+                    lambda stored, prefix: _is_eva(stored, prefix) and _is_packed(stored, prefix),
+                ),
+                ("eva", EVA_ROWS, _is_eva),
             )
         ),
         Family(
@@ -489,24 +520,6 @@ TIMM = Dialect(
             write=_describe,
             needs=("stem.conv.weight",),
             settle=settle_stages,
-        ),
-        *(
-            Family(
-                name=name,
-                rows=rows,
-                anchor="patch_embed.proj.weight",
-                signs=_has(sign),
-                known=_known,
-                spare=r"pre_logits\..*|decoder.*",
-                write=_describe,
-                loose=ARGUMENTS,
-                lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
-                refuse=_refuse,
-            )
-            for name, rows, sign in (
-                ("vit, gated", VIT_GATED_ROWS, "blocks.0.mlp.fc1_g.weight"),
-                ("vit", VIT_ROWS, "blocks.0.attn.qkv.weight"),
-            )
         ),
     ),
 )

@@ -84,8 +84,8 @@ def runs(c: ViTConfig) -> list[Run]:
     last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
-    if isinstance(c.attention, WindowedAttention):
-        cuts = sorted({*cuts, *c.attention.full, *(block + 1 for block in c.attention.full)})
+    if isinstance(c.attention, WindowedAttention) and c.attention.full:
+        cuts = sorted({*cuts, *c.attention.full, *(index + 1 for index in c.attention.full)})
     return [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]

@@ -1,0 +1,40 @@
+"""vitrail plan of a vision-language model: what its tower receives of an image, and the language model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitrail.cli.plan_view import show_report
+from vitrail.cli.tables import show, table, write_json
+from vitrail.geometry import Size
+from vitrail.plan.cards import Card
+from vitrail.plan.report import report
+from vitrail.plan.vision_language import Reading, VisionLanguage
+from vitrail.plan.workload import Workload
+
+__all__ = ["run_reading"]
+
+
+def run_reading(
+    name: str, known: VisionLanguage, image: Size | None, workload: Workload, gpu: Card | None, *, json: bool
+) -> None:
+    """Print how the model reads an image, and the plan of its tower on the crops of a batch of images."""
+    reading = known.reader.read(image or known.tower.image)
+    found = report(known.on(reading), replace(workload, batch=workload.batch * reading.crops), gpu)
+    found = replace(found, notes=(*found.notes, f"{known.left_out}; FLOPs are of one crop"))
+    if json:
+        write_json({"model": name, "reading": reading.to_json(), **found.to_json()})
+        return
+    show(table(f"{name} reads {reading.image}", ("", ""), _facts(reading), "ll"))
+    show_report(found, f"{name}'s tower")
+
+
+def _facts(reading: Reading) -> list[tuple[str, str]]:
+    crops = f"{reading.crops} image{'s' * (reading.crops > 1)} of {reading.crop}, {reading.patches:,} patches"
+    first, *more = reading.steps
+    return [
+        ("steps", first),
+        *(("", step) for step in more),
+        ("the tower receives", crops),
+        ("the language model receives", f"{reading.tokens:,} tokens"),
+    ]
