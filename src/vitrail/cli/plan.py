@@ -183,8 +183,8 @@ def plan(
     chart
         File to draw the sweep, or memory against image size, into: .png, .svg or .pdf (default: none).
     timeline
-        File to draw the bytes alive through a step into: .png, .svg or .pdf; or .pickle, a snapshot for PyTorch's
-        memory viewer (default: none).
+        File to draw the bytes alive through a step into, of one device with --shard: .png, .svg or .pdf; or .pickle, a
+        snapshot for PyTorch's memory viewer (default: none).
     csv
         Print the sweep, or the model's modules, as CSV.
     """
