@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", default="dinov2-S/14", help="the model (default: dinov2-S/14)")
     parser.add_argument("--image", type=int, default=SIDE, help="side of its input in pixels (default: 448)")
-    parser.add_argument("--warps", type=int, default=4, help="homographies per photograph and row (default: 4)")
+    parser.add_argument("--warps", type=int, default=2, help="homographies per photograph and row (default: 2)")
     options = arguments(__doc__, parser)
     checkpoint = load(options.weights)
     viewer = Viewer(checkpoint, options.weights, image=Size(options.image, options.image), whole=True)

@@ -66,7 +66,16 @@ class Likeness(Brief):
 
 @torch.no_grad()
 def likeness(first: Recording, second: Recording) -> Likeness:
-    """Split the cosine of two images, which may have different sizes, over their patches."""
+    """Split the cosine of two images, which may have different sizes, over their patches.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import likeness, record
+    >>> model = load("default").model()
+    >>> recording = record(model, torch.randn(1, 3, 32, 32))
+    >>> round(likeness(recording, recording).score, 6)
+    1.0
+    """
     a, b = token_shares(first), token_shares(second)
     whole_a, whole_b = a.sum(dim=0), b.sum(dim=0)  # (D,)
     lengths = (whole_a.norm() * whole_b.norm()).clamp_min(torch.finfo(a.dtype).tiny)
