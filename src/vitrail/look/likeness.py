@@ -22,6 +22,7 @@ from vitrail.charts.notebook import Brief
 from vitrail.config import MobileConfig
 from vitrail.look.record import Recording
 from vitrail.nn.layout import Layout
+from vitrail.nn.norm import Norm
 from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.parts import AttentionPool, ClsMeanPool, ClsPool, MaxPool, MeanPool, Pool
@@ -122,10 +123,13 @@ def _mean_shares(tokens: Tensor, layout: Layout) -> Tensor:
     return tokens * (counts / counts.sum())
 
 
-def _normed_shares(shares: Tensor, norm: nn.LayerNorm) -> Tensor:
+def _normed_shares(shares: Tensor, norm: Norm) -> Tensor:
     """Carry shares of a vector through its norm: (x − mean) / std · weight + bias is affine once std is known."""
-    weight, bias = norm.weight.double(), norm.bias.double()
-    scale = (shares.sum(dim=0).var(correction=0) + norm.eps).rsqrt()
+    if isinstance(norm, nn.LayerNorm):
+        shares = shares - shares.mean(dim=1, keepdim=True)
+    eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
+    normed = shares * (shares.sum(dim=0).square().mean() + eps).rsqrt() * norm.weight.double()
+    if not isinstance(norm, nn.LayerNorm):
+        return normed
     given = shares.abs().sum(dim=1, keepdim=True) > 0
-    normed = (shares - shares.mean(dim=1, keepdim=True)) * scale * weight
-    return normed + bias * (given / given.sum())
+    return normed + norm.bias.double() * (given / given.sum())
