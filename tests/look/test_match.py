@@ -32,7 +32,7 @@ PLAIN = ViTConfig(
 EXACT: dict[str, Config] = {
     "mean": PLAIN.but(pool=parts.MeanPool()),
     "mean, normed after pooling": PLAIN.but(pool=parts.MeanPool(), final_norm="pooled"),
-    "mean, root mean square after pooling": PLAIN.but(pool=parts.MeanPool(), final_norm="pooled", norm="rms"),
+    "mean, RMS norm after pooling": PLAIN.but(pool=parts.MeanPool(), final_norm="pooled", norm="rms"),
     "mean, without a norm": PLAIN.but(pool=parts.MeanPool(), final_norm="none"),
     "mean, without a prefix": PLAIN.but(pool=parts.MeanPool(), prefix=parts.Prefix(cls=False)),
     "CLS and mean": PLAIN.but(pool=parts.ClsMeanPool()),

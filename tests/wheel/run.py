@@ -42,6 +42,8 @@ LINES: list[tuple[str, str | None]] = [
     ("compare-runs run again", None),
     ("experiment", None),
     ("look photos/0.png --weights default --out look.png", "plot"),
+    ("match photos/0.png photos/1.png", None),
+    ("match photos/0.png photos/1.png --out match.png", "plot"),
     ("embed photos --weights default --out vectors", "parquet"),
     ("search vectors photos/0.png", "parquet"),
     ("export default model.onnx", "onnx"),

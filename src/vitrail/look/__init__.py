@@ -7,7 +7,7 @@ from vitrail.look.filters import Filters, filter_responses, projection_filters
 from vitrail.look.heads import attention_distance, head_entropy
 from vitrail.look.kin import Buddies, best_buddies, token_cosines
 from vitrail.look.likeness import Likeness, likeness
-from vitrail.look.match import ImageMatch, match
+from vitrail.look.match import ImageMatch
 from vitrail.look.pca import TokenColours, pca_colours
 from vitrail.look.positions import PositionSimilarity, position_similarity
 from vitrail.look.record import Recording, record
@@ -33,7 +33,6 @@ __all__ = [
     "fuse_heads",
     "head_entropy",
     "likeness",
-    "match",
     "norm_outliers",
     "pca_colours",
     "position_similarity",

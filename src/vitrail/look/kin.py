@@ -52,7 +52,13 @@ def token_cosines(first: tuple[Tensor, Layout], second: tuple[Tensor, Layout]) -
 
 @torch.no_grad()
 def best_buddies(cosines: Tensor) -> Buddies:
-    """(N, M) → the pairs of which each is the other's nearest. Every patch is in one pair at most."""
+    """(N, M) → the pairs of which each is the other's nearest. Every patch is in one pair at most.
+
+    >>> import torch
+    >>> from vitrail.look import best_buddies
+    >>> best_buddies(torch.tensor([[0.9, 0.2], [0.8, 0.7]])).cosines.tolist() == [torch.tensor(0.9).item()]
+    True
+    """
     nearest, back = cosines.argmax(dim=1), cosines.argmax(dim=0)
     first = (back[nearest] == torch.arange(len(nearest))).nonzero()[:, 0]
     pairs = torch.stack([first, nearest[first]], dim=1)

@@ -67,7 +67,16 @@ class Likeness(Brief):
 
 @torch.no_grad()
 def likeness(first: Recording, second: Recording) -> Likeness:
-    """Split the cosine of two images, which may have different sizes, over their patches."""
+    """Split the cosine of two images, which may have different sizes, over their patches.
+
+    >>> import torch
+    >>> from vitrail import load
+    >>> from vitrail.look import likeness, record
+    >>> model = load("default").model()
+    >>> recording = record(model, torch.randn(1, 3, 32, 32))
+    >>> round(likeness(recording, recording).score, 6)
+    1.0
+    """
     a, b = token_shares(first), token_shares(second)
     whole_a, whole_b = a.sum(dim=0), b.sum(dim=0)  # (D,)
     lengths = (whole_a.norm() * whole_b.norm()).clamp_min(torch.finfo(a.dtype).tiny)
@@ -116,11 +125,11 @@ def _mean_shares(tokens: Tensor, layout: Layout) -> Tensor:
 
 def _normed_shares(shares: Tensor, norm: Norm) -> Tensor:
     """Carry shares of a vector through its norm: (x − mean) / std · weight + bias is affine once std is known."""
-    weight = norm.weight.double()
-    if isinstance(norm, nn.RMSNorm):
-        return shares * (shares.sum(dim=0).square().mean() + (norm.eps or 0)).rsqrt() * weight
-    bias = norm.bias.double()
-    scale = (shares.sum(dim=0).var(correction=0) + norm.eps).rsqrt()
+    if isinstance(norm, nn.LayerNorm):
+        shares = shares - shares.mean(dim=1, keepdim=True)
+    eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
+    normed = shares * (shares.sum(dim=0).square().mean() + eps).rsqrt() * norm.weight.double()
+    if not isinstance(norm, nn.LayerNorm):
+        return normed
     given = shares.abs().sum(dim=1, keepdim=True) > 0
-    normed = (shares - shares.mean(dim=1, keepdim=True)) * scale * weight
-    return normed + bias * (given / given.sum())
+    return normed + norm.bias.double() * (given / given.sum())

@@ -63,7 +63,13 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ImageMatch(Shown):
-    """Two images, the cosines between their patches, and the parts of their score."""
+    """Two images, the cosines between their patches, and the parts of their score.
+
+    >>> from vitrail import match, synthesize_image
+    >>> picture = synthesize_image(1)
+    >>> match(picture, picture)
+    <ImageMatch: score 1.0000, 64 best buddies of 8×8 and 8×8 patches>
+    """
 
     first: Seen
     second: Seen
