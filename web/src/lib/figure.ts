@@ -58,9 +58,15 @@ async function painted(): Promise<void> {
 /** What a panel shows, in words: the model with its input, and the room's other settings. */
 export function captionOf(model: Model | undefined): string[] {
   const models = [...studio.names('planned'), ...studio.names('loaded')];
-  const rest = studio.catalogue.rooms[studio.room].filter((name) => !models.includes(name));
+  const rest = studio.catalogue.rooms[studio.room].filter((name) => !models.includes(name) && matters(name));
   const settings = rest.map((name) => setting(name, studio.values).replaceAll(' ', '\u00a0')).filter(Boolean);
   return [[document.title, ...(model ? [modelWords(model)] : [])].join(' · '), settings.join(' · ')].filter(Boolean);
+}
+
+/** Whether a setting has a part in what is shown: a control without effect is not on the page. */
+function matters(name: string): boolean {
+  if (name === 'image' || document.querySelector(`[data-control="${name}"]`)) return true;
+  return studio.values[name] !== studio.control(name).default; // chosen by a click on a picture
 }
 
 function modelWords(model: Model): string {
