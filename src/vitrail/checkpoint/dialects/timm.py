@@ -3,7 +3,9 @@ models in stages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from torch import Tensor
@@ -21,6 +23,7 @@ from vitrail.checkpoint.dialects.timm_names import (
     EVA_PACKED_ROWS,
     EVA_ROWS,
     EVA_SPLIT_ROWS,
+    NAFLEX_ROWS,
     VIT_GATED_ROWS,
     VIT_ROWS,
 )
@@ -126,6 +129,21 @@ def _usual_fields(stored: Stored, prefix: str, names: frozenset[str]) -> dict[st
     fields = fields_of(kind, JsonConfig(arguments), names)
     del fields["num_heads"]
     return fields
+
+
+def _known_naflex(stored: Stored, prefix: str) -> Known:
+    """The table has the shape of its grid, and patches are flat: their size follows from the channels."""
+    found = _known(stored, prefix)
+    table, weight = (stored.tensors[f"{prefix}embeds.{name}"] for name in ("pos_embed", "proj.weight"))
+    channels = JsonConfig(stored.config).part("model_args").whole("in_chans", 3)
+    side = math.isqrt(weight.shape[-1] // channels)
+    require(
+        table.ndim == 4 and side * side * channels == weight.shape[-1],
+        f"{stored.path} has patches of {weight.shape[-1]} values, which are no squares of {channels} channels",
+    )
+    grid = Size(*table.shape[1:3])
+    sizes = Sizes(patch=Size.of(side), channels=channels, grid=grid)
+    return replace(found, image=Size(grid.height * side, grid.width * side), sizes=sizes)
 
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
@@ -253,6 +271,8 @@ def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -
             fields = fields_of(candidate.kind, _settings(candidate, {}), frozenset(shapes))
         except VitrailError:
             continue
+        if "pool_heads" in fields:
+            fields["pool_heads"] = fields["pool_heads"] or fields["num_heads"]
         alike = getattr(fields["position"], "inside", None) == config.position.inside
         if alike and all(fields[key] == value for key, value in ours.items() if key in fields):
             return candidate.name
@@ -480,6 +500,16 @@ TIMM = Dialect(
                 ),
                 ("eva", EVA_ROWS, _is_eva),
             )
+        ),
+        Family(
+            name="naflexvit",
+            rows=NAFLEX_ROWS,
+            anchor="embeds.proj.weight",
+            signs=_has("embeds.pos_embed"),
+            known=_known_naflex,
+            needs=("position.table", "embedding.bias"),
+            write=_describe,
+            loose=ARGUMENTS,
         ),
         Family(
             name="swin",
