@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from vitrail.checkpoint.dialects.json_config import JsonConfig
+from vitrail.checkpoint.dialects.timm_architectures import Architecture
 from vitrail.errors import VitrailError, require
 from vitrail.parts import (
     Activation,
@@ -26,7 +27,7 @@ from vitrail.parts import (
     RotaryMixed,
 )
 
-__all__ = ["NO_EFFECT", "POOLS", "fields_of"]
+__all__ = ["NO_EFFECT", "POOLS", "fields_of", "settings"]
 
 NO_EFFECT = frozenset(
     {
@@ -82,6 +83,11 @@ POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPo
 CONVENTIONS: Mapping[str, Convention] = {"bicubic": "timm", "bilinear": "siglip2"}
 """How a table is resized, with antialiasing."""
 USUAL_POOLS = {"VisionTransformer": "token", "VisionTransformerDistilled": "token", "NaFlexVit": "map"}
+
+
+def settings(architecture: Architecture, given: Mapping[str, Any]) -> JsonConfig:
+    """Return an architecture's arguments, with those that a file gives in their place."""
+    return JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
 
 
 def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str, Any]:

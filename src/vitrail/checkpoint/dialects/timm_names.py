@@ -7,6 +7,7 @@ from vitrail.checkpoint.dialects.conditions import (
     is_learned,
     is_shared_bias,
     is_sincos,
+    of_patches_alone,
     plain,
     pooled_norm,
     token_norm,
@@ -109,7 +110,7 @@ NAFLEX_ROWS = (
     Row(("embedding.bias",), ("{p}embeds.proj.bias",)),
     Row(("prefix.cls",), ("{p}embeds.cls_token",)),
     Row(("prefix.registers",), ("{p}embeds.reg_token",)),
-    Row(("position.table",), ("{p}embeds.pos_embed",), GRID_LAST),
+    Row(("position.table",), ("{p}embeds.pos_embed",), GRID_LAST, of_patches_alone),
     *(row for row in VIT_ROWS if row.ours[0].startswith(("blocks.", "norm.", "pool.", "head."))),
 )
 """Flat patches and a table with the height and width of its grid."""
