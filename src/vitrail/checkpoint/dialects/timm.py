@@ -203,8 +203,10 @@ def _is_eva(stored: Stored, prefix: str) -> bool:
     shapes = {
         name.removeprefix(prefix): tuple(each.shape) for name, each in stored.tensors.items() if name.startswith(prefix)
     }
-    if "blocks.0.norm1.weight" not in shapes or _any(stored, prefix, own):
-        return "blocks.0.norm1.weight" in shapes
+    if "blocks.0.norm1.weight" not in shapes:
+        return False
+    if _any(stored, prefix, own):
+        return True
     name = JsonConfig(stored.config).text("architecture")
     alike = [architecture_named(name)] if name else architectures_of(shapes)
     return bool(alike) and all(each.kind == "Eva" for each in alike)
