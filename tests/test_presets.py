@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peers import timm, transformers
-from vitrail.config import PyramidConfig
+from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -246,6 +246,7 @@ def test_names_of_other_libraries_are_presets(name: str, known_as: str, side: in
 
 def test_pixels_that_another_librarys_patches_leave_over_are_dropped():
     model = preset("google/siglip-so400m-patch14-384")
+    assert isinstance(model, ViTConfig)
     assert (model.image, model.grid, model.remainder) == (Size(384, 384), Size(27, 27), "floor")
 
 
