@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peers import timm, transformers
-from vitrail.config import PyramidConfig
+from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
@@ -228,6 +228,7 @@ def test_many_of_timms_names_are_known():
         ("facebook/deit-small-distilled-patch16-224", "deit-S/16-distilled", 224),
         ("openai/clip-vit-large-patch14-336", "clip-L/14-336", None),
         ("microsoft/swin-base-patch4-window7-224", "swin-B", 224),
+        ("microsoft/swin-large-patch4-window12-384-in22k", "swin-L-384", 384),
         ("facebook/vit-mae-huge", "mae-H/14", None),
         ("vit_l_32", "L/32", None),
         ("swin_s", "swin-S", None),
@@ -241,6 +242,12 @@ def test_names_of_other_libraries_are_presets(name: str, known_as: str, side: in
     expected = PRESETS[known_as] if side is None else PRESETS[known_as].but(image=Size(side, side))
     assert preset(name) == expected
     assert preset(name, image=Size(448, 448)).image == Size(448, 448)
+
+
+def test_pixels_that_another_librarys_patches_leave_over_are_dropped():
+    model = preset("google/siglip-so400m-patch14-384")
+    assert isinstance(model, ViTConfig)
+    assert (model.image, model.grid, model.remainder) == (Size(384, 384), Size(27, 27), "floor")
 
 
 @pytest.mark.parametrize("name", COMMON)

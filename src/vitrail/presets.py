@@ -282,8 +282,11 @@ def preset(name: str, **changes: Any) -> Config:
     (Size(height=14, width=14), Size(height=384, width=384))
     """
     own, side = _find(name)
-    if side is not None:
-        changes = {"image": Size(side, side)} | changes
+    if side is not None and "image" not in changes:
+        model = PRESETS[own]
+        divided = not isinstance(model, ViTConfig) or not (side % model.patch.height or side % model.patch.width)
+        # what the patch convolutions of other libraries leave over, they drop
+        changes = {"image": Size(side, side), **({} if divided else {"remainder": "floor"}), **changes}
     return PRESETS[own].but(**changes) if changes else PRESETS[own]
 
 

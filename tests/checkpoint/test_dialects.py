@@ -57,6 +57,7 @@ TIMM: dict[str, dict[str, Any]] = {
     "aimv2_large_patch14_224": {"img_size": (56, 84)},
     "beit3_base_patch16_224": {"img_size": WIDE},
     "test_vit4": {"img_size": WIDE},
+    "naflexvit_base_patch16_siglip": {"img_size": (256, 256), "pos_embed_grid_size": (16, 16)},
     "vit_pe_lang_large_patch14_448": {"img_size": (56, 84), "class_token": True},
 }
 

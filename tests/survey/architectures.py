@@ -23,8 +23,8 @@ from peers import timm
 from vitrail.checkpoint.dialects.timm_architectures import shape_digest
 
 TABLE = Path(__file__).parents[2] / "src/vitrail/checkpoint/dialects/timm_architectures.json"
-MODULES = ("vision_transformer", "deit", "beit", "eva")
-CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva")
+MODULES = ("vision_transformer", "deit", "beit", "eva", "naflexvit")
+CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "NaFlexVit")
 NOT_ARGUMENTS = {"pretrained_filter_fn", "pretrained_strict", "feature_cfg", "kwargs_filter", "cache_dir"}
 
 
@@ -54,6 +54,9 @@ def call(name: str) -> tuple[type, dict[str, Any]] | None:
 def arguments_of(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     """Those that differ from the class's defaults, as JSON has them."""
     defaults = {key: parameter.default for key, parameter in inspect.signature(kind).parameters.items()}
+    if "cfg" in given:  # NaFlexVit's are in one object
+        given = {**given, **vars(given["cfg"])}
+        defaults |= vars(type(given.pop("cfg"))())
     return {
         key: _plain(value)
         for key, value in given.items()

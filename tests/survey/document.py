@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from peers import timm
 from survey.cases import Case
 
 __all__ = ["Outcome", "write_table"]
@@ -13,6 +14,13 @@ __all__ = ["Outcome", "write_table"]
 Outcome = tuple[str, str]
 """equal, refused, assumed, differs, not built or "-", and why."""
 PAGE = Path(__file__).parents[2] / "docs/adapting.md"
+LIKE_VIT = frozenset(
+    {
+        *("vision_transformer", "deit", "beit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid"),
+        *("vision_transformer_sam", "naflexvit", "swin_transformer", "swin_transformer_v2", "pit", "mobilevit"),
+    }
+)
+"""timm's modules of plain ViTs, and of models that vitrail has as pyramids or mobile networks."""
 BEGIN, END = "<!-- survey: written by tests/survey/run.py -->\n", "<!-- end of survey -->\n"
 
 
@@ -37,11 +45,33 @@ def _tables(rows: list[tuple[Case, Outcome, Outcome]], shapes: dict[str, Outcome
             for name, found in counts.items()
         ),
         "",
+        "| names, each as it is by default | read, equal | of |",
+        "|---|---|---|",
+        *(f"| {name} | {equal} | {count} |" for name, (equal, count) in _names(rows).items()),
+        "",
         "| refused, config beside the weights | models | for example |",
         "|---|---|---|",
         *(f"| {reason} | {len(names)} | {names[0]} |" for reason, names in _reasons(rows)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _names(rows: list[tuple[Case, Outcome, Outcome]]) -> dict[str, tuple[int, int]]:
+    """By library, and timm's by module where any is a ViT: how many names are read equal, of how many."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for case, (kind, _), _ in rows:
+        if "{" in case.name or kind in ("not built", "not run"):
+            continue
+        label = case.library
+        if case.library == "timm":
+            module = timm.models._registry._model_to_module[case.name]
+            label = f"timm, {module}" if module in LIKE_VIT else "timm, other kinds of models"
+        found[label].append(kind == "equal")
+    own = [
+        each for label, every in found.items() if label.startswith("timm, ") and "other" not in label for each in every
+    ]
+    counted = {label: (sum(every), len(every)) for label, every in found.items()}
+    return {"timm, modules of ViTs together": (sum(own), len(own)), **counted}
 
 
 def _libraries(rows: list[tuple[Case, Outcome, Outcome]]) -> list[str]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.parts import Learned, RelativeBias, SinCos2d, SwiGLU
 
-__all__ = ["gated", "is_learned", "is_shared_bias", "is_sincos", "on_first_grid", "plain", "pooled_norm", "token_norm"]
+__all__ = [
+    "gated",
+    "is_learned",
+    "is_shared_bias",
+    "is_sincos",
+    "of_patches_alone",
+    "on_first_grid",
+    "plain",
+    "pooled_norm",
+    "token_norm",
+]
 
 
 def pooled_norm(config: Config) -> bool:
@@ -30,10 +40,16 @@ def is_learned(config: Config) -> bool:
 
 def on_first_grid(config: Config) -> bool:
     """Whether a pyramid has a position table for its patches alone."""
-    match config:
-        case PyramidConfig(position=Learned() as position, prefix=prefix):
-            return position.prefix_rows(prefix) == 0
-    return False
+    return isinstance(config, PyramidConfig) and _of_patches(config)
+
+
+def of_patches_alone(config: Config) -> bool:
+    """Whether a ViT has a position table for its patches alone."""
+    return isinstance(config, ViTConfig) and _of_patches(config)
+
+
+def _of_patches(config: ViTConfig | PyramidConfig) -> bool:
+    return isinstance(config.position, Learned) and config.position.prefix_rows(config.prefix) == 0
 
 
 def is_shared_bias(config: Config) -> bool:

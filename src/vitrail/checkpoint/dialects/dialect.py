@@ -127,6 +127,6 @@ def without(config: Config) -> dict[str, str]:
 def sizes_of(config: Config) -> Sizes:
     match config:
         case ViTConfig():
-            return Sizes(num_heads=config.num_heads, patch=config.patch, channels=config.channels)
+            return Sizes(num_heads=config.num_heads, patch=config.patch, channels=config.channels, grid=config.grid)
         case PyramidConfig() | MobileConfig():
             return Sizes(channels=config.channels, grid=config.position_grid)

@@ -9,41 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.conditions import gated
-from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written
+from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
 from vitrail.checkpoint.dialects.huggingface_config import (
     aimv2_fields,
     beit_fields,
-    clip_fields,
     describe,
     dinov2_fields,
     dinov3_fields,
-    headless_fields,
     internvl_fields,
     mlp_fields,
     read_processor,
     siglip2_fields,
-    tower_type,
     vit_fields,
 )
+from vitrail.checkpoint.dialects.huggingface_family import MODEL_TYPES, SPARE, family, of_type, square
 from vitrail.checkpoint.dialects.huggingface_known import (
     LEARNED,
     known,
     known_beit,
     known_dinov3,
-    known_siglip2,
     known_siglip2_classifier,
     known_vit,
 )
 from vitrail.checkpoint.dialects.huggingface_names import (
     AIMV2_ROWS,
-    ALTCLIP_ROWS,
     BEIT_ROWS,
-    BLIP_ROWS,
     CLIP_CLASSIFIER_ROWS,
-    CLIP_ROWS,
     DEIT_CLASSIFIER_ROWS,
     DEIT_ROWS,
     DINOV2_CLASSIFIER_ROWS,
@@ -53,20 +46,9 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     DINOV3_ROWS,
     INTERNVL_ROWS,
     MAE_ROWS,
-    OWLVIT_ROWS,
     SIGLIP2_CLASSIFIER_ROWS,
-    SIGLIP2_ROWS,
     SIGLIP_CLASSIFIER_ROWS,
-    SIGLIP_ROWS,
-    SIGLIP_TOKENS_ROWS,
     VIT_ROWS,
-)
-from vitrail.checkpoint.dialects.huggingface_qwen import (
-    FRAMES,
-    QWEN2_5_VL_ROWS,
-    QWEN2_VL_ROWS,
-    describe_qwen,
-    known_qwen,
 )
 from vitrail.checkpoint.dialects.huggingface_stages import (
     SWIN_ROWS,
@@ -75,37 +57,17 @@ from vitrail.checkpoint.dialects.huggingface_stages import (
     refuse_swin,
     settle_swin,
 )
+from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, SIGLIP, SIGLIP2, TOWERS
 from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.formats.file import Stored
-from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Statistics
+from vitrail.checkpoint.preprocessing import IMAGENET, OPENAI_CLIP
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import ClsMeanPool, Learned, MeanPool, RelativeBias, SinCos2d
 
 __all__ = ["HUGGINGFACE"]
 
 
-MODEL_TYPES: list[str] = []
-
-
-def _of_type(*types: str, names: Callable[[set[str]], bool]) -> Callable[[Stored, str], bool]:
-    """Match by the config's model_type, or by tensor names if there is no config."""
-    MODEL_TYPES.extend(kind for kind in types if kind not in MODEL_TYPES)
-
-    def signs(stored: Stored, prefix: str) -> bool:
-        if "model_type" in stored.config:
-            return tower_type(stored.config) in types
-        return names({name.removeprefix(prefix) for name in stored.tensors if name.startswith(prefix)})
-
-    return signs
-
-
 # ── refusals and constants ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _square(config: Config) -> str | None:
-    return (
-        None if config.image.height == config.image.width else f"its tables are square and image {config.image} is not"
-    )
 
 
 def _square_bias(config: Config) -> str | None:
@@ -139,157 +101,39 @@ def _mask_token(*shape: int) -> Callable[[Config], dict[str, Tensor]]:
     return constants
 
 
-SPARE = r"embeddings\.mask_token|pooler\..*|embeddings\.position_ids|.*relative_position_index"
-
-
-def _family(
-    name: str,
-    rows: tuple[Row, ...],
-    read: Callable[[Stored, str], Known],
-    signs: Callable[[Stored, str], bool],
-    write: Callable[[Checkpoint, Mapping[str, Tensor]], Written],
-    *,
-    anchor: str = "embeddings.patch_embeddings.projection.weight",
-    statistics: Statistics = HALF,
-    spare: str = SPARE,
-    **options: Any,
-) -> Family:
-    return Family(
-        name=name,
-        rows=rows,
-        anchor=anchor,
-        known=read,
-        signs=signs,
-        spare=spare,
-        statistics=statistics,
-        write=write,
-        **options,
-    )
-
-
-TOWER = "embeddings.patch_embedding.weight"
-
-
 def _foreign(stored: Stored) -> str | None:
     kind = stored.config.get("model_type")
     known = ", ".join(MODEL_TYPES)
     return None if kind is None else f"config.json has model_type {kind!r}, and vitrail reads {known}"
 
 
-SIGLIP2 = _family(
-    "siglip2",
-    SIGLIP2_ROWS,
-    known_siglip2,
-    lambda stored, prefix: (
-        (tower_type(stored.config) or "siglip2") in ("siglip2", "siglip2_vision_model")
-        and stored.tensors[prefix + TOWER].ndim == 2
-    ),
-    describe("siglip2_vision_model", siglip2_fields, plain=("Siglip2VisionModel", "")),
-    anchor=TOWER,
-    refuse=_square,
-    needs=("pool.query", "position.table", "embedding.bias"),
-)
-SIGLIP = _family(
-    "siglip",
-    SIGLIP_ROWS,
-    known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh"),
-    _of_type("siglip", "siglip_vision_model", "siglip2", names=lambda names: "head.probe" in names),
-    describe("siglip_vision_model", mlp_fields, plain=("SiglipVisionModel", "")),
-    anchor=TOWER,
-    refuse=_square,
-    needs=("pool.query", "position.table", "embedding.bias"),
-)
-CLIP_LAYER = "encoder.layers.0.self_attn.q_proj.weight"
-CLIP = _family(
-    "clip",
-    CLIP_ROWS,
-    known(LEARNED, eps=1e-5, activation="quick_gelu"),
-    _of_type("clip", "clip_vision_model", names=lambda names: {"embeddings.class_embedding", CLIP_LAYER} <= names),
-    describe(
-        "clip_vision_model",
-        clip_fields,
-        plain=("CLIPVisionModel", ""),
-        headed=("CLIPVisionModelWithProjection", "vision_model."),
-    ),
-    anchor=TOWER,
-    statistics=OPENAI_CLIP,
-    refuse=_square,
-    needs=("prefix.cls", "embedding_norm.weight", "position.table", "norm.weight"),
-)
-LIKE_CLIP = tuple(
-    replace(
-        CLIP,
-        name=name,
-        rows=rows,
-        signs=_of_type(name, f"{name}_vision_model", names=lambda names: False),
-        write=describe(f"{name}_vision_model", clip_fields, plain=(f"{model}VisionModel", "")),
-    )
-    for name, model, rows in (
-        ("altclip", "AltCLIP", ALTCLIP_ROWS),
-        ("chinese_clip", "ChineseCLIP", CLIP_ROWS),
-        ("metaclip_2", "MetaClip2", CLIP_ROWS),
-        ("clipseg", "CLIPSeg", CLIP_ROWS),
-        ("git", "Git", CLIP_ROWS),
-        ("kosmos_2", "Kosmos2", CLIP_ROWS),
-        ("owlvit", "OwlViT", OWLVIT_ROWS),
-        ("owlv2", "Owlv2", OWLVIT_ROWS),
-    )
-)
-BLIP = tuple(
-    _family(
-        name,
-        BLIP_ROWS,
-        known(LEARNED, eps=eps),
-        _of_type(f"{name}_vision_model", names=names),
-        describe(f"{name}_vision_model", vit_fields, plain=(model, "")),
-        anchor=TOWER,
-        statistics=OPENAI_CLIP,
-        refuse=_square,
-        needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias", "blocks.0.attention.qkv.bias"),
-    )
-    for name, model, eps, names in (
-        ("blip", "BlipVisionModel", 1e-5, lambda names: "encoder.layers.0.self_attn.projection.weight" in names),
-        ("blip_2", "Blip2VisionModel", 1e-6, lambda names: False),
-        ("instructblip", "InstructBlipVisionModel", 1e-6, lambda names: False),
-    )
-)
-"""They read the tokens after one norm; BLIP's own projection reads them after a second one, and is not part of it."""
-SIGLIP_TOKENS = replace(
-    SIGLIP,
-    name="siglip, tokens",
-    rows=SIGLIP_TOKENS_ROWS,
-    signs=lambda stored, prefix: SIGLIP.signs(stored, prefix) and f"{prefix}head.probe" not in stored.tensors,
-    write=describe("siglip_vision_model", headless_fields, plain=("SiglipVisionModel", "")),
-    needs=("position.table", "embedding.bias", "norm.weight"),
-)
-"""Without its pooling head: language models read the tokens."""
-DINOV2_WITH_REGISTERS = _family(
+DINOV2_WITH_REGISTERS = family(
     "dinov2_with_registers",
     DINOV2_REGISTER_ROWS,
     known(Learned(prefix="cls", convention="timm"), eps=1e-6),  # it resizes with antialiasing, as timm does
-    _of_type("dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names),
+    of_type("dinov2_with_registers", names=lambda names: "embeddings.register_tokens" in names),
     describe("dinov2_with_registers", dinov2_fields, plain=("Dinov2WithRegistersModel", "")),
     statistics=IMAGENET,
     constants=_mask_token(1),
     refuse=_swiglu_width,
     needs=("prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
 )
-DINOV2 = _family(
+DINOV2 = family(
     "dinov2",
     DINOV2_ROWS,
     known(Learned(prefix="cls", convention="huggingface"), eps=1e-6),
-    _of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names),
+    of_type("dinov2", names=lambda names: "encoder.layer.0.layer_scale1.lambda1" in names),
     describe("dinov2", dinov2_fields, plain=("Dinov2Model", "")),
     statistics=IMAGENET,
     constants=_mask_token(1),
     refuse=_swiglu_width,
     needs=("prefix.cls", "blocks.0.scale1", "position.table", "norm.weight"),
 )
-DEIT = _family(
+DEIT = family(
     "deit",
     DEIT_ROWS,
     known(LEARNED),
-    _of_type("deit", names=lambda names: "embeddings.distillation_token" in names),
+    of_type("deit", names=lambda names: "embeddings.distillation_token" in names),
     describe(
         "deit",
         vit_fields,
@@ -328,30 +172,6 @@ def _classifier(
     )
 
 
-def _unclassified(family: Family) -> Callable[[Stored, str], bool]:
-    """Match a family's models that have no classifier, which would read the tower in its own way."""
-    return lambda stored, prefix: "classifier.weight" not in stored.tensors and family.signs(stored, prefix)
-
-
-QWEN = tuple(
-    _family(
-        name,
-        rows,
-        known_qwen,
-        lambda stored, prefix, mlp=mlp: (
-            f"{prefix}merger.ln_q.weight" in stored.tensors
-            and f"{prefix}blocks.0.mlp.{mlp}.weight" in stored.tensors
-            and stored.tensors[f"{prefix}patch_embed.proj.weight"].ndim == 5
-        ),
-        describe_qwen,
-        anchor="patch_embed.proj.weight",
-        statistics=OPENAI_CLIP,
-        spare=r"merger\..*",
-        needs=(FRAMES,),
-        lacks=frozenset({"norm biases"} if name == "qwen2_5_vl" else ()),
-    )
-    for name, rows, mlp in (("qwen2_vl", QWEN2_VL_ROWS, "fc1"), ("qwen2_5_vl", QWEN2_5_VL_ROWS, "gate_proj"))
-)
 CLASSIFIERS = (
     _classifier(
         SIGLIP2,
@@ -375,27 +195,19 @@ CLASSIFIERS = (
         nested=True,
         spare=rf"{SPARE}|head\..*",
     ),
-    _classifier(
-        CLIP,
-        CLIP_CLASSIFIER_ROWS,
-        known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
-        "CLIPForImageClassification",
-        "vision_model.",
-        mlp_fields,
-        needs=("prefix.cls", "embedding_norm.weight", "position.table"),
-        nested=True,
-        spare=rf"{SPARE}|post_layernorm\..*",
-    ),
-    _classifier(
-        next(family for family in LIKE_CLIP if family.name == "metaclip_2"),
-        CLIP_CLASSIFIER_ROWS,
-        known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
-        "MetaClip2ForImageClassification",
-        "vision_model.",
-        mlp_fields,
-        needs=("prefix.cls", "embedding_norm.weight", "position.table"),
-        nested=True,
-        spare=rf"{SPARE}|post_layernorm\..*",
+    *(
+        _classifier(
+            plain,
+            CLIP_CLASSIFIER_ROWS,
+            known(LEARNED, eps=1e-5, activation="quick_gelu", pool=MeanPool(), final_norm="none"),
+            f"{model}ForImageClassification",
+            "vision_model.",
+            mlp_fields,
+            needs=("prefix.cls", "embedding_norm.weight", "position.table"),
+            nested=True,
+            spare=rf"{SPARE}|post_layernorm\..*",
+        )
+        for plain, model in ((CLIP, "CLIP"), (METACLIP2, "MetaClip2"))
     ),
     _classifier(
         DINOV2_WITH_REGISTERS,
@@ -436,16 +248,12 @@ HUGGINGFACE = Dialect(
     families=(
         *QWEN,
         *CLASSIFIERS,  # told from the plain models by one layer more
-        SIGLIP2,
-        SIGLIP_TOKENS,
-        SIGLIP,
-        CLIP,
-        *(replace(family, signs=_unclassified(family)) for family in (*LIKE_CLIP, *BLIP)),
-        _family(
+        *TOWERS,
+        family(
             "dinov3",
             DINOV3_ROWS,
             known_dinov3,
-            _of_type("dinov3_vit", names=lambda names: "embeddings.register_tokens" in names),
+            of_type("dinov3_vit", names=lambda names: "embeddings.register_tokens" in names),
             describe("dinov3_vit", dinov3_fields, plain=("DINOv3ViTModel", "")),
             anchor="embeddings.patch_embeddings.weight",
             statistics=IMAGENET,
@@ -453,24 +261,24 @@ HUGGINGFACE = Dialect(
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
             lacks=frozenset({"out biases", "mlp biases"}),
         ),
-        _family(
+        family(
             "internvl_vision",
             INTERNVL_ROWS,
             known(LEARNED, eps=1e-6, pool=MeanPool()),
-            _of_type(
+            of_type(
                 "internvl_vision", names=lambda names: "encoder.layer.0.attention.projection_layer.weight" in names
             ),
             describe("internvl_vision", internvl_fields, plain=("InternVLVisionModel", "")),
             statistics=IMAGENET,
             needs=("prefix.cls", "blocks.0.scale1", "position.table"),
-            refuse=_square,
+            refuse=square,
             lacks=frozenset({"norm biases"}),
         ),
-        _family(
+        family(
             "aimv2",
             AIMV2_ROWS,
             known(LEARNED, eps=1e-5, activation="silu", pool=MeanPool()),
-            _of_type("aimv2_vision_model", names=lambda names: "encoder.layers.0.ffn.gate_proj.weight" in names),
+            of_type("aimv2_vision_model", names=lambda names: "encoder.layers.0.ffn.gate_proj.weight" in names),
             describe("aimv2_vision_model", aimv2_fields, plain=("Aimv2VisionModel", "")),
             anchor="embeddings.patch_embed.weight",
             statistics=OPENAI_CLIP,
@@ -479,20 +287,20 @@ HUGGINGFACE = Dialect(
         ),
         DINOV2_WITH_REGISTERS,
         DINOV2,
-        _family(
+        family(
             "beit",
             BEIT_ROWS,
             known_beit,
-            _of_type("beit", "data2vec-vision", names=lambda names: "encoder.layer.0.lambda_1" in names),
+            of_type("beit", "data2vec-vision", names=lambda names: "encoder.layer.0.lambda_1" in names),
             describe("beit", beit_fields, plain=("BeitModel", ""), headed=("BeitForImageClassification", "beit.")),
             refuse=_square_bias,
             needs=("prefix.cls", "norm.weight"),
         ),
-        _family(
+        family(
             "swin",
             SWIN_ROWS,
             known_swin,
-            _of_type(
+            of_type(
                 "swin",
                 names=lambda names: (
                     "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table" in names
@@ -506,29 +314,29 @@ HUGGINGFACE = Dialect(
             needs=("stages.0.blocks.0.norm1.weight",),
         ),
         DEIT,
-        _family(
+        family(
             "mae",
             MAE_ROWS,
             known(SinCos2d(layout="mae"), classes=0, head_bias=True),
-            _of_type("vit_mae", names=lambda names: False),
+            of_type("vit_mae", names=lambda names: False),
             describe("vit_mae", vit_fields, plain=("ViTMAEModel", "")),
             statistics=IMAGENET,
             needs=("prefix.cls", FIXED_TABLE, "norm.weight"),
         ),
-        _family(
+        family(
             "ijepa",
             tuple(row for row in VIT_ROWS if row.ours[0] != "prefix.cls"),
             known(LEARNED, pool=MeanPool()),
-            _of_type("ijepa", names=lambda names: "embeddings.cls_token" not in names),
+            of_type("ijepa", names=lambda names: "embeddings.cls_token" not in names),
             describe("ijepa", vit_fields, plain=("IJepaModel", ""), headed=("IJepaForImageClassification", "ijepa.")),
             statistics=IMAGENET,
             needs=("position.table", "norm.weight", "embedding.bias"),
         ),
-        _family(
+        family(
             "vit",
             VIT_ROWS,
             known_vit,
-            _of_type("vit", "vit_msn", names=lambda names: True),
+            of_type("vit", "vit_msn", names=lambda names: True),
             describe("vit", vit_fields, plain=("ViTModel", ""), headed=("ViTForImageClassification", "vit.")),
             needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias"),
         ),

@@ -25,6 +25,7 @@ __all__ = [
     "CLS",
     "DENSE",
     "GRID",
+    "GRID_LAST",
     "HEADS_IN",
     "HEADS_IN_BIAS",
     "HEADS_OUT",
@@ -84,6 +85,8 @@ TABLE = _each(lambda x, _: x[0], lambda x, _: x[None])
 """A position table behind a batch axis."""
 GRID = _each(lambda x, _: x[0].flatten(1).T, lambda x, sizes: x.T.unflatten(1, tuple(sizes.grid or ()))[None])
 """A position table as a feature map, (1, width, height, width of the grid)."""
+GRID_LAST = _each(lambda x, _: x[0].flatten(0, 1), lambda x, sizes: x.unflatten(0, tuple(sizes.grid or ()))[None])
+"""A position table as (1, height, width of the grid, width)."""
 TOKEN = _each(lambda x, _: x[None], lambda x, _: x[0])
 """A token without a batch axis."""
 TWO_TOKENS = Transform(

@@ -3,34 +3,35 @@ models in stages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
-from torch import Tensor
-
-from vitrail.checkpoint.checkpoint import Checkpoint
-from vitrail.checkpoint.dialects.dialect import Dialect, Family, Written, without
+from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
-from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, POOLS, fields_of
+from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, fields_of, settings
+from vitrail.checkpoint.dialects.timm_describe import describe
 from vitrail.checkpoint.dialects.timm_names import (
     BEIT_ROWS,
     DISTILLED_ROWS,
     EVA_PACKED_ROWS,
     EVA_ROWS,
     EVA_SPLIT_ROWS,
+    NAFLEX_ROWS,
     VIT_GATED_ROWS,
     VIT_ROWS,
 )
 from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, SWIN_ROWS, settle_stages
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
-from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.config import Config, ViTConfig
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
-from vitrail.parts import AttentionPool, Learned, Mlp, Patches, SwiGLU
+from vitrail.parts import Learned, Patches
 
 __all__ = ["TIMM"]
 
@@ -56,7 +57,7 @@ def _known(stored: Stored, prefix: str) -> Known:
     # at the root timm notes the pooling of the model that was saved; all else there has no effect on the outputs
     pool = said.text("global_pool") or tower.text("timm_pool")
     given = {**({"global_pool": pool} if pool else {}), **said.part("model_args").values}
-    arguments = _settings(architecture, given)
+    arguments = settings(architecture, given)
     return Known(
         source=f"config.json (timm's {architecture.name})",
         fields=fields_of(architecture.kind, arguments, names),
@@ -65,10 +66,6 @@ def _known(stored: Stored, prefix: str) -> Known:
             width="embed_dim", depth="depth", channels="in_chans", patch="patch_size"
         ),
     )
-
-
-def _settings(architecture: Architecture, given: Mapping[str, Any]) -> JsonConfig:
-    return JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
 
 
 def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known:
@@ -85,7 +82,7 @@ def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known
     found: dict[str, tuple[Architecture, dict[str, Any] | VitrailError]] = {}
     for candidate in candidates:
         try:
-            fields: dict[str, Any] | VitrailError = fields_of(candidate.kind, _settings(candidate, {}), names)
+            fields: dict[str, Any] | VitrailError = fields_of(candidate.kind, settings(candidate, {}), names)
         except VitrailError as error:
             fields = error
         found.setdefault(str(fields).replace(candidate.name, ""), (candidate, fields))
@@ -126,6 +123,21 @@ def _usual_fields(stored: Stored, prefix: str, names: frozenset[str]) -> dict[st
     fields = fields_of(kind, JsonConfig(arguments), names)
     del fields["num_heads"]
     return fields
+
+
+def _known_naflex(stored: Stored, prefix: str) -> Known:
+    """The table has the shape of its grid, and patches are flat: their size follows from the channels."""
+    found = _known(stored, prefix)
+    table, weight = (stored.tensors[f"{prefix}embeds.{name}"] for name in ("pos_embed", "proj.weight"))
+    channels = JsonConfig(stored.config).part("model_args").whole("in_chans", 3)
+    side = math.isqrt(weight.shape[-1] // channels)
+    require(
+        table.ndim == 4 and side * side * channels == weight.shape[-1],
+        f"{stored.path} has patches of {weight.shape[-1]} values, which are no squares of {channels} channels",
+    )
+    grid = Size(*table.shape[1:3])
+    sizes = Sizes(patch=Size.of(side), channels=channels, grid=grid)
+    return replace(found, image=Size(grid.height * side, grid.width * side), sizes=sizes)
 
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
@@ -191,8 +203,10 @@ def _is_eva(stored: Stored, prefix: str) -> bool:
     shapes = {
         name.removeprefix(prefix): tuple(each.shape) for name, each in stored.tensors.items() if name.startswith(prefix)
     }
-    if "blocks.0.norm1.weight" not in shapes or _any(stored, prefix, own):
-        return "blocks.0.norm1.weight" in shapes
+    if "blocks.0.norm1.weight" not in shapes:
+        return False
+    if _any(stored, prefix, own):
+        return True
     name = JsonConfig(stored.config).text("architecture")
     alike = [architecture_named(name)] if name else architectures_of(shapes)
     return bool(alike) and all(each.kind == "Eva" for each in alike)
@@ -204,166 +218,6 @@ def _image(said: JsonConfig) -> Size | None:
 
 def _has(*names: str) -> Any:
     return lambda stored, prefix: _any(stored, prefix, names)
-
-
-def _describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
-    """Return timm's config.json: the file's own, or one for the matching architecture."""
-    config, origin = checkpoint.config, checkpoint.origin if checkpoint.dialect == "timm" else {}
-    arguments = {**(origin.get("model_args") or {}), **_changeable(config, checkpoint.family)}
-    if origin:
-        arguments |= {"in_chans": config.channels, "num_classes": config.classes}
-        if isinstance(config, ViTConfig) and checkpoint.family.startswith("vit"):
-            arguments |= _pooling(config)
-        pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
-        changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
-        return Written(config={**origin, **changed})
-    if not isinstance(config, ViTConfig):
-        return Written()
-    name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    if name is None:
-        notes, arguments = _arguments(config, tensors), _plain_arguments(config, tensors)
-        if not arguments:
-            return Written(notes=notes)
-    else:
-        notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
-    written = {
-        "architecture": name or PLAIN,
-        "num_classes": config.classes,
-        "num_features": config.width,
-        "model_args": arguments,
-        "pretrained_cfg": _pretrained(checkpoint),
-    }
-    return Written(config=written, notes=notes)
-
-
-def _call(arguments: Mapping[str, Any]) -> str:
-    """Write arguments as Python literals."""
-    return ", ".join(f"{key}={tuple(v) if isinstance(v, list) else v}" for key, v in arguments.items())
-
-
-def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return the architecture with these names and shapes that also agrees in fields that shapes do not show."""
-    ours: dict[str, Any] = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool}
-    if isinstance(config.mlp, Mlp):
-        ours["activation"] = config.mlp.activation
-    if isinstance(config.pool, AttentionPool):
-        ours |= {"pool_prefix": config.pool.prefix, "pool_heads": config.pool.num_heads}
-    for candidate in architectures_of(shapes):
-        try:
-            fields = fields_of(candidate.kind, _settings(candidate, {}), frozenset(shapes))
-        except VitrailError:
-            continue
-        alike = getattr(fields["position"], "inside", None) == config.position.inside
-        if alike and all(fields[key] == value for key, value in ours.items() if key in fields):
-            return candidate.name
-    return None
-
-
-def _pretrained(checkpoint: Checkpoint) -> dict[str, Any]:
-    steps = checkpoint.preprocessing
-    return {
-        "input_size": [checkpoint.config.channels, *checkpoint.config.image],
-        "mean": list(steps.mean),
-        "std": list(steps.std),
-        "interpolation": steps.interpolation,
-        "crop_pct": steps.crop_share,
-        "crop_mode": "squash" if steps.resize == "squash" else "center",
-    }
-
-
-def _changeable(config: Config, family: str) -> dict[str, Any]:
-    """Return the arguments that surgery may have changed."""
-    if not isinstance(config, ViTConfig):
-        return {"img_size": list(config.image)} if isinstance(config, PyramidConfig) else {}
-    patch = config.patch
-    found: dict[str, Any] = {
-        "img_size": list(config.image),
-        "patch_size": patch.height if patch.height == patch.width else list(patch),
-    }
-    if config.channels != 3:
-        found["in_chans"] = config.channels
-    if family.startswith("vit") and isinstance(config.position, Learned):
-        found |= {
-            "class_token": config.prefix.cls,
-            "reg_tokens": config.prefix.registers,
-            "no_embed_class": config.position.prefix == "none" and config.prefix.count > 0,
-        }
-    return found
-
-
-def _pooling(config: ViTConfig) -> dict[str, Any]:
-    """Return VisionTransformer's arguments for pooling and for the place of the final norm."""
-    pool = next((name for name, pool in POOLS.items() if pool == config.pool), "map")
-    sees_prefix = isinstance(config.pool, AttentionPool) and config.pool.prefix
-    return {
-        "global_pool": pool,
-        "fc_norm": config.final_norm == "pooled",
-        "final_norm": config.final_norm != "none",
-        **({"pool_include_prefix": True} if sees_prefix else {}),
-    }
-
-
-def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return the class's arguments for a shape that none of its architectures has."""
-    gated, prefix = isinstance(config.mlp, SwiGLU), config.prefix
-    wanted: dict[str, Any] = {
-        "img_size": tuple(config.image),
-        "patch_size": tuple(config.patch),
-        **({"in_chans": config.channels} if config.channels != 3 else {}),
-        **{"num_classes": config.classes, "embed_dim": config.width, "depth": config.depth},
-        **{"num_heads": config.num_heads, "mlp_ratio": config.mlp.width * (1 + gated) / config.width},
-    }
-    if not gated and config.mlp.activation != "gelu":  # type: ignore[union-attr]
-        wanted["act_layer"] = repr(config.mlp.activation)  # type: ignore[union-attr]
-    if config.norm_eps != 1e-6 or config.norm != "layer":
-        kind = "LayerNorm" if config.norm == "layer" else "RmsNorm"
-        wanted["norm_layer"] = f"partial(timm.layers.{kind}, eps={config.norm_eps:g})"
-    other = next((kind for name, kind in OTHER_CLASSES.items() if name in tensors), None)
-    if other is not None:
-        return (f"timm has no architecture of this shape: build its {other}, with {_call(wanted)}",)
-    pooling = _pooling(config)
-    usual = {
-        **{"class_token": True, "reg_tokens": 0, "no_embed_class": False, "qkv_bias": True, "qk_norm": False},
-        **{"proj_bias": True, "scale_attn_norm": False, "scale_mlp_norm": False},
-        **{"init_values": None, "pre_norm": False, "final_norm": True, "fc_norm": None, "global_pool": "'token'"},
-    }
-    wanted |= {
-        **{"class_token": prefix.cls, "reg_tokens": prefix.registers, "qkv_bias": config.qkv_bias == "all"},
-        "no_embed_class": isinstance(config.position, Learned)
-        and config.position.prefix == "none"
-        and prefix.count > 0,
-        **{"qk_norm": config.qk_norm, "init_values": config.layer_scale, "pre_norm": config.embedding_norm},
-        **{"proj_bias": config.out_bias, "scale_attn_norm": config.attention_norm, "scale_mlp_norm": config.mlp.norm},
-        **{"final_norm": config.final_norm != "none", "global_pool": repr(pooling["global_pool"])},
-        **({} if pooling["global_pool"] == "token" else {"fc_norm": pooling["fc_norm"]}),
-        **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
-    }
-    told = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
-    return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
-
-
-def _plain_arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments that make this model of timm's plain ViT; empty if JSON cannot say them."""
-    if not isinstance(config.mlp, Mlp) or config.norm_eps != 1e-6 or "pos_embed" not in tensors or without(config):
-        return {}
-    if config.patch_norm or config.attention_norm or config.mlp.norm or config.position.inside is not None:
-        return {}
-    ratio = config.mlp.width / config.width
-    if int(config.width * ratio) != config.mlp.width or any(name in tensors for name in OTHER_CLASSES):
-        return {}
-    return {
-        **_changeable(config, "vit"),
-        **{"embed_dim": config.width, "depth": config.depth, "num_heads": config.num_heads, "mlp_ratio": ratio},
-        **{"qkv_bias": config.qkv_bias == "all", "qk_norm": config.qk_norm, "init_values": config.layer_scale},
-        **{"pre_norm": config.embedding_norm, "act_layer": config.mlp.activation},
-        **_pooling(config),
-    }
-
-
-PLAIN = "vit_base_patch16_224"
-"""timm's architecture whose arguments are the defaults of its class."""
-OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1": "Beit or Eva"}
-"""By a tensor that timm's VisionTransformer does not have."""
 
 
 def _refuse(config: Config) -> str | None:
@@ -422,7 +276,7 @@ TIMM = Dialect(
             needs=("prefix.cls", "prefix.distillation", "position.table", "norm.weight"),
             known=_known,
             statistics=IMAGENET,
-            write=_describe,
+            write=describe,
             loose=ARGUMENTS,
         ),
         Family(
@@ -434,7 +288,7 @@ TIMM = Dialect(
             spare=r".*relative_position_index|lm_head\..*|norm\..*",
             needs=("prefix.cls", "norm.weight"),
             statistics=HALF,
-            write=_describe,
+            write=describe,
             loose=ARGUMENTS,
         ),
         *(
@@ -447,7 +301,7 @@ TIMM = Dialect(
                 ),
                 known=_known,
                 spare=r"pre_logits\..*|decoder.*",
-                write=_describe,
+                write=describe,
                 loose=ARGUMENTS,
                 lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
                 refuse=_refuse,
@@ -466,7 +320,7 @@ TIMM = Dialect(
                 known=_known,
                 spare=r"rope\.periods",
                 statistics=IMAGENET,
-                write=_describe,
+                write=describe,
                 loose=ARGUMENTS,
                 lacks=frozenset({"norm biases"}),
                 refuse=_refuse,
@@ -482,6 +336,16 @@ TIMM = Dialect(
             )
         ),
         Family(
+            name="naflexvit",
+            rows=NAFLEX_ROWS,
+            anchor="embeds.proj.weight",
+            signs=_has("embeds.pos_embed"),
+            known=_known_naflex,
+            needs=("position.table", "embedding.bias"),
+            write=describe,
+            loose=ARGUMENTS,
+        ),
+        Family(
             name="swin",
             rows=SWIN_ROWS,
             anchor="patch_embed.proj.weight",
@@ -489,7 +353,7 @@ TIMM = Dialect(
             known=_known_stages,
             spare=r".*relative_position_index|.*attn_mask",
             statistics=IMAGENET,
-            write=_describe,
+            write=describe,
             needs=("stages.0.blocks.0.norm1.weight",),
             settle=settle_stages,
         ),
@@ -501,7 +365,7 @@ TIMM = Dialect(
                 signs=_is_pit(tokens),
                 known=_known_pit,
                 statistics=IMAGENET,
-                write=_describe,
+                write=describe,
                 needs=("stages.0.blocks.0.norm1.weight", "position.table", *needs),
                 settle=settle_stages,
             )
@@ -517,7 +381,7 @@ TIMM = Dialect(
             signs=_has("stages.0.0.conv1_1x1.conv.weight"),
             known=_known_stages,
             statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-            write=_describe,
+            write=describe,
             needs=("stem.conv.weight",),
             settle=settle_stages,
         ),

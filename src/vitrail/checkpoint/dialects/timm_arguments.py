@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from vitrail.checkpoint.dialects.json_config import JsonConfig
+from vitrail.checkpoint.dialects.timm_architectures import Architecture
 from vitrail.errors import VitrailError, require
 from vitrail.parts import (
     Activation,
     ClsPool,
+    Convention,
     Learned,
     MaxPool,
     MeanPool,
@@ -25,7 +27,7 @@ from vitrail.parts import (
     RotaryMixed,
 )
 
-__all__ = ["NO_EFFECT", "POOLS", "fields_of"]
+__all__ = ["NO_EFFECT", "POOLS", "fields_of", "settings"]
 
 NO_EFFECT = frozenset(
     {
@@ -41,6 +43,7 @@ SHOWN = frozenset(
         *("qk_norm", "init_values", "class_token", "no_embed_class", "reg_tokens", "num_reg_tokens", "pre_norm"),
         *("final_norm", "fc_norm", "use_fc_norm", "use_post_transformer_norm", "swiglu_mlp", "swiglu_align_to"),
         *("proj_bias", "scale_attn_norm", "scale_mlp_norm", "scale_mlp", "scale_attn_inner", "qkv_fused"),
+        *("scale_attn_inner_norm", "pos_embed_grid_size"),
         *("use_rel_pos_bias", "use_shared_rel_pos_bias", "use_pre_transformer_norm", "attn_pool_mlp_ratio"),
     }
 )
@@ -48,7 +51,7 @@ SHOWN = frozenset(
 READ = frozenset(
     {
         *("num_heads", "norm_layer", "embed_norm_layer", "act_layer", "global_pool", "pool_include_prefix"),
-        *("use_abs_pos_emb", "use_rot_pos_emb", "attn_pool_num_heads"),
+        *("use_abs_pos_emb", "use_rot_pos_emb", "attn_pool_num_heads", "pos_embed_interp_mode"),
     }
 )
 ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -59,6 +62,8 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "pos_embed": ("learn",),
     "attn_only_layer_scale": (False,),
     "use_post_norm": (False,),
+    "pos_embed_ar_preserving": (False,),
+    "embed_proj_type": ("linear",),
     "attn_type": ("eva", "rope"),
 }
 ROTARY = frozenset(
@@ -75,10 +80,21 @@ ACTIVATIONS: Mapping[str, Activation] = {
 POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
 
 
+CONVENTIONS: Mapping[str, Convention] = {"bicubic": "timm", "bilinear": "siglip2"}
+"""How a table is resized, with antialiasing."""
+USUAL_POOLS = {"VisionTransformer": "token", "VisionTransformerDistilled": "token", "NaFlexVit": "map"}
+
+
+def settings(architecture: Architecture, given: Mapping[str, Any]) -> JsonConfig:
+    """Return an architecture's arguments, with those that a file gives in their place."""
+    return JsonConfig({**architecture.arguments, **given}, f"timm's {architecture.name}")
+
+
 def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str, Any]:
     """Return the fields of timm's class `kind` with these arguments; `tensors` are names without prefix."""
     rotary = said.flag("use_rot_pos_emb", False)
-    said.understand(READ | SHOWN | NO_EFFECT | ROTARY, ONLY)
+    only = {**ONLY, "rope_type": ("", "none")} if kind == "NaFlexVit" else ONLY
+    said.understand((READ | SHOWN | NO_EFFECT | ROTARY) - only.keys(), only)
     fields: dict[str, Any] = {
         "num_heads": said.whole("num_heads", 12),
         "norm_eps": _epsilon(said),
@@ -86,11 +102,11 @@ def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str,
         "position": _position(said, rotary, tensors),
         **({"final_norm": "pooled"} if "fc_norm.weight" in tensors else {}),
     }
-    pool = said.text("global_pool", "token" if kind.startswith("VisionTransformer") else "avg")
+    pool = said.text("global_pool", USUAL_POOLS.get(kind, "avg"))
     if pool == "map":
         require("attn_pool.latent" in tensors, f"{said.where} has global_pool 'map', and the weights have no attn_pool")
         fields["pool_prefix"] = kind == "Eva" or said.flag("pool_include_prefix", False)
-        fields["pool_heads"] = said.whole("attn_pool_num_heads", 0) or fields["num_heads"]
+        fields["pool_heads"] = said.whole("attn_pool_num_heads", 0) or None  # None: as many as the blocks
     else:
         require(pool in POOLS, f"{said.where} has global_pool {pool!r}; vitrail reads {', '.join(POOLS)} and map")
         fields["pool"] = POOLS[pool]
@@ -122,8 +138,10 @@ def _activation(said: JsonConfig) -> Activation:
 
 def _position(said: JsonConfig, rotary: bool, tensors: frozenset[str]) -> Position | None:
     rotation = _rotation(said) if rotary else None
-    if "pos_embed" in tensors:
-        return Learned(convention="timm", rotary=rotation)
+    if "pos_embed" in tensors or "embeds.pos_embed" in tensors:
+        mode = said.text("pos_embed_interp_mode", "bicubic")
+        require(mode in CONVENTIONS, f"{said.where} has pos_embed_interp_mode {mode!r}; vitrail reads {CONVENTIONS}")
+        return Learned(convention=CONVENTIONS[mode], rotary=rotation)
     if rotation is not None:
         return rotation
     biased = any(name.endswith("relative_position_bias_table") for name in tensors)

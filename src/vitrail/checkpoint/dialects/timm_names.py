@@ -7,12 +7,23 @@ from vitrail.checkpoint.dialects.conditions import (
     is_learned,
     is_shared_bias,
     is_sincos,
+    of_patches_alone,
     plain,
     pooled_norm,
     token_norm,
 )
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
-from vitrail.checkpoint.dialects.table import JOINED, MASK_TOKEN, STACKED_AXES, TABLE, Row, both, never
+from vitrail.checkpoint.dialects.table import (
+    GRID_LAST,
+    JOINED,
+    MASK_TOKEN,
+    PIXELS_LAST,
+    STACKED_AXES,
+    TABLE,
+    Row,
+    both,
+    never,
+)
 
 __all__ = [
     "BEIT_ROWS",
@@ -22,6 +33,7 @@ __all__ = [
     "EVA_ROWS",
     "EVA_SPLIT_ROWS",
     "FRONT",
+    "NAFLEX_ROWS",
     "VIT_GATED_ROWS",
     "VIT_ROWS",
 ]
@@ -93,6 +105,15 @@ VIT_ROWS = (
     *ATTENTION_POOL,
     *HEAD,
 )
+NAFLEX_ROWS = (
+    Row(("embedding.weight",), ("{p}embeds.proj.weight",), PIXELS_LAST),
+    Row(("embedding.bias",), ("{p}embeds.proj.bias",)),
+    Row(("prefix.cls",), ("{p}embeds.cls_token",)),
+    Row(("prefix.registers",), ("{p}embeds.reg_token",)),
+    Row(("position.table",), ("{p}embeds.pos_embed",), GRID_LAST, of_patches_alone),
+    *(row for row in VIT_ROWS if row.ours[0].startswith(("blocks.", "norm.", "pool.", "head."))),
+)
+"""Flat patches and a table with the height and width of its grid."""
 VIT_GATED_ROWS = (*(row for row in VIT_ROWS if ".mlp.fc1." not in row.ours[0]), *GATE_AND_VALUE)
 """Gate and value in two layers, as AIMv2 has them."""
 DISTILLED_ROWS = (
