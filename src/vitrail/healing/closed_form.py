@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.pixels import resize, with_channels
@@ -169,7 +169,12 @@ def fit_norm(before: Checkpoint, after: Checkpoint, target: Target, drawn: Drawn
     own, taught = (each.model(dtype=torch.float32) for each in (after, target.original))
     assert isinstance(own, ViT)
     assert isinstance(taught, ViT)
-    if own.norm is None or own.config.final_norm != "tokens" or not target.token_by_token:
+    if (
+        not isinstance(own.norm, nn.LayerNorm)
+        or own.norm.bias is None
+        or own.config.final_norm != "tokens"
+        or not target.token_by_token
+    ):
         return None
     sums = torch.zeros(5, own.config.width, dtype=torch.float64)
     for images, views in drawn.pairs(target.original.preprocessing, 64):

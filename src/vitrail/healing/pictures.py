@@ -23,7 +23,7 @@ __all__ = ["FEWEST", "HELD_OUT", "Parts", "Pictures", "different", "image_mark",
 
 FEWEST = 16
 """Different images that healing needs: 8 to learn from, 4 to choose by, 4 to judge on."""
-HELD_OUT = 32
+HELD_OUT = 24
 """The most images to choose by, and the most to judge on."""
 KEPT_BYTES = 1 << 30
 """Decoded pixels that are kept in memory; further images are decoded each time."""
