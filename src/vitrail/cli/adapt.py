@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -119,6 +120,8 @@ def adapt(
         if healing.stopped is not None:
             show(f"[yellow]![/] {healing.reason}; nothing is written yet")
             return 128 + healing.stopped
+        if os.environ.get("RANK", "0") != "0":  # under torchrun, one process writes
+            return None
     files = None if images is None else image_files(images, limit=MOST_IMAGES)
     with working(f"assessing {out.name}") as tell:
         assessed = assess(

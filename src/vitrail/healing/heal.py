@@ -133,7 +133,7 @@ def _open(
         return Pictures(found, least=least, channels=max(own.channels, theirs.channels)), marks, notes
 
     held, marks, notes = pictures(images)
-    parts = split(held)
+    parts = split(held, judging=judge is None)
     judged = parts.judging
     if judge is not None:
         judged, more, said = pictures(judge)

@@ -127,8 +127,10 @@ def image_mark(image: Image) -> bytes:
     return hashlib.sha256(size.to_bytes(8, "little") + data).digest()
 
 
-def split(pictures: Pictures) -> Parts:
+def split(pictures: Pictures, *, judging: bool = True) -> Parts:
     """Split evenly over the order, which follows folders: a tenth to choose by, a tenth to judge on, the rest to learn.
+
+    Without `judging`, no images are set aside to judge on.
 
     >>> [len(part) for part in split(Pictures([b""] * 40, least=Size(8, 8), channels=3))]
     [32, 4, 4]
@@ -139,6 +141,7 @@ def split(pictures: Pictures) -> Parts:
         f"{count} different images are too few to heal with; give {FEWEST} or more, and better a few hundred",
     )
     apart = min(HELD_OUT, max(4, count // 10))
-    places = np.arange(2 * apart) * count // (2 * apart)
-    training = np.setdiff1d(np.arange(count), places)
-    return Parts(*(Subset(pictures, indices) for indices in (training, places[::2], places[1::2])))
+    held = np.arange(2 * apart) * count // (2 * apart)
+    choosing, judged = held[::2], held[1::2] if judging else held[:0]
+    training = np.setdiff1d(np.arange(count), np.concatenate([choosing, judged]))
+    return Parts(*(Subset(pictures, indices) for indices in (training, choosing, judged)))
