@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "image": ("image 224 → 336", {"image": 336}),
     "registers": ("4 registers added", {"prefix": "cls,registers=4"}),
     "mean": ("CLS → mean pool", {"pool": "mean"}),
+    "blocks": ("blocks 5 and 9 of 12 dropped", {"drop_blocks": (5, 9)}),
     "grey": ("RGB → grey", {"channels": 1}),
     "four": ("RGB → four channels", {"channels": 4}),
 }
@@ -79,7 +80,8 @@ def measured(
     name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probe: Path | None
 ) -> dict[str, Any]:
     words, changes = CASES[name]
-    after, _ = adapt(before, changes)
+    dropped = changes.get("drop_blocks", ())
+    after, _ = adapt(before, {} if dropped else changes, drop_blocks=dropped)
     given: Callable[[list[Path]], list[Any]] = four_channels if name == "four" else list
     images, judged = given(train), given(held)
     wall, spent = time.perf_counter(), time.process_time()

@@ -7,12 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from configs import any_configs
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import IMAGENET, Preprocessing
+from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.surgery.changes import Changes, Resized
 from vitrail.config import Config, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
+from vitrail.nn.vit import ViT
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
@@ -445,3 +447,26 @@ def test_max_pool_and_dropout_change_nothing_else():
     adapted, changes = adapt(checkpoint, replace(SMALL, pool=MaxPool(), dropout=0.1))
     assert set(changes.kept) == set(checkpoint.tensors)
     assert vit(adapted).pool == MaxPool()
+
+
+def test_a_model_without_blocks_is_the_model_whose_blocks_are_skipped():
+    checkpoint = load("default")
+    changed, changes = adapt(checkpoint, {}, drop_blocks=(1, 4))
+    whole, less = checkpoint.model(), changed.model()
+    assert isinstance(whole, ViT)
+    image = torch.randn(2, 3, 32, 32)
+    whole.blocks = torch.nn.ModuleList(whole.blocks[index] for index in (0, 2, 3, 5))
+    with torch.no_grad():
+        assert torch.equal(less(image), whole(image))
+    assert changed.tensors["blocks.1.norm1.weight"] is checkpoint.tensors["blocks.2.norm1.weight"]
+    assert {name.split(".")[1] for name in changes.unused} == {"1", "4"}
+    assert "blocks 1, 4 are dropped" in changes.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [((6,), r"blocks 6 are not all among the model's 0 to 5"), (range(6), r"all 6 blocks would be dropped; leave one")],
+)
+def test_blocks_that_cannot_be_dropped_are_refused(dropped, said):
+    with pytest.raises(VitrailError, match=said):
+        adapt(load("default"), {}, drop_blocks=dropped)

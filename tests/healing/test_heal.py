@@ -1,5 +1,6 @@
 import json
 import math
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -123,11 +124,13 @@ def test_a_fitted_projection_gives_nearer_tokens_than_a_resized_one(before, pict
         {"prefix": "cls,registers=2"},
         {"pool": "mean"},
         {"channels": 1},
+        {"drop_blocks": (1,)},
     ],
     ids=lambda changes: ",".join(changes),
 )
 def test_a_healed_model_is_never_worse_on_images_held_out(before, pictures, few_steps, changes):
-    after, _ = adapt(before, changes)
+    dropped = changes.get("drop_blocks", ())
+    after, _ = adapt(before, {} if dropped else changes, drop_blocks=dropped)
     healed, report = heal(before, after, pictures, minutes=1)
     parts = split(Pictures(pictures, least=Size(40, 40), channels=3))
     judge = Judge(parts.judging, after.preprocessing, find_target(before, after).original)
@@ -174,6 +177,8 @@ class _KilledError(Exception):
 def _kill(moment, facts):
     if facts.get("step") == moment and "loss" in facts:
         raise _KilledError
+    if facts.get("step") == 4 and moment == "signal" and "loss" in facts:
+        signal.raise_signal(signal.SIGTERM)
     if moment == "fitting" and str(facts.get("doing", "")).startswith("fitting: final"):
         raise _KilledError
 
@@ -186,6 +191,10 @@ def test_a_healing_that_is_killed_resumes_to_the_same_weights(before, pictures, 
         watch = partial(_kill, moment)
         with pytest.raises(_KilledError):
             heal(before, after, pictures, work=tmp_path / "parts", watch=watch)
+    _, stopped = heal(before, after, pictures, work=tmp_path / "signal", watch=partial(_kill, "signal"))
+    assert (stopped.stopped, stopped.healed) == (signal.SIGTERM, False)
+    after_signal, _ = heal(before, after, pictures, work=tmp_path / "signal")
+    assert all(torch.equal(after_signal.tensors[name], tensor) for name, tensor in whole.tensors.items())
     resumed, again = heal(before, after, pictures, work=tmp_path / "parts")
     assert again.curve == report.curve
     assert again.steps == report.steps

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vitrail.checkpoint.sources.names import short_name
-from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, PrefixOption, SizeOption, Weights
+from vitrail.cli.options import Architecture, FromImage, Json, Numbers, NumHeads, PrefixOption, SizeOption, Weights
 from vitrail.cli.tables import show, table, write_json, written
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def adapt(
     pool: Literal["cls", "mean", "max", "cls_mean", "attention"] | None = None,
     channels: int | None = None,
     classes: int | None = None,
+    drop_blocks: Numbers | None = None,
     to: str | None = None,
     method: str | None = None,
     projection: Literal["pinv", "natural", "interpolate"] = "pinv",
@@ -65,6 +67,8 @@ def adapt(
         New number of image channels (default: unchanged).
     classes
         Number of outputs of a new head, or 0 for no head; the same number keeps the head (default: unchanged).
+    drop_blocks
+        Numbers of blocks to leave out, counted from 0, e.g. 5,9; use it with --heal (default: none).
     to
         Library whose names and layout are written: timm, huggingface, torchvision, google, dino, dinov2, dinov3,
         openclip or vitrail (default: the input's own).
@@ -74,8 +78,8 @@ def adapt(
     projection
         How the patch projection is resized.
     images
-        Folder of images on which to measure how far the model's vectors move, and what healing gave back (default:
-        none, not measured; healing is then judged on a tenth of its own images).
+        Folder of images on which to measure how far the model's vectors move, and what healing gave back
+        (default: none, not measured; healing is then judged on a tenth of its own images).
     heal
         Folder of unlabelled images to heal with, 16 or more: the model learns to give the original's features again.
         Whatever does not help on images held out is left out (default: none, no healing).
@@ -105,14 +109,19 @@ def adapt(
     checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
     given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
     wanted = {name: value for name, value in given.items() if value is not None}
-    adapted, changes = carry(checkpoint, wanted, method=method, projection=projection, seed=seed)
+    adapted, changes = carry(
+        checkpoint, wanted, method=method, projection=projection, drop_blocks=drop_blocks or (), seed=seed
+    )
     healing = None
     if heal is not None:
         adapted, healing = run_healing(
             checkpoint, adapted, heal, out, minutes=minutes, judge=images, view=heal_view, seed=seed, quiet=json
         )
         if healing.stopped is not None:
+            show(f"[yellow]![/] {healing.reason}; nothing is written yet")
             return 128 + healing.stopped
+        if os.environ.get("RANK", "0") != "0":  # under torchrun, one process writes
+            return None
     files = None if images is None else image_files(images, limit=MOST_IMAGES)
     with working(f"assessing {out.name}") as tell:
         assessed = assess(

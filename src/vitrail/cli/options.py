@@ -30,6 +30,7 @@ __all__ = [
     "LocationOption",
     "Names",
     "NumHeads",
+    "Numbers",
     "Paths",
     "PrefixOption",
     "PretrainingOption",
@@ -74,6 +75,7 @@ CardOption = Annotated[Card, one(card)]
 PretrainingOption = Annotated[Pretraining, one(pretraining_of)]
 ShardOption = Annotated[Shard, one(Shard.of)]
 PrefixOption = Annotated[Prefix, one(Prefix.parse)]
+Numbers = Annotated[tuple[int, ...], several(int, "5,9")]
 Names = Annotated[tuple[str, ...], several(str.strip, "embedding,blocks[:8]")]
 
 Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print exact values as JSON instead of tables.")]

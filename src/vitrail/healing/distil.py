@@ -36,12 +36,12 @@ from vitrail.tuning import Tuning
 __all__ = ["Pace", "Point", "best_of", "curve_of", "distil", "job_of", "pace"]
 
 BATCH = 8
-LEARNING_RATE, MATRIX_RATE = 6e-5, 0.05
+LEARNING_RATE, MATRIX_RATE = 8e-5, 0.0125
 """Of vectors and tables at an error of 1 %, and the factor for matrices. Adam moves every weight by its rate, whatever
 its gradient, so that rates follow how far there is to go: the square root of the error, a squared distance."""
-EVALUATIONS = 20
+EVALUATIONS = 12
 """Times that the weights are judged, over a whole run."""
-PATIENCE = 6
+PATIENCE = 4
 """Evaluations without a new best after which the run ends."""
 FEWEST_STEPS = 8
 

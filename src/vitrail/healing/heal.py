@@ -133,7 +133,7 @@ def _open(
         return Pictures(found, least=least, channels=max(own.channels, theirs.channels)), marks, notes
 
     held, marks, notes = pictures(images)
-    parts = split(held)
+    parts = split(held, judging=judge is None)
     judged = parts.judging
     if judge is not None:
         judged, more, said = pictures(judge)
@@ -190,24 +190,27 @@ def _heal(
     else:
         plan, current = held
         began -= plan.seconds
-    steps, notes, stopped = list(plan.fits), [], None
+    steps, notes = list(plan.fits), []
     if minutes and not plan.steps:
         notes.append(f"{minutes:g} minutes are too few for distillation; give more, or 0 for the closed form alone")
     if plan.steps:
+        stopped = None
         tell({"forecast": plan.steps, "seconds": max(0.0, 60 * minutes - plan.seconds)})
         try:
             stopped = _distilled(case, current, plan, folder, world, tell)
         except NotFiniteError as error:
             notes.append(str(error))
+        if stopped is not None:
+            return case.after, _stopped(case, stopped, began)
         found = best_of(folder.path, case.after)
-        if found is not None and stopped is None:
+        if found is not None:
             candidate, step = found
             error = case.choose(_model(candidate)).error
             kept = error < min((each.error for each in steps if each.kept), default=case.base.error)
             steps.append(Step(name=f"distillation, step {step:,} of {plan.steps:,}", error=error, kept=kept))
             current = candidate if kept else current
     report = _report(case, current, tuple(steps), began, "")
-    report = replace(report, curve=tuple(curve_of(folder.path)), stopped=stopped, notes=(*report.notes, *notes))
+    report = replace(report, curve=tuple(curve_of(folder.path)), notes=(*report.notes, *notes))
     return (current if report.healed else case.after), report
 
 
@@ -236,6 +239,25 @@ def _distilled(case: _Case, start: Checkpoint, plan: Plan, folder: RunFolder, wo
     return outcome.stopped
 
 
+def _stopped(case: _Case, signal: int, began: float) -> Healing:
+    """Report at once, by the images that were measured already."""
+    return Healing(
+        target=str(case.target),
+        before=case.base,
+        after=case.base,
+        healed=False,
+        reason=f"it was stopped by signal {signal}; the same call resumes it",
+        images=_counts(case),
+        seconds=time.monotonic() - began,
+        stopped=signal,
+        notes=case.notes,
+    )
+
+
+def _counts(case: _Case) -> Counts:
+    return Counts(training=len(case.parts.training), choosing=len(case.choose.images), judging=len(case.judge.images))
+
+
 def _report(case: _Case, current: Checkpoint, steps: tuple[Step, ...], began: float, reason: str) -> Healing:
     """Judge the result; one that is not better than what was given is not used."""
     before = case.judge(_model(case.after))
@@ -255,9 +277,7 @@ def _report(case: _Case, current: Checkpoint, steps: tuple[Step, ...], began: fl
         healed=healed,
         reason=reason,
         steps=steps,
-        images=Counts(
-            training=len(case.parts.training), choosing=len(case.choose.images), judging=len(case.judge.images)
-        ),
+        images=_counts(case),
         parts=part_changes(case.after.tensors, chosen.tensors),
         seconds=time.monotonic() - began,
         notes=case.notes,

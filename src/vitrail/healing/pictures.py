@@ -23,7 +23,7 @@ __all__ = ["FEWEST", "HELD_OUT", "Parts", "Pictures", "different", "image_mark",
 
 FEWEST = 16
 """Different images that healing needs: 8 to learn from, 4 to choose by, 4 to judge on."""
-HELD_OUT = 32
+HELD_OUT = 24
 """The most images to choose by, and the most to judge on."""
 KEPT_BYTES = 1 << 30
 """Decoded pixels that are kept in memory; further images are decoded each time."""
@@ -127,8 +127,10 @@ def image_mark(image: Image) -> bytes:
     return hashlib.sha256(size.to_bytes(8, "little") + data).digest()
 
 
-def split(pictures: Pictures) -> Parts:
+def split(pictures: Pictures, *, judging: bool = True) -> Parts:
     """Split evenly over the order, which follows folders: a tenth to choose by, a tenth to judge on, the rest to learn.
+
+    Without `judging`, no images are set aside to judge on.
 
     >>> [len(part) for part in split(Pictures([b""] * 40, least=Size(8, 8), channels=3))]
     [32, 4, 4]
@@ -139,6 +141,7 @@ def split(pictures: Pictures) -> Parts:
         f"{count} different images are too few to heal with; give {FEWEST} or more, and better a few hundred",
     )
     apart = min(HELD_OUT, max(4, count // 10))
-    places = np.arange(2 * apart) * count // (2 * apart)
-    training = np.setdiff1d(np.arange(count), places)
-    return Parts(*(Subset(pictures, indices) for indices in (training, places[::2], places[1::2])))
+    held = np.arange(2 * apart) * count // (2 * apart)
+    choosing, judged = held[::2], held[1::2] if judging else held[:0]
+    training = np.setdiff1d(np.arange(count), np.concatenate([choosing, judged]))
+    return Parts(*(Subset(pictures, indices) for indices in (training, choosing, judged)))

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-FRESH_RATE = 20.0
+FRESH_RATE = 12.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ Shapes: D width, C channels, P×Q patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.checkpoint.header import Evidence
+from vitrail.checkpoint.surgery.blocks import without_blocks
 from vitrail.checkpoint.surgery.caveats import caveats
 from vitrail.checkpoint.surgery.changes import Change, Changes, Resized, Status
 from vitrail.checkpoint.surgery.projection import Projection, change_channels, projection_named, resize_projection
@@ -42,6 +43,7 @@ def adapt(
     *,
     method: str | None = None,
     projection: str = "pinv",
+    drop_blocks: Sequence[int] = (),
     seed: int = 0,
 ) -> tuple[Checkpoint, Changes]:
     """Adapt a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
@@ -49,14 +51,17 @@ def adapt(
     The changes list every tensor; `vitrail.assess` measures their effect.
 
     `method`, one of `METHODS` or "hf", resamples the positions (default: the checkpoint's own convention).
-    `projection` resizes the patch projection. A new head is zero (as in arXiv 2010.11929, section 3.2); new tokens are
-    drawn from a normal distribution of standard deviation 0.02 with `seed`.
+    `projection` resizes the patch projection. `drop_blocks` are numbers of blocks to leave out, counted from 0. A new
+    head is zero (as in arXiv 2010.11929, section 3.2); new tokens are drawn from a normal distribution of standard
+    deviation 0.02 with `seed`.
 
     >>> from vitrail import adapt, load
     >>> wide, changes = adapt(load("default"), {"image": "48x64"})
     >>> wide.config.grid, changes.resampled
     (Size(height=12, width=16), ('position.table',))
     """
+    whole = checkpoint
+    checkpoint, dropped = without_blocks(checkpoint, drop_blocks) if drop_blocks else (checkpoint, ())
     source = checkpoint.config
     named, how = None if method is None else method_of(method), projection_named(projection)
     target = find_target(source, target, method=named) if isinstance(target, Mapping) else target
@@ -64,7 +69,10 @@ def adapt(
     surgery = _Surgery(checkpoint, target, method=named, projection=how, seed=seed)
     tensors, changed = surgery.operate()
     notes = caveats(checkpoint, target, changed, method=named)
-    changes = Changes(source=source, target=target, tensors=changed, notes=notes)
+    if dropped:
+        numbers = ", ".join(map(str, sorted(set(drop_blocks))))
+        notes = (f"blocks {numbers} are dropped, and the blocks after them were trained on their output; heal", *notes)
+    changes = Changes(source=whole.config, target=target, tensors=(*changed, *dropped), notes=notes)
     if target == source:
         return checkpoint, changes
     adapted = replace(
