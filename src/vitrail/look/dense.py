@@ -107,7 +107,7 @@ def dense(
     features = _joined(model, tensor, corners, window, patch, step, grid, layer, watch)
     shown = seen.repeat(3, axis=2) if seen.shape[2] == 1 else seen
     top, left = ((edge - move) / 2 for edge, move in zip(patch, step, strict=True))
-    cells = Cells(grid=grid, step=tuple(step), top=top, left=left)
+    cells = Cells(grid=grid, step=(step.height, step.width), top=top, left=left)
     return Dense(features=features, cells=cells, pixels=shown, original=original, passes=len(corners))
 
 
@@ -139,8 +139,8 @@ def _tile(tile: Size, patch: Size) -> Size:
 def _corners(whole: Size, window: Size, patch: Size, step: Size) -> list[tuple[int, int]]:
     """Return the top left corners of all windows: tiles that cover the image, each moved by parts of a patch."""
     axes = [
-        [start + move for start in _starts(*sides, edge) for move in range(0, edge, by)]
-        for *sides, edge, by in zip(whole, window, patch, step, strict=True)
+        [start + move for start in _starts(side, seen, edge) for move in range(0, edge, by)]
+        for side, seen, edge, by in zip(whole, window, patch, step, strict=True)
     ]
     return list(product(*axes))
 
