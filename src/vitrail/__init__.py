@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .checkpoint.write import save
     from .healing.heal import heal
     from .images.synthesize import synthesize_image
+    from .look.dense import dense
     from .look.match import match
     from .nn.build import build
     from .nn.front import VisionFrontEnd
@@ -66,6 +67,7 @@ __all__ = [
     "adapt",
     "assess",
     "build",
+    "dense",
     "embed",
     "fit",
     "heal",
@@ -97,6 +99,7 @@ _ON_DEMAND = {
     "adapt": "checkpoint.surgery.adapt",
     "assess": "checkpoint.assess.report",
     "build": "nn.build",
+    "dense": "look.dense",
     "embed": "vectors.embed",
     "heal": "healing.heal",
     "load": "checkpoint.read",

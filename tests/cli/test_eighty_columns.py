@@ -31,6 +31,7 @@ LINES = {
     ],
     "compare": ["compare siglip2-giant-opt/16 deit-Ti/16-distilled default --gpu rtx-4090 --batch 4096"],
     "presets": ["presets"],
+    "dense": ["dense photos/00000.png photos/00001.png --stride 2"],
     "match": ["match photos/00000.png photos/00001.png --whole"],
     "cards": ["cards"],
     "advise": ["advise --images photos --application detection --gpu rtx-4090 --data-size 12000000"],

@@ -76,7 +76,7 @@ def test_the_parts_of_either_image_add_up_to_the_cosine_of_the_models_own_vector
     first, second = recordings(EXACT[name])
     alike = likeness(first, second)
     vectors = [each.model.pooled(*each.features).double() for each in (first, second)]
-    expected = F.cosine_similarity(*vectors).item()
+    expected = F.cosine_similarity(vectors[0], vectors[1]).item()
     assert alike.approximation == ""
     assert alike.score == pytest.approx(expected, abs=1e-6)
     assert alike.vectors == pytest.approx(expected, abs=1e-6)
@@ -97,10 +97,10 @@ def test_a_pool_that_is_no_sum_says_so_and_its_parts_add_up_to_the_cosine_of_mea
         mean = tokens[:, layout.prefix :].mean(dim=1)
         means.append((each.model.norm(mean) if each.model.config.final_norm == "pooled" else mean).double())  # type: ignore[misc]
     assert "which is no sum over patches" in alike.approximation
-    assert alike.score == pytest.approx(F.cosine_similarity(*means).item(), abs=1e-6)
+    assert alike.score == pytest.approx(F.cosine_similarity(means[0], means[1]).item(), abs=1e-6)
     assert alike.first.sum().item() == pytest.approx(alike.score, abs=1e-6)
     vectors = [each.model.pooled(*each.features).double() for each in (first, second)]
-    assert alike.vectors == pytest.approx(F.cosine_similarity(*vectors).item(), abs=1e-6)
+    assert alike.vectors == pytest.approx(F.cosine_similarity(vectors[0], vectors[1]).item(), abs=1e-6)
 
 
 def test_padding_has_no_part_and_no_kin():

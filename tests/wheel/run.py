@@ -44,6 +44,8 @@ LINES: list[tuple[str, str | None]] = [
     ("look photos/0.png --weights default --out look.png", "plot"),
     ("match photos/0.png photos/1.png", None),
     ("match photos/0.png photos/1.png --out match.png", "plot"),
+    ("dense photos/0.png --save features.npy", None),
+    ("dense photos/0.png --out dense.png", "plot"),
     ("embed photos --weights default --out vectors", "parquet"),
     ("search vectors photos/0.png", "parquet"),
     ("export default model.onnx", "onnx"),

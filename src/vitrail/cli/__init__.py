@@ -60,6 +60,7 @@ COMMANDS = {
     "laws": "Show how tokens, attention and detail follow from the image's and the patch's size.",
     "look": "Draw what a model sees in a photograph: attention, tokens, patches, filters, positions.",
     "match": "Match the patches of two images, and show why the images are alike.",
+    "dense": "Compute features on a fine grid, and draw them at every pixel, in colours that all images share.",
     "studio": "Open the studio: a local page that shows tokens, costs and attention on your own image.",
     "embed": "Turn a folder of images into vectors in Parquet; the same command resumes, and later embeds what is new.",
     "search": "Find the images nearest to one, near duplicates or outliers, as a table and a contact sheet.",

@@ -16,7 +16,7 @@ from vitrail.charts.notebook import Brief
 from vitrail.errors import require
 from vitrail.nn.layout import Layout
 
-__all__ = ["TokenColours", "eigendecomposition", "pca_colours", "principal_scores", "scaled_to_colours"]
+__all__ = ["TokenColours", "eigendecomposition", "otsu", "pca_colours", "principal_scores", "scaled_to_colours"]
 
 CLIP = (0.02, 0.98)
 
@@ -69,7 +69,7 @@ def pca_colours(
     if foreground:
         first = patches.new_zeros(patches.shape[:2])
         first[shown] = principal_scores(patches[shown])[0][:, 0]
-        above = first > _otsu(first[shown])
+        above = first > otsu(first[shown])
         border = _border(layout, patches.shape[:2], patches.device) & shown
         outside = above if _share(above, border) > _share(~above, border) else ~above
         shown = shown & ~outside
@@ -114,7 +114,7 @@ def _at(ranked: Tensor, place: float) -> Tensor:
     return lower + (upper - lower) * (place - int(place))
 
 
-def _otsu(values: Tensor) -> Tensor:
+def otsu(values: Tensor) -> Tensor:
     """Return Otsu's threshold, which maximises the variance between its two sides."""
     values = values.sort().values
     below = torch.arange(1, len(values), device=values.device)

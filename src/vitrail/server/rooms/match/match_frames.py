@@ -15,6 +15,7 @@ from vitrail.look.record import Recording
 from vitrail.look.subject import Subject
 from vitrail.nn.layout import Layout
 from vitrail.server.cells import covered_photo, patch_of_cell
+from vitrail.server.plans import Pair
 from vitrail.server.rooms.match.match_facts import MatchFacts, MatchSide, match_formulas
 
 __all__ = ["matched_arrays"]
@@ -45,7 +46,7 @@ def matched_arrays(
         )
         for number, ((subject, recording), layout) in enumerate(zip((first, second), layouts, strict=True))
     ]
-    pairs = [(int(firsts[0][one]), int(firsts[1][other])) for one, other in buddies.pairs.tolist()]
+    pairs: list[Pair] = [(int(firsts[0][one]), int(firsts[1][other])) for one, other in buddies.pairs.tolist()]
     counts = (len(alike.first), len(alike.second))
     facts = MatchFacts(
         first=sides[0],

@@ -1,0 +1,105 @@
+"""Dense features as colours, at every pixel, with one basis for several images.
+
+Shapes: n tokens of all images, D width, h×w tokens, H×W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.charts.notebook import Brief
+from vitrail.errors import require
+from vitrail.geometry import Size
+from vitrail.look.dense import Dense
+from vitrail.look.pca import otsu, principal_scores, scaled_to_colours
+from vitrail.look.refine import at_pixels, guided
+
+__all__ = ["DenseColours", "Upsampling", "dense_colours", "point_similarity", "to_pixels"]
+
+Upsampling = Literal["guided", "bilinear"]
+"""How values of tokens become values of pixels: along the photograph's edges, or between neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DenseColours(Brief):
+    """Colours of several images that mean the same in all of them."""
+
+    rgb: tuple[Tensor, ...]
+    """(H, W, 3) per image, 0 … 1; a removed background is black."""
+    shares: tuple[float, ...]
+    """The share of the tokens' variance that each of the three components explains."""
+
+
+@torch.no_grad()
+def dense_colours(
+    images: Sequence[Dense], *, foreground: bool = False, upsampling: Upsampling = "guided"
+) -> DenseColours:
+    """Colour every pixel by the first three principal components of the tokens of all images.
+
+    With `foreground`, the first component is carried to the pixels and split by Otsu's threshold; the side with more
+    of the images' borders is removed.
+    """
+    require(len(images) > 0, "there are no images to colour; give at least one")
+    tokens = torch.cat([each.features.flatten(1).T for each in images]).double()  # (n, D)
+    scores, shares = principal_scores(tokens)
+    colours = scaled_to_colours(scores).float()
+    counts = [each.cells.grid.area for each in images]
+    maps = [
+        to_pixels(part.T.unflatten(1, tuple(each.cells.grid)), each, upsampling).clamp(0, 1).permute(1, 2, 0)
+        for part, each in zip(colours.split(counts), images, strict=True)
+    ]
+    if foreground:
+        kept = _foreground(scores[:, 0].float(), images, counts, upsampling)
+        maps = [each * mask[:, :, None] for each, mask in zip(maps, kept, strict=True)]
+    return DenseColours(rgb=tuple(maps), shares=tuple(shares.tolist()))
+
+
+@torch.no_grad()
+def point_similarity(
+    images: Sequence[Dense], row: float, column: float, *, upsampling: Upsampling = "guided"
+) -> list[Tensor]:
+    """Return (H, W) per image: the cosine of every place with the token at a pixel of the first image."""
+    first = images[0]
+    original = first.original
+    require(
+        0 <= row < original.height and 0 <= column < original.width,
+        f"point {row:g},{column:g} is outside the image of {original}; give ROW,COLUMN in its pixels",
+    )
+    cells, shown = first.cells, first.pixels.shape
+    places = [
+        min(count - 1, max(0, int((at / side * pixels - corner) / step)))
+        for at, side, pixels, corner, step, count in zip(
+            (row, column), original, shown, (cells.top, cells.left), cells.step, cells.grid, strict=False
+        )
+    ]
+    token = F.normalize(first.features[:, places[0], places[1]], dim=0)
+    return [
+        to_pixels(torch.einsum("d,dhw->hw", token, F.normalize(each.features, dim=0))[None], each, upsampling)[0]
+        for each in images
+    ]
+
+
+def to_pixels(values: Tensor, image: Dense, upsampling: Upsampling) -> Tensor:
+    """(C, h, w) → (C, H, W)."""
+    if upsampling == "guided":
+        return guided(values, image.cells, image.pixels)
+    return at_pixels(values, image.cells, Size(*image.pixels.shape[:2]))
+
+
+def _foreground(first: Tensor, images: Sequence[Dense], counts: list[int], upsampling: Upsampling) -> list[Tensor]:
+    """Return (H, W) per image, true for its foreground."""
+    threshold = otsu(first)
+    above = [
+        to_pixels(part.unflatten(0, tuple(each.cells.grid))[None], each, upsampling)[0] > threshold
+        for part, each in zip(first.split(counts), images, strict=True)
+    ]
+    border = torch.cat([torch.cat([each[0], each[-1], each[:, 0], each[:, -1]]) for each in above])
+    inside = torch.cat([each.flatten() for each in above])
+    shares = [(border == side).sum().item() / max(1, (inside == side).sum().item()) for side in (True, False)]
+    return [~each if shares[0] > shares[1] else each for each in above]
