@@ -47,11 +47,11 @@ def other_light(photo: NDArray[np.uint8], dice: np.random.Generator) -> NDArray[
 
 
 def moved(points: Points, matrix: NDArray) -> Points:
-    return cv2.perspectiveTransform(points[:, None], matrix)[:, 0]
+    return np.asarray(cv2.perspectiveTransform(points[:, None], matrix)[:, 0], np.float64)
 
 
 def by_orb(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> tuple[Points, Points]:
-    orb = cv2.ORB_create(nfeatures=1000)
+    orb = cv2.ORB.create(nfeatures=1000)
     found = [orb.detectAndCompute(cv2.cvtColor(each, cv2.COLOR_RGB2GRAY), None) for each in (first, second)]
     (keys, described), (other_keys, other_described) = found
     if described is None or other_described is None:
@@ -105,7 +105,9 @@ def main() -> None:
             seen = viewer.see(photo)
             for _ in range(options.warps):
                 matrix = homography(dice, turn)
-                warped = cv2.warpPerspective(photo, matrix, (SIDE, SIDE), borderMode=cv2.BORDER_REFLECT)
+                warped = cv2.warpPerspective(photo, matrix, (SIDE, SIDE), borderMode=cv2.BORDER_REFLECT).astype(
+                    np.uint8
+                )
                 warped = other_light(warped, dice) if light else warped
                 other = viewer.see(warped)
                 for who, layer in layers.items():

@@ -134,8 +134,8 @@ def _nearest(
     if isinstance(query, Path):
         name, itself, source, vector = query.name, query, lambda: query, None
     else:
-        vector, itself = stored(collection, query)
-        name, source = query, lambda: collection.original(itself)
+        vector, item = stored(collection, query)
+        name, itself, source = query, item, lambda: collection.original(item)
     watch(f"embedding {name}", 0, 1)
     seen = None
     if box is not None or explain:

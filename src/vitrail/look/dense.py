@@ -138,11 +138,11 @@ def _tile(tile: Size, patch: Size) -> Size:
 
 def _corners(whole: Size, window: Size, patch: Size, step: Size) -> list[tuple[int, int]]:
     """Return the top left corners of all windows: tiles that cover the image, each moved by parts of a patch."""
-    axes = [
+    rows, columns = (
         [start + move for start in _starts(side, seen, edge) for move in range(0, edge, by)]
         for side, seen, edge, by in zip(whole, window, patch, step, strict=True)
-    ]
-    return list(product(*axes))
+    )
+    return list(product(rows, columns))
 
 
 def _starts(whole: int, window: int, edge: int) -> list[int]:

@@ -13,6 +13,8 @@ export class View<T> {
   error = $state('');
   /** Whether an answer is late, so that what is shown belongs to an older question. */
   busy = $state(false);
+  /** Whether the current question has its answer, or its error. */
+  settled = $state(false);
 }
 
 /** The number of pending requests. The page has `data-idle` while there are none, which tests wait for. */
@@ -30,6 +32,8 @@ interface Settings {
   calm?: number;
   /** Parameters beyond the controls, such as the hovered token. */
   extra?: () => Values;
+  /** Whether to ask now; until then the request waits, so that what is seen first is computed first. */
+  when?: () => boolean;
   /** Controls of the room that the response does not depend on. */
   without?: readonly string[];
 }
@@ -45,7 +49,7 @@ export function frameView<P extends FramePath>(path: P, settings: Settings = {})
 }
 
 function watch<T>(path: string, settings: Settings, read: (response: Response) => Promise<T>): View<T> {
-  const { room, extra, without = [], calm = 0 } = settings;
+  const { room, extra, when, without = [], calm = 0 } = settings;
   const found = new View<T>();
   const home = room ?? studio.room;
   const address = (values: Values) => {
@@ -56,11 +60,15 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
   };
   const now = new Asker<T>({
     read,
-    answered: (value) => {
+    answered: (value, answered) => {
       found.now = value;
       found.error = '';
+      found.settled = answered === url;
     },
-    failed: (line) => (found.error = line),
+    failed: (line) => {
+      found.error = line;
+      found.settled = true;
+    },
     busy: (busy) => count(busy ? 1 : -1),
     late: (late) => {
       if (late === found.busy) return;
@@ -78,8 +86,14 @@ function watch<T>(path: string, settings: Settings, read: (response: Response) =
   // derived, so that a change of an unused control sends no request
   const url = $derived(address(studio.values));
   const pinnedUrl = $derived(studio.pin && address(studio.pin));
+  const ready = $derived(when?.() ?? true);
   $effect(() => {
     const asked = url;
+    found.settled = false;
+    if (!ready) {
+      count(1);
+      return () => count(-1);
+    }
     if (!calm) return now.ask(asked);
     count(1);
     let waits = true;
