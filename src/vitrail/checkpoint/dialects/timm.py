@@ -296,8 +296,10 @@ TIMM = Dialect(
                 name=name,
                 rows=rows,
                 anchor="patch_embed.proj.weight",
-                signs=lambda stored, prefix, sign=sign: (
-                    _all(stored, prefix, ("blocks.0.attn.qkv.weight", sign)) and not _is_eva(stored, prefix)
+                signs=lambda stored, prefix, gated=gated: (
+                    _all(stored, prefix, ("blocks.0.attn.qkv.weight",))
+                    and _all(stored, prefix, ("blocks.0.mlp.fc1_g.weight",)) == gated
+                    and not _is_eva(stored, prefix)
                 ),
                 known=_known,
                 spare=r"pre_logits\..*|decoder.*",
@@ -306,10 +308,7 @@ TIMM = Dialect(
                 lacks=frozenset({"norm biases", "out biases", "mlp biases"}),
                 refuse=_refuse,
             )
-            for name, rows, sign in (
-                ("vit", VIT_ROWS, "blocks.0.mlp.fc1.weight"),
-                ("vit, gated", VIT_GATED_ROWS, "blocks.0.mlp.fc1_g.weight"),
-            )
+            for name, rows, gated in (("vit", VIT_ROWS, False), ("vit, gated", VIT_GATED_ROWS, True))
         ),
         *(
             Family(
