@@ -71,11 +71,11 @@ def point_similarity(
         0 <= row < original.height and 0 <= column < original.width,
         f"point {row:g},{column:g} is outside the image of {original}; give ROW,COLUMN in its pixels",
     )
-    cells, shown = first.cells, first.pixels.shape
+    cells, shown = first.cells, first.pixels.shape[:2]
     places = [
         min(count - 1, max(0, int((at / side * pixels - corner) / step)))
         for at, side, pixels, corner, step, count in zip(
-            (row, column), original, shown, (cells.top, cells.left), cells.step, cells.grid, strict=False
+            (row, column), original, shown, (cells.top, cells.left), cells.step, cells.grid, strict=True
         )
     ]
     token = F.normalize(first.features[:, places[0], places[1]], dim=0)

@@ -61,10 +61,12 @@ class VisionFrontEnd(nn.Module):
         tokens, layout = self.patches(*self._fit(image, sizes))
         if self.config.remainder == "pad":
             layout = replace(layout, frame=self.config.grid)
-        tokens, layout = self.prefix(tokens, layout)
-        if isinstance(self.position, AddedPosition):
-            tokens = self.position(tokens, layout)
-        return tokens, layout
+        return self.placed(tokens, layout)
+
+    def placed(self, patches: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """Put the prefix before the patches, and add positions."""
+        tokens, layout = self.prefix(patches, layout)
+        return self.position(tokens, layout) if isinstance(self.position, AddedPosition) else tokens, layout
 
     def patches(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """Pixels as the patches need them → projected patches, normalised if the model does so."""

@@ -22,7 +22,6 @@ from vitrail.nn.adaptive import AdaptiveEmbed, to_dense
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.positions import AddedPosition
 from vitrail.vectors.engines.engine import LeanEngine
 from vitrail.vectors.engines.pack import Group, PackedEngine
 
@@ -65,8 +64,7 @@ class AdaptiveEngine(PackedEngine):
     def _placed(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """Patches → the input of the first block."""
         model = self.engine.model
-        x, layout = model.prefix(x if model.patch_norm is None else model.patch_norm(x), layout)
-        x = model.position(x, layout) if isinstance(model.position, AddedPosition) else x
+        x, layout = model.placed(x if model.patch_norm is None else model.patch_norm(x), layout)
         return x if model.embedding_norm is None else model.embedding_norm(x), layout
 
     def _cut(self, x: Tensor, layout: Layout) -> Iterator[tuple[Tensor, Group]]:
