@@ -2,7 +2,7 @@
 
     vitrail weights fetch dinov2-S/14
     python benchmarks/heal.py --train WALLPAPERS --train SMALL_PHOTOS --held PHOTOS [--cases patch16,registers]
-                              [--minutes 20] [--threads 2] [--probe CIFAR10] [--json]
+                              [--minutes 20] [--threads 2] [--probe CIFAR10 [--probed 2000]] [--json]
 
 The peer is resizing alone: the pseudo-inverse of the patch projection and resampled positions, which is what FlexiViT's
 and timm's resizers do. Errors are 1 − cosine with the original's features on every image of --held, none of which is
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="time of each healing")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--probe", type=Path, help="CIFAR-10, as vitrail data fetch cifar10 writes it")
+    parser.add_argument("--probed", type=int, default=2000, help="images that the probe learns from; half as many test")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -69,7 +70,7 @@ def main() -> None:
     rows = []
     for name in chosen:
         print(f"{CASES[name][0]} …", file=sys.stderr)
-        rows.append(measured(name, before, train, held, options.minutes, options.probe))
+        rows.append(measured(name, before, train, held, options.minutes, options.probe, options.probed))
         if not options.json:
             show(rows[-1])
     if options.json:
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def measured(
-    name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probe: Path | None
+    name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probe: Path | None, count: int
 ) -> dict[str, Any]:
     words, changes = CASES[name]
     dropped = changes.get("drop_blocks", ())
@@ -89,7 +90,7 @@ def measured(
     row = {"case": words, **figures(report)}
     row |= {"minutes": (time.perf_counter() - wall) / 60, "cpu_minutes": (time.process_time() - spent) / 60}
     if probe is not None and after.config.channels == 3:
-        row["probe"] = {label: probed(each, probe) for label, each in
+        row["probe"] = {label: probed(each, probe, count) for label, each in
                         (("original", before), ("resized", after), ("healed", healed))}  # fmt: skip
     return row
 
@@ -121,7 +122,7 @@ def four_channels(paths: list[Path]) -> list[np.ndarray]:
     return found
 
 
-def probed(checkpoint: Checkpoint, folder: Path, *, train: int = 2000, test: int = 1000) -> dict[str, float]:
+def probed(checkpoint: Checkpoint, folder: Path, count: int) -> dict[str, float]:
     """Accuracy of a linear classifier (ridge) and of the nearest neighbour on frozen vectors of CIFAR-10."""
     from vitrail.data.open import open_source
     from vitrail.training.evaluate import evenly
@@ -129,8 +130,8 @@ def probed(checkpoint: Checkpoint, folder: Path, *, train: int = 2000, test: int
     sets = []
     model = checkpoint.model(dtype=torch.float32)
     steps = checkpoint.preprocessing.squashed(checkpoint.config.image)
-    for split, count in (("train", train), ("test", test)):
-        source = evenly(open_source([str(folder)], split, image=checkpoint.config.image), count)  # type: ignore[arg-type]
+    for split, images in (("train", count), ("test", count // 2)):
+        source = evenly(open_source([str(folder)], split, image=checkpoint.config.image), images)  # type: ignore[arg-type]
         vectors, labels = [], []
         for first in range(0, len(source), 16):
             pairs = [source[index] for index in range(first, min(first + 16, len(source)))]

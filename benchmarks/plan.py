@@ -72,6 +72,8 @@ def _best_ms(call: Callable[[], Any], repeats: int) -> float:
 
 def _rates(questions: int) -> dict[str, float]:
     """Square images of 1 to 50 units, and batches."""
+    import numpy  # noqa: F401 — a sweep imports it once, which is not its rate
+
     found = {}
     for name in SWEPT:
         config, unit = preset(name), preset(name).unit

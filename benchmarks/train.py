@@ -163,12 +163,16 @@ class Peer(nn.Module):
         self.vit = build_vit_pytorch(config)
         self.head: nn.Module = self.vit.get_submodule("mlp_head")
         self.vit.mlp_head = nn.Identity()
+        self.distillation_head = None
 
     def vector(self, images: Tensor) -> Tensor:
         return self.vit(images)
 
+    def classify(self, vector: Tensor) -> Tensor:
+        return self.head(vector)
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.vector(images))
+        return self.classify(self.vector(images))
 
     def model(self, *, dtype: torch.dtype) -> Peer:
         """What the loop asks of a checkpoint that it starts from: here, fresh weights."""

@@ -6,7 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from vitrail import parts
-from vitrail.config import Config, MobileConfig, MobileStage, PyramidConfig, PyramidStage, ViTConfig
+from vitrail.config import Config, MobileConfig, MobileStage, NormPlace, PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 
@@ -16,6 +16,13 @@ _patches = st.builds(Size, st.sampled_from([2, 4, 6]), st.sampled_from([2, 4, 8]
 _embeddings = st.one_of(
     st.builds(parts.Patches, patch=_patches, bias=st.booleans()),
     st.just(parts.Patches(patch=Size(8, 8), stride=Size(4, 4))),
+    st.builds(
+        parts.Tubelets,
+        patch=_patches,
+        frames=st.sampled_from([2, 4, 6]),
+        tubelet=st.sampled_from([1, 2]),
+        bias=st.booleans(),
+    ),
     st.just(parts.Stem(patch=Size(4, 4), widths=(5, 7))),
     st.just(parts.Hierarchical(finest=Size(2, 2), widths=(6, 10))),
     st.builds(
@@ -44,6 +51,8 @@ _positions = st.one_of(
         convention=st.sampled_from(["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]),
     ),
     st.just(parts.SinCos1d()),
+    st.just(parts.SinCos3d()),
+    st.just(parts.Rotary3d()),
     st.builds(parts.SinCos2d, layout=st.sampled_from(["interleaved", "timm", "mae", "big_vision"])),
     st.builds(
         parts.RelativeBias,
@@ -51,6 +60,14 @@ _positions = st.one_of(
         prefix=st.booleans(),
         convention=st.sampled_from(["timm", "huggingface"]),
     ),
+    st.builds(
+        parts.RelativeMlp,
+        shared=st.booleans(),
+        coordinates=st.just("normalised"),
+        width=st.just(8),
+        reference=st.sampled_from([(), (Size(4, 3),)]),
+    ),
+    st.builds(parts.RelativeMlp, shared=st.booleans(), coordinates=st.just("index"), width=st.just(8)),
     _rotary,
     st.just(parts.NoPosition()),
 )
@@ -70,7 +87,7 @@ _mlps = st.one_of(
     st.builds(
         parts.Mlp,
         width=st.just(40),
-        activation=st.sampled_from(["gelu", "gelu_tanh", "quick_gelu"]),
+        activation=st.sampled_from(["gelu", "gelu_tanh", "quick_gelu", "relu", "tanh"]),
         bias=st.booleans(),
         norm=st.booleans(),
     ),
@@ -89,6 +106,8 @@ _pools = st.one_of(
 def vit_configs(draw: st.DrawFn) -> ViTConfig:
     """A small ViTConfig that breaks no rule; what breaks one is drawn again."""
     rates = st.sampled_from([0.0, 0.1])
+    places: tuple[NormPlace, ...] = ("before", "after")
+    head_norm, place = draw(st.sampled_from([None, "norm", "cosine"])), draw(st.sampled_from(places))
     try:
         return ViTConfig(
             image=Size(24, 32),
@@ -104,17 +123,20 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             num_heads=3,
             attention=draw(_attentions),
             qkv_bias=draw(st.sampled_from(["all", "no_key", "none"])),
-            qk_norm=draw(st.booleans()),
+            qk_norm=head_norm == "norm",
+            cosine_attention=head_norm == "cosine",
             attention_norm=draw(st.booleans()),
             out_bias=draw(st.booleans()),
             mlp=draw(_mlps),
+            block_norm=place,
             norm=draw(st.sampled_from(["layer", "rms"])),
-            layer_scale=draw(st.sampled_from([None, 0.1])),
+            layer_scale=draw(st.sampled_from([None, 0.1])) if place == "before" else None,
             norm_eps=draw(st.sampled_from([1e-6, 1e-5])),
             dropout=draw(rates),
             attention_dropout=draw(rates),
             drop_path=draw(rates),
             final_norm=draw(st.sampled_from(["tokens", "pooled", "none"])),
+            final_norm_eps=draw(st.sampled_from([None, None, 1e-5])),
             pool=draw(_pools),
             classes=draw(st.sampled_from([0, 7])),
             head_bias=draw(st.booleans()),
@@ -143,6 +165,21 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
         image=st.just(Size(64, 96)),
         stages=st.just((PyramidStage(width=12, depth=2, num_heads=3),)),
         attention=st.builds(parts.WindowedAttention, window_padding=st.sampled_from(["masked", "zeros"])),
+    ),
+    st.builds(
+        PyramidConfig,
+        image=st.just(Size(64, 96)),
+        stages=st.just(tuple(PyramidStage(width=width, depth=2, num_heads=3) for width in (12, 24))),
+        position=st.one_of(
+            st.builds(parts.RelativeMlp, width=st.just(8), reference=st.sampled_from([(), (Size(7, 7), Size(4, 3))])),
+            st.just(parts.RelativeMlp(coordinates="index", width=8)),
+        ),
+        attention=st.builds(parts.WindowedAttention, window_padding=st.sampled_from(["masked", "zeros"])),
+        qkv_bias=st.sampled_from(["all", "no_key", "none"]),
+        cosine_attention=st.booleans(),
+        merging=st.builds(parts.PatchMerging, norm=st.sampled_from(["before", "after"])),
+        block_norm=st.sampled_from(["before", "after"]),
+        final_norm=st.sampled_from(["tokens", "none"]),
     ),
     st.builds(
         PyramidConfig,

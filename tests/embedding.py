@@ -39,6 +39,7 @@ __all__ = [
     "read_rows",
     "save_weights",
     "tar",
+    "thread_counting_decoder",
 ]
 
 CONFIG = ViTConfig(
@@ -113,6 +114,14 @@ def bad_decoder(source: Path | bytes, steps: Preprocessing, **options: Any) -> P
     if "once" in name and not (marker := source.with_suffix(".died")).exists():
         marker.touch()
         os.kill(os.getpid(), 9)
+    return prepare(source, steps, **options)
+
+
+def thread_counting_decoder(source: Path | bytes, steps: Preprocessing, **options: Any) -> Prepared:
+    """Notes beside the image how many threads torch has to resize it."""
+    assert isinstance(source, Path)
+    with source.with_suffix(".threads").open("a") as file:
+        file.write(f"{torch.get_num_threads()}\n")
     return prepare(source, steps, **options)
 
 

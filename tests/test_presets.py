@@ -100,6 +100,15 @@ def mae(width: int, depth: int, heads: int, patch: int) -> Callable[[], int]:
     )
 
 
+def vjepa2(width: int, depth: int, heads: int, mlp_ratio: float = 4.0) -> Callable[[], int]:
+    def encoder() -> int:
+        sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": heads}
+        config = transformers.VJEPA2Config(**sizes, mlp_ratio=mlp_ratio)
+        return count(transformers.VJEPA2Model(config).encoder)  # its predictor is for pretraining
+
+    return encoder
+
+
 PEERS: dict[str, Callable[[], int]] = {
     **{
         f"{shape}/{patch}": of_timm(f"vit_{name}_patch{patch}_224", num_classes=1000)
@@ -139,6 +148,26 @@ PEERS: dict[str, Callable[[], int]] = {
     "mae-B/16": mae(768, 12, 12, 16),
     "mae-L/16": mae(1024, 24, 16, 16),
     "mae-H/14": mae(1280, 32, 16, 14),
+    **{
+        f"videomae-{s}": of_transformers(
+            "VideoMAEModel",
+            "VideoMAEConfig",
+            hidden_size=width,
+            num_hidden_layers=depth,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+        )
+        for s, (width, depth, heads) in {
+            "S": (384, 12, 6),
+            "B": (768, 12, 12),
+            "L": (1024, 24, 16),
+            "H": (1280, 32, 16),
+        }.items()
+    },
+    "vivit-B": of_transformers("VivitForVideoClassification", "VivitConfig", num_labels=400),
+    "vjepa2-L": vjepa2(1024, 24, 16),
+    "vjepa2-H": vjepa2(1280, 32, 16),
+    "vjepa2-g": vjepa2(1408, 40, 22, mlp_ratio=48 / 11),
     "beit-B/16": of_timm("beit_base_patch16_224"),
     "beit-L/16": of_timm("beit_large_patch16_224"),
     **{f"flexivit-{s}/16": of_timm(f"flexivit_{TIMM_SHAPES[s]}") for s in ("S", "B", "L")},
@@ -148,6 +177,8 @@ PEERS: dict[str, Callable[[], int]] = {
     "swin-L": of_timm("swin_large_patch4_window7_224"),
     "swin-B-384": of_timm("swin_base_patch4_window12_384"),
     "swin-L-384": of_timm("swin_large_patch4_window12_384"),
+    **{f"swinv2-{size[0].upper()}": of_timm(f"swinv2_{size}_window8_256") for size in ("tiny", "small", "base")},
+    "swinv2-L": of_timm("swinv2_large_window12to16_192to256"),
     **{f"pit-{size}": of_timm(f"pit_{size.lower()}_224") for size in ("Ti", "XS", "S", "B")},
     **{f"pit-{size}-distilled": of_timm(f"pit_{size.lower()}_distilled_224") for size in ("Ti", "XS", "S", "B")},
     "mobilevit-XXS": of_timm("mobilevit_xxs"),
@@ -157,7 +188,7 @@ PEERS: dict[str, Callable[[], int]] = {
 
 
 def test_every_preset_but_our_own_has_a_peer():
-    assert set(PRESETS) - set(PEERS) == {"cifar", "cifar-small", "fashion-mnist"}
+    assert set(PRESETS) - set(PEERS) == {"cifar", "cifar-small", "cifar-resnet", "fashion-mnist"}
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -232,6 +263,7 @@ def test_many_of_timms_names_are_known():
         ("facebook/vit-mae-huge", "mae-H/14", None),
         ("vit_l_32", "L/32", None),
         ("swin_s", "swin-S", None),
+        ("swinv2_tiny_window8_256", "swinv2-T", 256),
         ("pit_xs_224.in1k", "pit-XS", 224),
         ("timm/pit_b_distilled_224", "pit-B-distilled", 224),
         ("ViT-B/16", "B/16", None),

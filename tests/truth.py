@@ -77,7 +77,7 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
             given = tuple(torch.zeros(n, config.channels, *size, device=device, dtype=dtype) for n, size in views)
             track_step(model, given, lambda loss: loss, workload, tracker, advance=model.advance)  # type: ignore[arg-type]
             return tracker
-        images = torch.zeros(workload.batch, config.channels, *config.image, device=device, dtype=dtype)
+        images = torch.zeros(workload.batch, *config.input_shape, device=device, dtype=dtype)
         labels = torch.zeros(workload.batch, dtype=torch.long, device=device) if workload.train else None
         optimizer = optimizer_of(model, workload)
         loss = partial(_cross_entropy, labels)

@@ -42,8 +42,9 @@ def shoot(address: str, rooms: list[str], *, phone: bool) -> None:
                 kept = Path("/tmp") if phone else HERE
                 path = kept / f"studio-{room}-{theme}{'-phone' if phone else ''}.png"
                 page.screenshot(path=path, full_page=phone)
-                # 256 colours are enough for a page, and a third of the bytes
-                few = Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
+                few = Image.open(path).convert("RGB")
+                if room not in ("dense", "folder"):  # 256 colours are enough for a page, and a third of the bytes
+                    few = few.quantize(256, kmeans=2, dither=Image.Dither.NONE)
                 few.save(path, optimize=True)
                 print(path)
         browser.close()

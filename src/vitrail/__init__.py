@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .images.synthesize import synthesize_image
     from .look.dense import dense
     from .look.match import match
+    from .maps.atlas import atlas
     from .nn.build import build
     from .nn.front import VisionFrontEnd
     from .nn.patches import PatchEmbed
@@ -66,6 +67,7 @@ __all__ = [
     "__version__",
     "adapt",
     "assess",
+    "atlas",
     "build",
     "dense",
     "embed",
@@ -98,6 +100,7 @@ _ON_DEMAND = {
     "VisionFrontEnd": "nn.front",
     "adapt": "checkpoint.surgery.adapt",
     "assess": "checkpoint.assess.report",
+    "atlas": "maps.atlas",
     "build": "nn.build",
     "dense": "look.dense",
     "embed": "vectors.embed",

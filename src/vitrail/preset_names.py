@@ -15,18 +15,21 @@ ViTName = Literal[
     "dinov2-g/14-reg4", "dinov3-S/16", "dinov3-S+/16", "dinov3-B/16", "dinov3-L/16", "dinov3-H+/16",
     "dinov3-7B/16", "clip-B/32", "clip-B/16", "clip-L/14", "clip-L/14-336", "siglip-B/16", "siglip-L/16",
     "siglip-So400m/14", "siglip2-B/16", "siglip2-L/16", "siglip2-So400m/16", "siglip2-giant-opt/16", "mae-B/16",
-    "mae-L/16", "mae-H/14", "beit-B/16", "beit-L/16", "flexivit-S/16", "flexivit-B/16", "flexivit-L/16",
+    "mae-L/16", "mae-H/14", "videomae-S", "videomae-B", "videomae-L", "videomae-H", "vivit-B", "vjepa2-L",
+    "vjepa2-H", "vjepa2-g", "beit-B/16", "beit-L/16", "flexivit-S/16", "flexivit-B/16", "flexivit-L/16",
     "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
 PyramidName = Literal[
-    "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "pit-Ti", "pit-XS", "pit-S", "pit-B",
-    "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled", "pit-B-distilled",
+    "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "swinv2-T", "swinv2-S", "swinv2-B",
+    "swinv2-L", "pit-Ti", "pit-XS", "pit-S", "pit-B", "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled",
+    "pit-B-distilled",
 ]  # fmt: skip
-MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S"]
+MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S", "cifar-resnet"]
 """The presets' own names by the kind of their config, for type checkers and editors."""
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
-SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "t": "T", "giantopt": "giant-opt", "so400m": "So400m"}
+SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "g": "g", "t": "T"}
+SIZES |= {"giantopt": "giant-opt", "so400m": "So400m"}
 SIZES |= {"small_plus": "S+", "huge_plus": "H+", "splus": "S+", "hplus": "H+", "7b": "7B"}
 SIZES |= {"xx-small": "XXS", "x-small": "XS", "xxs": "XXS", "xs": "XS"}
 
@@ -45,6 +48,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
     (r"swin_(?P<size>tiny|small|base|large)_patch4_window7_(?P<image>224)", "swin-{size}"),
     (r"swin_(?P<size>base|large)_patch4_window12_(?P<image>384)", "swin-{size}-384"),
+    (r"swinv2_(?P<size>tiny|small|base)_window8_(?P<image>256)", "swinv2-{size}"),
+    (r"swinv2_(?P<size>large)_window12to16_192to(?P<image>256)", "swinv2-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_(?P<image>224)", "pit-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_distilled_(?P<image>224)", "pit-{size}-distilled"),
     (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
@@ -58,6 +63,9 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"facebook/dinov3-vit(?P<size>s|splus|b|l|hplus|7b)16-pretrain-lvd1689m", "dinov3-{size}/16"),
     (r"facebook/vit-mae-(?P<size>base|large)", "mae-{size}/16"),
     (r"facebook/vit-mae-(?P<size>huge)", "mae-{size}/14"),
+    (r"mcg-nju/videomae-(?P<size>small|base|large|huge)(-finetuned-kinetics)?", "videomae-{size}"),
+    (r"google/vivit-(?P<size>b)-16x2(-kinetics400)?", "vivit-{size}"),
+    (r"facebook/vjepa2-vit(?P<size>[lhg])-fpc64-(?P<image>\d+)", "vjepa2-{size}"),
     (r"openai/clip-vit-(?P<size>base|large)-patch(?P<patch>14|16|32)", "clip-{size}/{patch}"),
     (r"openai/clip-vit-(?P<size>large)-patch14-336", "clip-{size}/14-336"),
     (r"google/siglip-(?P<size>base|large)-patch16-(?P<image>\d+)", "siglip-{size}/16"),
@@ -66,6 +74,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"microsoft/beit-(?P<size>base|large)-patch16-(?P<image>\d+)", "beit-{size}/16"),
     (r"microsoft/swin-(?P<size>tiny|small|base|large)-patch4-window7-(?P<image>224)(-in22k)?", "swin-{size}"),
     (r"microsoft/swin-(?P<size>base|large)-patch4-window12-(?P<image>384)(-in22k)?", "swin-{size}-384"),
+    (r"microsoft/swinv2-(?P<size>tiny|small|base)-patch4-window8-(?P<image>256)", "swinv2-{size}"),
+    (r"microsoft/swinv2-(?P<size>large)-patch4-window12to16-192to(?P<image>256)-22kto1k-ft", "swinv2-{size}"),
     (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
     # torchvision
     (r"vit_(?P<size>[blh])_(?P<patch>\d+)", "{size}/{patch}"),
@@ -105,7 +115,7 @@ def preset_name(name: str) -> tuple[str, int | None] | None:
         if found := re.fullmatch(pattern, plain):
             groups = found.groupdict()
             size = SIZES[groups["size"]]
-            if template.startswith("swin-"):
+            if template.startswith(("swin-", "swinv2-")):
                 size = size[0]  # Swin's tiny is T
             image = groups.get("image")
             return template.format(size=size, patch=groups.get("patch")), int(image) if image else None

@@ -20,12 +20,17 @@ from vitrail.parts import (
     MeanPool,
     Mlp,
     Patches,
+    PatchMerging,
     Prefix,
     RelativeBias,
+    RelativeMlp,
     Rotary,
+    Rotary3d,
+    SinCos1d,
     SinCos2d,
     Stem,
     SwiGLU,
+    Tubelets,
     WindowedAttention,
 )
 from vitrail.preset_names import COMMON, MobileName, PyramidName, ViTName, preset_name
@@ -128,6 +133,33 @@ def _siglip(shape: str, patch: int, image: int) -> ViTConfig:
     )
 
 
+def _videomae(shape: str) -> ViTConfig:
+    return _vit(
+        shape,
+        16,
+        embedding=Tubelets(frames=16),
+        prefix=Prefix(cls=False),
+        position=SinCos1d(),
+        qkv_bias="no_key",
+        norm_eps=1e-12,
+        final_norm="none",
+        pool=MeanPool(),
+        classes=0,
+    )
+
+
+def _vjepa2(shape: dict[str, Any]) -> ViTConfig:
+    return ViTConfig(
+        **shape,
+        image=Size(256, 256),
+        embedding=Tubelets(frames=64),
+        prefix=Prefix(cls=False),
+        position=Rotary3d(),
+        pool=MeanPool(),
+        classes=0,
+    )
+
+
 def _beit(shape: str, scale: float) -> ViTConfig:
     return _vit(
         shape,
@@ -161,6 +193,17 @@ def _swin(width: int, depths: tuple[int, ...], num_heads: int, *, image: int = 2
     )
     attention = WindowedAttention(window=Size.of(window), window_padding="zeros")
     return PyramidConfig(image=Size.of(image), stages=tuple(stages), attention=attention)
+
+
+def _swin2(*size: Any, image: int = 256, window: int = 8, reference: tuple[int, ...] = ()) -> PyramidConfig:
+    """Swin v2: cosine attention, biases by an MLP, norms after the branches (arXiv 2111.09883)."""
+    return _swin(*size, image=image, window=window).but(
+        position=RelativeMlp(reference=tuple(map(Size.of, reference))),
+        qkv_bias="no_key",
+        cosine_attention=True,
+        merging=PatchMerging(norm="after"),
+        block_norm="after",
+    )
 
 
 def _pit(head_width: int, num_heads: int, *, patch: int = 16, first: int = 2, distilled: bool = False) -> PyramidConfig:
@@ -236,6 +279,18 @@ PRESETS: dict[str, Config] = {
     "siglip2-L/16": _siglip("L", 16, 256),
     "siglip2-So400m/16": _siglip("So400m", 16, 256),
     "siglip2-giant-opt/16": _siglip("giant-opt", 16, 256),
+    **{f"videomae-{shape}": _videomae(shape) for shape in ("S", "B", "L", "H")},
+    "vivit-B": _vit(
+        "B",
+        16,
+        embedding=Tubelets(frames=32),
+        position=Learned(convention="huggingface"),
+        mlp=Mlp(width=3072, activation="gelu_tanh"),
+        classes=400,
+    ),
+    "vjepa2-L": _vjepa2(_shape("L")),
+    "vjepa2-H": _vjepa2(_shape("H")),
+    "vjepa2-g": _vjepa2({**_shape("g"), "num_heads": 22}),
     **{
         f"mae-{name}": _vit(shape, patch, position=SinCos2d(layout="mae"), classes=0)
         for name, shape, patch in (("B/16", "B", 16), ("L/16", "L", 16), ("H/14", "H", 14))
@@ -257,11 +312,25 @@ PRESETS: dict[str, Config] = {
     "swin-L": _swin(192, (2, 2, 18, 2), 6),
     "swin-B-384": _swin(128, (2, 2, 18, 2), 4, image=384, window=12),
     "swin-L-384": _swin(192, (2, 2, 18, 2), 6, image=384, window=12),
+    "swinv2-T": _swin2(96, (2, 2, 6, 2), 3),
+    "swinv2-S": _swin2(96, (2, 2, 18, 2), 3),
+    "swinv2-B": _swin2(128, (2, 2, 18, 2), 4),
+    "swinv2-L": _swin2(192, (2, 2, 18, 2), 6, window=16, reference=(12, 12, 12, 6)),
     **_pits(),
     **{f"{name}-distilled": config for name, config in _pits(distilled=True).items()},
     "mobilevit-XXS": _mobilevit(16, (16, 24, 48, 64, 80), (64, 80, 96), expansion=2, last_width=320),
     "mobilevit-XS": _mobilevit(16, (32, 48, 64, 80, 96), (96, 120, 144), last_width=384),
     "mobilevit-S": _mobilevit(16, (32, 64, 96, 128, 160), (144, 192, 240), last_width=640),
+    "cifar-resnet": MobileConfig(
+        image=Size(32, 32),
+        stem_width=32,
+        stem_stride=1,
+        stages=tuple(MobileStage(width=width, depth=1, stride=2) for width in (64, 128, 256)),
+        residual="basic",
+        expansion=1,
+        last_width=0,
+        classes=10,
+    ),
 }
 
 

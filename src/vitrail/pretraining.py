@@ -181,5 +181,6 @@ def _plain(step: Value, config: Config, positions: tuple[type, ...]) -> ViTConfi
         isinstance(config.position, positions) and getattr(config.position, "rotary", None) is None,
         f"{name} is not defined for {config.position.name}; use {', '.join(kind.__name__ for kind in positions)}",
     )
+    require(config.frames == 1, f"{name} is defined for still images, not for clips of {config.frames} frames")
     require(not config.prefix.distillation, f"{name} has no use for a distillation token; leave it out")
     return config

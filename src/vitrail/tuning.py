@@ -237,7 +237,8 @@ def _pyramid_parts(c: PyramidConfig) -> Iterator[str]:
         if level:
             yield f"stages.{level}.merge"
         yield from (f"stages.{level}.blocks.{number}" for number in range(stage.depth))
-    yield "norm"
+    if c.final_norm != "none":
+        yield "norm"
     yield from _head_parts(c)
 
 

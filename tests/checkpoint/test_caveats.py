@@ -34,12 +34,14 @@ from vitrail.parts import (
     PatchMerging,
     Prefix,
     RelativeBias,
+    RelativeMlp,
     Rotary,
     RotaryMixed,
     SinCos1d,
     SinCos2d,
     SparseAttention,
     Stem,
+    Tubelets,
     WindowedAttention,
 )
 
@@ -55,6 +57,7 @@ SMALL = ViTConfig(
 WINDOWS = WindowedAttention(window=Size(2, 3))
 FAMILIES: dict[str, Config] = {
     "learned": SMALL,
+    "clip": SMALL.but(embedding=Tubelets(patch=Size(4, 4), frames=4)),
     "registers": SMALL.but(prefix=Prefix(registers=2), position=Learned(prefix="cls"), classes=0),
     "distilled": SMALL.but(prefix=Prefix(distillation=True)),
     "mean": SMALL.but(prefix=Prefix(cls=False, registers=1), pool=MeanPool(), final_norm="pooled"),
@@ -62,6 +65,8 @@ FAMILIES: dict[str, Config] = {
     "relative": SMALL.but(position=RelativeBias()),
     "shared relative": SMALL.but(position=RelativeBias(shared=True)),
     "windows": SMALL.but(position=RelativeBias(prefix=False), attention=WINDOWS),
+    "relative mlp": SMALL.but(position=RelativeMlp(width=8), block_norm="after", cosine_attention=True),
+    "mlp in windows": SMALL.but(position=RelativeMlp(width=8), attention=WINDOWS),
     "rotary": SMALL.but(position=Rotary(), prefix=Prefix(registers=1), pool=MaxPool(), final_norm="none"),
     "mixed": SMALL.but(position=RotaryMixed(), head_bias=False),
     "sines": SMALL.but(position=SinCos2d(), remainder="crop", image=Size(18, 25)),
@@ -74,6 +79,17 @@ FAMILIES: dict[str, Config] = {
         image=Size(16, 24),
         stages=(PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=1, num_heads=4)),
         attention=WindowedAttention(window=Size(2, 3)),
+        classes=5,
+    ),
+    "second pyramid": PyramidConfig(
+        image=Size(16, 24),
+        position=RelativeMlp(width=8),
+        stages=(PyramidStage(width=8, depth=2, num_heads=2), PyramidStage(width=16, depth=1, num_heads=4)),
+        attention=WindowedAttention(window=Size(2, 3), window_padding="zeros"),
+        qkv_bias="no_key",
+        cosine_attention=True,
+        merging=PatchMerging(norm="after"),
+        block_norm="after",
         classes=5,
     ),
     "pooling pyramid": PyramidConfig(
@@ -104,6 +120,8 @@ VALUES: dict[str, list[Any]] = {
         Patches(patch=Size(8, 8), stride=Size(4, 8)),
         Patches(patch=Size(5, 8), stride=Size(4, 4)),
         Hierarchical(finest=Size(4, 4), widths=(6,)),
+        Tubelets(patch=Size(4, 4), frames=2),
+        Tubelets(patch=Size(2, 4), frames=6, tubelet=3, bias=False),
         Adaptive(patches=(Size(4, 4), Size(8, 8)), threshold=0.1),
         Adaptive(patches=(Size(2, 2), Size(4, 4), Size(8, 8))),
     ],
@@ -112,6 +130,7 @@ VALUES: dict[str, list[Any]] = {
     "position": [
         *(Learned(prefix=prefix, convention="dinov2") for prefix in ("all", "cls", "none")),
         *(RelativeBias(shared=shared, prefix=prefix) for shared in (True, False) for prefix in (True, False)),
+        *(RelativeMlp(width=8, reference=(Size(3, 2),)), RelativeMlp(width=8, coordinates="index")),
         *(Rotary(coordinates="normalised"), Rotary(temperature=50.0), RotaryMixed(temperature=20.0)),
         *(SinCos2d(layout="mae"), SinCos1d(temperature=100.0)),
     ],
@@ -119,10 +138,13 @@ VALUES: dict[str, list[Any]] = {
         *(FullAttention(fused=False), WINDOWS, SparseAttention(), LinearAttention()),
         *(WindowedAttention(window=Size(2, 3), window_padding=padding) for padding in ("masked", "zeros")),
     ],
-    "merging": [PatchMerging(), GridPooling()],
+    "merging": [PatchMerging(), PatchMerging(norm="after"), GridPooling()],
+    "cosine_attention": [True, False],
+    "block_norm": ["before", "after"],
     "residual": ["basic"],
     "stem_stride": [1],
     "norm_eps": [1e-2],
+    "final_norm_eps": [1e-2],
     "dropout": [0.1],
     "attention_dropout": [0.1],
     "drop_path": [0.1],
@@ -168,7 +190,7 @@ def made(config: Config) -> Checkpoint:
 @torch.no_grad()
 def vector(checkpoint: Checkpoint) -> torch.Tensor:
     config = checkpoint.config
-    pixels = torch.randn(2, config.channels, *config.image, generator=torch.Generator().manual_seed(3))
+    pixels = torch.randn(2, *config.input_shape, generator=torch.Generator().manual_seed(3))
     pixels *= torch.linspace(0, 2, config.image.width)  # flat on the left, busy on the right
     return checkpoint.model().vector(pixels)
 

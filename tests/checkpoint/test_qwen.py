@@ -1,4 +1,4 @@
-"""The towers of Qwen2-VL and Qwen2.5-VL are read for still images, inside the whole model, and go back as they were."""
+"""The towers of Qwen2-VL, 2.5 and 3 are read for still images, inside the whole model, and go back as they were."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
             **{"window_size": 16, "fullatt_block_indexes": [1]},
         },
     ),
+    "qwen3_vl": (
+        "Qwen3VL",
+        {
+            **{"depth": 3, "hidden_size": 48, "intermediate_size": 60, "num_heads": 3, "out_hidden_size": 16},
+            **{"num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]},
+        },
+    ),
 }
 
 
@@ -59,9 +66,12 @@ def test_the_tower_of_qwen_gives_the_same_patches_and_goes_back(kind: str, tmp_p
     for each, tensor in theirs.state_dict().items():
         assert torch.equal(again.state_dict()[each], tensor), each
 
+    theirs.model.visual.save_pretrained(tmp_path / "alone")
+    assert load(tmp_path / "alone").config == ours.config
+
     # another patch: an equal share of the new projection for each of two frames, so that a still image gives the same
-    adapted, _ = adapt(ours, {"patch": Size(8, 8), "image": Size(64, 96)})
+    adapted, _ = adapt(ours, {"patch": Size(8, 8), "image": Size(64, 64)})
     written = encode(adapted, "huggingface")
-    frames = written.tensors["visual.patch_embed.proj.weight"]
+    frames = next(tensor for name, tensor in written.tensors.items() if name.endswith("visual.patch_embed.proj.weight"))
     assert torch.equal(frames.sum(2), adapted.tensors["embedding.weight"])
     assert written.written.config["vision_config"]["patch_size"] == 8

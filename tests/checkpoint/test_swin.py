@@ -1,4 +1,4 @@
-"""Swin between timm and vitrail: windows padded timm's way, on images of any size, read, adapted and written."""
+"""Swin and Swin v2 between timm, transformers and vitrail: windows padded timm's way, read, adapted and written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from peer_models import relative_error, save_timm
-from peers import timm
+from peer_models import randomise, relative_error, save_timm
+from peers import timm, transformers
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
@@ -95,3 +95,72 @@ def test_timm_has_no_masked_windows(tmp_path: Path, small_swin: PyramidConfig):
             continue
         with pytest.raises(VitrailError, match=words):
             save(checkpoint, tmp_path / "odd.safetensors", dialect="timm")
+
+
+# ── Swin v2, and windows of several sizes ───────────────────────────────────────────────────────────────────────
+
+THREE: dict[str, Any] = {**SMALL, "depths": (2, 2, 2), "num_heads": (3, 6, 12)}
+SECOND: dict[str, Any] = {**SMALL, "depths": (2, 3), "pretrained_window_sizes": (6, 4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "image"),
+    [
+        ("swinv2_tiny_window8_256", SECOND, (64, 128)),
+        ("swinv2_tiny_window8_256", SMALL, (32, 64)),  # the second grid is smaller than the window
+        ("swinv2_tiny_window16_256", {**SMALL, "strict_img_size": False}, (72, 128)),  # zeros pad the windows
+        ("swin_s3_tiny_224", {**THREE, "window_size": (7, 3, 7)}, (112, 112)),
+    ],
+)
+def test_a_swin_of_any_kind_is_read_from_timm_and_written_back(
+    name: str, arguments: dict[str, Any], image: tuple[int, int], tmp_path: Path
+):
+    theirs = save_timm(tmp_path / "timm", name, **arguments, img_size=image)
+    ours = load(tmp_path / "timm")
+    compare(theirs, ours, image, 1e-6)  # timm computes the offsets in float32
+
+    for source in (ours, ours.but(dialect="vitrail", origin={})):  # with the file's own config, and with a new one
+        out = tmp_path / f"out-{source.dialect}"
+        save(source, out, dialect="timm")
+        again = load(out)
+        assert again.config == ours.config
+        assert all(torch.equal(again.tensors[key], tensor) for key, tensor in ours.tensors.items())
+        written = timm.create_model(f"local-dir:{out}", pretrained=True).eval()
+        expected = theirs.float().state_dict()
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in written.state_dict().items())
+
+
+def test_weights_of_a_swin_v2_alone_are_not_read_by_a_guess_at_the_windows(tmp_path: Path):
+    theirs = save_timm(tmp_path / "timm", "swinv2_tiny_window8_256", **SMALL, img_size=(64, 128))
+    torch.save(theirs.state_dict(), tmp_path / "swin.pth")
+    with pytest.raises(VitrailError, match="do not show its windows; put its config"):
+        load(tmp_path / "swin.pth")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Swin", "Swinv2", "DonutSwin"])
+@pytest.mark.parametrize("classes", [0, 7])
+def test_a_small_swin_is_read_from_transformers_and_written_back(kind: str, classes: int, tmp_path: Path):
+    sizes = {"image_size": 48, "embed_dim": 24, "depths": [2, 2], "num_heads": [3, 6], "window_size": 6}
+    more = {"pretrained_window_sizes": [4, 3]} if kind == "Swinv2" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **more, num_labels=classes or 2)
+    models = transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING if classes else transformers.MODEL_MAPPING
+    theirs = randomise(models[type(config)](config))
+    theirs.save_pretrained(tmp_path / "hf")
+    ours = load(tmp_path / "hf")
+    pixels = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(1))
+    output = theirs(pixels)
+    expected = output.logits if classes else output.pooler_output
+    found = ours.model()(pixels) if classes else ours.model().vector(pixels)
+    assert relative_error(found, expected) < 1e-5
+
+    save(ours.but(dialect="vitrail", origin={}), tmp_path / "out", dialect="huggingface")
+    again = type(theirs).from_pretrained(tmp_path / "out")
+    assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+def test_a_grid_that_transformers_would_not_shift_is_refused(tmp_path: Path):
+    sizes = {"image_size": [48, 96], "embed_dim": 24, "depths": [2, 2], "num_heads": [3, 6], "window_size": 6}
+    randomise(transformers.SwinModel(transformers.SwinConfig(**sizes))).save_pretrained(tmp_path / "hf")
+    with pytest.raises(VitrailError, match="several windows of 6x6 along one side only"):
+        load(tmp_path / "hf")

@@ -155,3 +155,30 @@ def test_transformers_swin_is_known_by_its_presets_shape(tmp_path: Path, monkeyp
     # windows of 7 are padded at 64 pixels, and transformers pads them before it shifts them
     with pytest.raises(VitrailError, match="windows of 7x7 do not divide grid 16x16"):
         load(tmp_path / "hf", from_image=Size(64, 64))
+
+
+@torch.no_grad()
+def test_tips_is_read_and_written_back(tmp_path: Path):
+    theirs = randomise(transformers.Tipsv2VisionModel(transformers.Tipsv2VisionConfig(**VISION, mlp_ratio=2)))
+    theirs.save_pretrained(tmp_path / "tips")
+    ours, pixels = load(tmp_path / "tips"), torch.randn(2, 3, 40, 24, generator=torch.Generator().manual_seed(1))
+    found, expected = ours.model().features(pixels)[0], theirs(pixels).last_hidden_state  # on another grid than its own
+    assert relative_error(found, expected) < 1e-5
+
+    save(ours, tmp_path / "back")
+    again = transformers.Tipsv2VisionModel.from_pretrained(tmp_path / "back")
+    assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+@torch.no_grad()
+def test_mobilevit_reads_red_first_and_is_written_back_as_it_was(tmp_path: Path):
+    sizes = {"hidden_sizes": [64, 80, 96], "neck_hidden_sizes": [16, 16, 24, 48, 64, 80, 320], "expand_ratio": 2.0}
+    config = transformers.MobileViTConfig(**sizes, image_size=64, num_labels=7)
+    theirs = randomise(transformers.MobileViTForImageClassification(config))
+    theirs.save_pretrained(tmp_path / "mobile")
+    ours, pixels = load(tmp_path / "mobile"), torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    assert relative_error(ours.model()(pixels), theirs(pixels.flip(1)).logits) < 1e-5
+
+    save(ours.but(dialect="vitrail", origin={}), tmp_path / "back", dialect="huggingface")
+    again = transformers.MobileViTForImageClassification.from_pretrained(tmp_path / "back")
+    assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())

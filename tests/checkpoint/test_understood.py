@@ -66,11 +66,11 @@ def test_heads_are_the_architectures_and_not_guessed_from_a_word_in_its_name(tmp
 @pytest.mark.parametrize(
     ("name", "arguments", "reason"),
     [
-        ("vit_base_patch16_rpn_224", {}, "block_fn 'ResPostBlock'"),
+        ("vit_dlittle_patch16_reg1_gap_256", {}, "attn_layer 'diff'"),
         ("vit_small_patch16_dinov3", {"rope_grid_indexing": "xy"}, "'rope_grid_indexing': 'xy'"),
         ("vit_small_patch16_rope_mixed_224", {"rope_grid_indexing": "ij"}, "'rope_grid_indexing': 'ij'"),
         ("vit_base_patch16_224", {"norm_layer": "layernorm2d"}, "norm_layer 'layernorm2d'"),
-        ("vit_base_patch16_224", {"act_layer": "relu"}, "act_layer 'relu'"),
+        ("vit_base_patch16_224", {"act_layer": "relu6"}, "act_layer 'relu6'"),
         ("vit_base_patch16_224", {"global_pool": "avgmax", "fc_norm": False}, "global_pool 'avgmax'"),
         (
             "vit_base_patch16_224",
@@ -120,7 +120,7 @@ def test_weights_alone_that_two_architectures_share_are_asked_about(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("vit_base_patch16_rpn_224", "vit_base_patch16_rpn_224 has block_fn 'ResPostBlock'"),
+        ("vit_dlittle_patch16_reg1_gap_256", "vit_dlittle_patch16_reg1_gap_256 has attn_layer 'diff'"),
         ("vit_large_patch14_clip_quickgelu_224", "vit_large_patch14_clip_224 or its vit_large_patch14_clip_quickgelu"),
     ],
 )
@@ -136,7 +136,7 @@ def test_what_weights_alone_do_not_show_is_assumed_aloud(tmp_path: Path, capsys)
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     arguments = {"from_image": "32", "num_heads": 3}
     assert load(tmp_path / "w.safetensors", **arguments).evidence.assumed == (
-        *("activation gelu", "norm_eps 1e-06", "pool ClsPool", "position Learned"),
+        *("activation gelu", "norm_eps 1e-06", "pool ClsPool", "position Learned", "block_norm before"),
     )
     assert call("inspect", str(tmp_path / "w.safetensors"), "--from-image", "32", "--num-heads", "3") == 0
     assert "activation gelu, norm_eps 1e-06, pool ClsPool" in capsys.readouterr().out.replace("\n", " ")
@@ -174,7 +174,7 @@ def test_pixels_that_a_convolution_leaves_out_are_left_out_here(tmp_path: Path):
 @pytest.mark.parametrize(
     ("model", "config", "options", "reason"),
     [
-        ("ViTModel", "ViTConfig", {"hidden_act": "relu"}, "hidden_act 'relu'"),
+        ("ViTModel", "ViTConfig", {"hidden_act": "relu6"}, "hidden_act 'relu6'"),
         ("ViTModel", "ViTConfig", {"qk_normalisation": True}, "qk_normalisation 'True', which vitrail does not know"),
         ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True}, "hidden_act 'gelu' in a gated MLP"),
         ("DINOv3ViTModel", "DINOv3ViTConfig", {"key_bias": True}, "key_bias 'True'"),

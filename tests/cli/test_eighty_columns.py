@@ -50,6 +50,7 @@ LINES = {
         "search vectors --outliers",
         "search vectors --near-duplicates --threshold 0.01",
     ],
+    "atlas": ["atlas vectors"],
     "bench": ["bench default --batch 1 --seconds 0.01"],
     "demo": ["demo"],
 }

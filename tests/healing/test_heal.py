@@ -17,7 +17,7 @@ from vitrail.config import ViTConfig
 from vitrail.geometry import Size
 from vitrail.healing import closed_form, distil
 from vitrail.healing import heal as healing
-from vitrail.healing.closed_form import Drawn, fit_projection, ridge
+from vitrail.healing.closed_form import Drawn, fit_grey, fit_projection, ridge
 from vitrail.healing.pictures import Pictures, different, split
 from vitrail.healing.score import Judge
 from vitrail.healing.target import find_target
@@ -110,6 +110,22 @@ def test_a_fitted_projection_gives_nearer_tokens_than_a_resized_one(before, pict
         for each in (resized, own)
     )
     assert left < lost / 2
+
+
+def test_a_grey_model_gives_what_the_original_gives_to_a_grey_image(before, pictures):
+    steps = Preprocessing(image=CONFIG.image, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
+    coloured = before.but(preprocessing=steps)
+    after, _ = adapt(coloured, {"channels": 1})
+    fitted = fit_grey(
+        coloured, after, find_target(coloured, after), Drawn(Pictures([], least=Size(8, 8), channels=3), steps, 0)
+    )
+    assert fitted is not None
+    grey = torch.from_numpy(np.stack([each[:24, :32, :1] for each in pictures[:3]])).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        wanted = vit(coloured).features(steps.normalise(grey.expand(-1, 3, -1, -1)))[0]
+        found, summed = (vit(each).features(each.preprocessing.normalise(grey))[0] for each in (fitted, after))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)  # float32 sums of 64 pixels, through two blocks
+    assert not torch.allclose(summed, wanted, rtol=1e-2, atol=1e-2)
 
 
 # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -126,6 +126,27 @@ def test_bilinear_values_are_exact_in_the_middles_of_cells():
     torch.testing.assert_close(between, torch.arange(19) / 3, **EXACT)
 
 
+def test_plain_values_are_those_of_the_nearest_cell():
+    values = torch.randn(2, 5, 7)
+    cells = Cells(grid=Size(5, 7), step=(3, 3), top=1.0, left=1.0)
+    whole = at_pixels(values, cells, Size(17, 23), "nearest")
+    torch.testing.assert_close(whole[:, 1:16, 1:22], values.repeat_interleave(3, 1).repeat_interleave(3, 2))
+
+
+def test_over_a_larger_photograph_every_cell_keeps_its_place(checkpoint: Checkpoint):
+    photograph = synthesize_image(4, Size(300, 450))
+    found = dense(photograph, checkpoint, stride=3)
+    larger = found.over(photograph, 200)
+    assert larger.pixels.shape == (5 * 27, 5 * 39, 3)  # the windows and half a patch beside them, five times as large
+    assert larger.cells == Cells(grid=Size(8, 12), step=(15, 15), top=7.5, left=7.5)
+    assert larger.features is found.features
+    assert found.over(photograph, 60) is found
+    small = larger.pixels.reshape(27, 5, 39, 5, 3).mean(axis=(1, 3))
+    assert np.abs(small - found.pixels).mean() < 4  # levels of 255: the two are resized by different filters
+    (near,), (also,) = (point_similarity([each], 200, 110, upsampling="nearest") for each in (found, larger))
+    torch.testing.assert_close(also[14::15, 14::15][:8, :12], near[2::3, 2::3][:8, :12], **EXACT)  # inside each cell
+
+
 def test_the_guided_filter_keeps_what_is_linear_in_the_colours_and_follows_an_edge():
     pixels = np.zeros((40, 56, 3), np.uint8)
     pixels[:, 30:] = 200  # an edge inside a cell of 8 pixels

@@ -11,7 +11,7 @@ from peers import transformers
 from vitrail import parts
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
-from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCos2dTable, place, sincos_1d, sincos_2d, sinusoidal_2d
+from vitrail.nn.positions import LearnedTable, SinCos1dTable, SinCosTable, place, sincos_1d, sincos_2d, sinusoidal_2d
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.resample import resample_grid
 from vitrail.nn.rotary import AxialRotation, MixedRotation
@@ -86,7 +86,7 @@ def test_the_1d_table_is_that_of_the_transformer_paper():
 def test_fixed_tables_are_recomputed_on_a_new_grid():
     new = Size(3, 11)
     tokens = torch.zeros(1, 2 + 33, 24)
-    two = SinCos2dTable(GRID, 24, parts.SinCos2d())(tokens, layout(new, prefix=2))
+    two = SinCosTable(GRID, 24, parts.SinCos2d())(tokens, layout(new, prefix=2))
     assert torch.equal(two[0, 2:], sinusoidal_2d(3, 11, 24))
     assert not two[0, :2].any()
     one = SinCos1dTable(GRID, 24, parts.SinCos1d(), prefix=2)(tokens, layout(new, prefix=2))
@@ -94,7 +94,7 @@ def test_fixed_tables_are_recomputed_on_a_new_grid():
 
 
 def test_fixed_tables_are_not_weights():
-    module = SinCos2dTable(GRID, 24, parts.SinCos2d())
+    module = SinCosTable(GRID, 24, parts.SinCos2d())
     assert not list(module.parameters())
     assert not module.state_dict()
 

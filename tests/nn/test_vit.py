@@ -40,7 +40,7 @@ def model_of(config: ViTConfig, seed: int = 0) -> ViT:
 
 
 def images(config: ViTConfig, batch: int = 2) -> torch.Tensor:
-    return torch.randn(batch, config.channels, *config.image, dtype=torch.float64)
+    return torch.randn(batch, *config.input_shape, dtype=torch.float64)
 
 
 def test_without_positions_the_encoder_is_permutation_equivariant():
@@ -105,7 +105,7 @@ def test_a_padded_batch_gives_every_image_what_it_gets_alone(config: ViTConfig, 
     attention = config.attention
     assume(not isinstance(attention, parts.WindowedAttention) or attention.window_padding == "masked")
     model = model_of(config.but(remainder="pad"))
-    alone = [torch.randn(config.channels, *size, dtype=torch.float64) for size in sizes]
+    alone = [torch.randn(*config.input_shape[:-2], *size, dtype=torch.float64) for size in sizes]
     with torch.inference_mode():
         together = model(*pad_batch(alone))
         expected = torch.cat([model(image[None]) for image in alone])
@@ -276,9 +276,9 @@ def test_every_config_runs_where_its_weights_are(config: ViTConfig):
         config = SMALL
     with torch.device("meta"):
         model = ViT(config)
-    image = torch.empty(2, config.channels, *config.image, device="meta")
+    image = torch.empty(2, *config.input_shape, device="meta")
     assert model(image).device.type == "meta"
-    other = torch.empty(2, config.channels, 16, 24, device="meta")
+    other = torch.empty(2, *config.input_shape[:-2], 16, 24, device="meta")
     assert model(other).device.type == "meta"
 
 

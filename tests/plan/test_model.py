@@ -32,12 +32,15 @@ from vitrail.parts import (
     Prefix,
     RelativeBias,
     Rotary,
+    Rotary3d,
     RotaryMixed,
     SinCos1d,
     SinCos2d,
+    SinCos3d,
     SparseAttention,
     Stem,
     SwiGLU,
+    Tubelets,
     WindowedAttention,
 )
 from vitrail.plan import Workload, ledger, memory
@@ -83,6 +86,9 @@ CONFIGS: dict[str, Config] = {
     "windows with zeros": PLAIN.but(
         attention=WindowedAttention(window=Size(3, 4), window_padding="zeros"), qk_norm=True, qkv_bias="no_key"
     ),
+    "clip": PLAIN.but(embedding=Tubelets(frames=6, tubelet=2)),
+    "clip of one step": PLAIN.but(embedding=Tubelets(frames=3, tubelet=3, bias=False), position=SinCos3d()),
+    "clip, rotary": PLAIN.but(embedding=Tubelets(frames=4, tubelet=1), position=Rotary3d(), pool=MeanPool()),
     "adaptive": PLAIN.but(
         image=Size(64, 96), embedding=Adaptive(selector="learned"), position=SinCos2d(), prefix=Prefix(registers=1)
     ),
@@ -204,7 +210,7 @@ def fused_attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: fl
 def count_flops(model: nn.Module, config: Config) -> tuple[int, int]:
     """(forward, forward and backward) for one image, on the meta device."""
     mapping = {torch.ops.aten.convolution_backward: _fixed_convolution_backward}
-    image = torch.zeros(1, config.channels, *config.image, device="meta")
+    image = torch.zeros(1, *config.input_shape, device="meta")
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         out = model(image)
         forward = counter.get_total_flops()

@@ -21,7 +21,8 @@ def load_shim() -> None:
     assert spec.origin is not None
     torch_folder = Path(spec.origin).parent
     version = (torch_folder / "version.py").read_bytes()
-    name = hashlib.sha256(SOURCE.read_bytes() + version).hexdigest()[:16]
+    # The library names torch's folder, so that one built for another environment, perhaps deleted since, is no use.
+    name = hashlib.sha256(SOURCE.read_bytes() + version + bytes(torch_folder)).hexdigest()[:16]
     library = Path(tempfile.gettempdir()) / f"vitrail-cuda-shim-{name}.so"
     if not library.exists():
         lib = torch_folder / "lib"

@@ -26,6 +26,7 @@ PLACES = [
     ("attention", {"token": 9, "seen": 32}),
     ("decide", {"application": "medical", "input_side": 256, "object_side": 20, "images_per_second": 5}),
     ("walk", {"block": 2, "head": 1, "token": 9}),
+    ("dense", {"seen": 40, "shifts": 2, "with_second": True, "foreground": True, "point_down": 900}),
     ("match", {"seen": 40, "match_shape": "whole", "layer": 3, "lines": 12}),
 ]
 
@@ -58,6 +59,22 @@ def test_the_command_follows_the_patch_of_the_token():
     assert words[words.index("--query") + 1] == "2x3"
 
 
+def test_the_sample_of_the_folder_room_has_a_place_to_fill_in():
+    ((_, *words),) = lines("folder", {"map_method": "tsne", "alike": 0.9})
+    assert words[:2] == ["atlas", "FOLDER-OF-YOUR-IMAGES"]
+    assert words[words.index("--threshold") + 1] == "0.9"
+    assert words[words.index("--reduction") + 1] == "tsne"
+
+
 def test_an_uploaded_image_has_a_place_to_fill_in():
     (_, *words), *_ = lines("projection", {"image": "0123456789abcdef"})
     assert "YOUR-IMAGE" in words
+
+
+def test_the_command_points_at_the_pixel_of_the_point(tmp_path, monkeypatch):
+    """The middle of the last of 10 × 2 rows, in an image of 260 rows, seen as 40 rows and 2 beside the grid."""
+    (_, *words), *_ = lines("dense", {"seen": 40, "shifts": 2, "point_down": 1000, "point_across": 0})
+    row, column = map(float, words[words.index("--point") + 1].split(","))
+    whole = client().get("/api/dense", params={"seen": 40}).json()["seen"]
+    assert row == pytest.approx((whole[0] - 2 + 2) / (whole[0] + 2) * 260, abs=0.06)
+    assert column == pytest.approx(2 / (whole[1] + 2) * 390, abs=0.06)

@@ -12,9 +12,12 @@ from loaded import OWN, studio_with
 
 from vitrail import parts
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.checkpoint.write import save
 from vitrail.config import ViTConfig, config_from_json
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.presets import PRESETS
 from vitrail.server import uploads
 from vitrail.server.app import create_app
 from vitrail.server.controls import Seen
@@ -201,3 +204,19 @@ def test_the_upload_is_the_pages_alone(fresh, file):
     )
     assert answer.status_code == 403
     assert json.loads(answer.text)["error"]
+
+
+def test_a_model_of_clips_is_refused_when_it_is_dropped_and_when_it_is_given(fresh, tmp_path):
+    clips, _ = adapt(load("default"), {"frames": 4})
+    save(clips, tmp_path / OWN)
+    answer = drop(fresh[1], (tmp_path / OWN).read_bytes(), OWN)
+    assert answer.status_code == 400
+    assert "the studio takes still images, and this model clips of 4 frames" in answer.text
+    assert kept(fresh[0]) == []
+    session = Session([tmp_path / OWN])
+    with pytest.raises(VitrailError, match="adapt it to still images with vitrail adapt --frames 1"):
+        session.open_weights()
+    with pytest.raises(VitrailError, match="the studio takes still images"):
+        session.config("videomae-B")
+    assert not any(PRESETS[name].frames > 1 for name in session.plannable)
+    session.close()

@@ -23,8 +23,10 @@ from peers import timm
 from vitrail.checkpoint.dialects.timm_architectures import shape_digest
 
 TABLE = Path(__file__).parents[2] / "src/vitrail/checkpoint/dialects/timm_architectures.json"
-MODULES = ("vision_transformer", "deit", "beit", "eva", "naflexvit")
-CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "NaFlexVit")
+MODULES = ("vision_transformer", "deit", "beit", "eva", "naflexvit", "swin_transformer", "swin_transformer_v2")
+MODULES = (*MODULES, "vision_transformer_relpos")
+CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "NaFlexVit", "SwinTransformer")
+CLASSES = (*CLASSES, "SwinTransformerV2", "VisionTransformerRelPos")
 NOT_ARGUMENTS = {"pretrained_filter_fn", "pretrained_strict", "feature_cfg", "kwargs_filter", "cache_dir"}
 
 

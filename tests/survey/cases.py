@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,8 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
         known = architecture_named(name)
     except ValueError:
         return {}, native
+    if known.kind.startswith("Swin"):
+        return _small_swin(known.arguments)
     patch = known.arguments.get("patch_size", 16)
     extra = known.image.height % patch
     image = (3 * patch + extra, 5 * patch + extra)
@@ -79,6 +81,16 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
     arguments = {"embed_dim": width, "depth": 2, "img_size": image}
     kv_heads = known.arguments.get("num_kv_heads")
     return {**arguments, **({"num_kv_heads": kv_heads[:2]} if isinstance(kv_heads, list) else {})}, image
+
+
+def _small_swin(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Three stages, the first of 2×4 windows, or of 4×8 where they have odd sides, which do not halve twice."""
+    windows, heads = given.get("window_size", 7), given.get("num_heads", [3, 6, 12])[:3]
+    side = windows[0] if isinstance(windows, list) else windows
+    image = (8 * side, 16 * side) if side % 2 == 0 else (16 * side, 32 * side)
+    arguments = {"embed_dim": 8 * heads[0], "depths": [2, 2, 2], "num_heads": heads, "img_size": image}
+    cut = {key: given[key][:3] for key in ("window_size", "pretrained_window_sizes") if type(given.get(key)) is list}
+    return {**arguments, **cut}, image
 
 
 def _outline_timm(name: str) -> Stored:
@@ -116,8 +128,10 @@ KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", 
 TOWERS = ("clip", "siglip", "siglip2", "altclip", "chinese_clip", "metaclip_2", "owlvit", "owlv2", "clipseg")
 """Image and text: the vision tower is inside."""
 TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 99}
-OWN_SIZE = ("swin",)
+OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit")
 """Known by the shape of a preset alone."""
+CLIPS = {"videomae": {"num_frames": 4}, "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]}}
+"""Models of clips, and how small they are."""
 
 
 def _transformers_cases() -> Iterator[Case]:
@@ -125,7 +139,7 @@ def _transformers_cases() -> Iterator[Case]:
         if not any(part in kind for part in LIKE_VIT):
             continue
         fields = config().to_dict()
-        small = {key: value for key, value in SMALL.items() if key in fields}
+        small = {key: value for key, value in SMALL.items() if key in fields} | CLIPS.get(kind, {})
         if kind in TOWERS:
             inside = fields["vision_config"]
             tower = {key: value for key, value in SMALL.items() if key in inside}
@@ -144,7 +158,7 @@ def _transformers_cases() -> Iterator[Case]:
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(fields["image_size"] if kind in OWN_SIZE else arguments.get("image_size", 32)),
                         outline=None
-                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE)
+                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS)
                         else partial(_outline_transformers, model, config),
                     )
 
@@ -185,6 +199,8 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     kind, options = module.config.model_type, {}
     if kind.startswith("siglip2"):
         images, options = _siglip2_patches(module, images)
+    if kind == "mobilevit":
+        images = images.flip(1)  # it reads blue before red
     if hasattr(module, "get_image_features"):
         found = module.get_image_features(images, **options)
         return found if isinstance(found, Tensor) else found.pooler_output
@@ -195,9 +211,9 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     output = module(images, **options)
     if "logits" in output:
         return output.logits
-    if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", "swin"):
+    if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", *OWN_SIZE):
         return output.pooler_output
-    if kind == "ijepa":
+    if kind in ("ijepa", "videomae"):
         return output.last_hidden_state.mean(1)
     if kind == "deit":
         return output.last_hidden_state[:, :2]

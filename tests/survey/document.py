@@ -21,6 +21,10 @@ LIKE_VIT = frozenset(
     }
 )
 """timm's modules of plain ViTs, and of models that vitrail has as pyramids or mobile networks."""
+OTHER_KINDS = ("CLIPText", "DINOv3ConvNext", "GroupViT", "Levit", "Pvt", "Swin2SR", "Vits", "XCLIP")
+"""What transformers' names of models begin with that are no ViTs in this sense: text, speech and convolutional models,
+other pyramids, and models of pairs of frames or of low and high resolution."""
+DETECTORS = ("GroundingDino", "MMGroundingDino")
 BEGIN, END = "<!-- survey: written by tests/survey/run.py -->\n", "<!-- end of survey -->\n"
 
 
@@ -66,6 +70,9 @@ def _names(rows: list[tuple[Case, Outcome, Outcome]]) -> dict[str, tuple[int, in
         if case.library == "timm":
             module = timm.models._registry._model_to_module[case.name]
             label = f"timm, {module}" if module in LIKE_VIT else "timm, other kinds of models"
+        elif case.library == "transformers":
+            other = case.name.startswith((*OTHER_KINDS, *DETECTORS))
+            label = "transformers, other kinds of models" if other else "transformers, ViTs"
         found[label].append(kind == "equal")
     own = [
         each for label, every in found.items() if label.startswith("timm, ") and "other" not in label for each in every

@@ -49,16 +49,18 @@ def beside(case: Case, directory: Path) -> tuple[Outcome, Outcome]:
         answer = case.save(directory)
     except Exception as error:  # the peer does not build it this way: not ours to read
         return ("not built", type(error).__name__), ("not built", "")
-    images = torch.randn(2, _channels(directory), *case.image, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, *_input_shape(directory, case), generator=torch.Generator().manual_seed(0))
     found = read(directory, answer, images)
     return found, bare(directory, answer, images) if found[0] == "equal" else ("-", "")
 
 
-def _channels(directory: Path) -> int:
+def _input_shape(directory: Path, case: Case) -> tuple[int, ...]:
+    """Frames, if the model takes clips, channels, and the sides of the case."""
     try:
-        return load(directory).config.channels
+        *leading, _, _ = load(directory).config.input_shape
     except VitrailError:
-        return 3
+        leading = [3]
+    return (*leading, *case.image)
 
 
 def read(path: Path, answer, images: torch.Tensor, **told) -> Outcome:
@@ -85,6 +87,8 @@ def read(path: Path, answer, images: torch.Tensor, **told) -> Outcome:
 
 def bare(directory: Path, answer, images: torch.Tensor) -> Outcome:
     config = load(directory).config
+    if config.frames > 1:  # weights do not say how many frames there are
+        return "-", ""
     path = next(directory.glob("*.safetensors"))
     alone = directory / "alone.safetensors"
     save_file(load_file(path), alone)

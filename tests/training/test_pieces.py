@@ -251,7 +251,7 @@ def test_a_drawn_patch_is_the_resized_projection_and_its_gradient_reaches_the_we
 # ── distillation ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def teacher_of(width: int = 36, classes: int = 4) -> Teacher:
+def teacher_of(width: int = 36, classes: int = 4, *, resize: bool = True) -> Teacher:
     torch.manual_seed(1)
     config = CONFIG.but(width=width, image=Size(16, 20), classes=classes)
     checkpoint = Checkpoint(
@@ -259,7 +259,7 @@ def teacher_of(width: int = 36, classes: int = 4) -> Teacher:
         tensors=build(config).state_dict(),
         preprocessing=Preprocessing(image=config.image, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25)),
     )
-    return Teacher(checkpoint, Preprocessing(image=CONFIG.image), "cpu")
+    return Teacher(checkpoint, Preprocessing(image=CONFIG.image), "cpu", resize=resize)
 
 
 def test_a_teacher_sees_its_own_size_and_statistics():
@@ -267,6 +267,14 @@ def test_a_teacher_sees_its_own_size_and_statistics():
     mean, std = (torch.tensor(v)[:, None, None] for v in ((0.4, 0.5, 0.6), (0.2, 0.3, 0.25)))
     expected = teacher.model.vector((pixels - mean) / std)
     torch.testing.assert_close(teacher.vector((pixels - 0.5) / 0.5), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_teacher_that_does_not_resize_sees_the_size_of_the_student():
+    own, student = teacher_of(), teacher_of(resize=False)
+    small = torch.randn(2, 3, 12, 16)
+    enlarged = F.interpolate(small, size=(16, 20), mode="bicubic", antialias=True, align_corners=False)
+    torch.testing.assert_close(student.vector(small), student.model.vector(small * student.scale + student.shift))
+    torch.testing.assert_close(own.vector(small), student.vector(enlarged), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("what", ["logits", "features", "token"])

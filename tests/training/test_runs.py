@@ -13,6 +13,7 @@ from small_runs import CONFIG, losses, same_weights
 from vitrail import train
 from vitrail.data.open import open_source
 from vitrail.errors import VitrailError
+from vitrail.parts import FullAttention
 from vitrail.training.job import read_job
 from vitrail.training.probe import probe
 from vitrail.training.recipe import Recipe
@@ -42,6 +43,17 @@ def test_a_run_from_values_is_the_run_of_the_command(tmp_path: Path):
     assert (outcome.step, outcome.stopped) == (3, None)
     assert outcome.accuracy == told[-1]["test_accuracy"]
     assert (tmp_path / "here" / "model.safetensors").is_file()
+
+
+def test_in_bfloat16_on_a_cpu_attention_takes_explicit_steps_and_the_checkpoint_keeps_its_config(tmp_path: Path):
+    half = RECIPE.but(precision="amp-bf16")
+    explicit = CONFIG.but(attention=FullAttention(fused=False))
+    fused, stepwise = (
+        train("shapes", config, recipe=half, out=tmp_path / name, device="cpu")
+        for name, config in (("fused", CONFIG), ("explicit", explicit))
+    )
+    assert losses(tmp_path / "fused") == losses(tmp_path / "explicit")
+    assert (fused.checkpoint().config, stepwise.checkpoint().config) == (CONFIG, explicit)
 
 
 def test_a_run_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path):

@@ -40,7 +40,9 @@ def checkpoint_of(config: Config, seed: int = 0) -> Checkpoint:
 
 def images_for(config: Config, count: int = 2, seed: int = 1) -> torch.Tensor:
     dice = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, *config.image, config.channels), dtype=torch.uint8, generator=dice)
+    return torch.randint(
+        0, 256, (count, *config.input_shape[:-3], *config.image, config.channels), dtype=torch.uint8, generator=dice
+    )
 
 
 @settings(max_examples=60)
@@ -49,7 +51,7 @@ def test_every_config_gives_the_models_own_vectors(config: Config):
     """Sums in another order: 1e-4 of values of order one, as float32 rounds."""
     checkpoint, images = checkpoint_of(config), images_for(config)
     model = checkpoint.model()
-    pixels = (images.permute(0, 3, 1, 2) / 255 - 0.4) / 0.3
+    pixels = (images.movedim(-1, -3) / 255 - 0.4) / 0.3
     with torch.inference_mode():
         expected = model.vector(pixels)
     expected = expected.mean(dim=1) if expected.ndim == 3 else expected

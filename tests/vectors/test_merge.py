@@ -14,7 +14,7 @@ from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.nn.layout import Layout
 from vitrail.vectors.engines.engine import LeanEngine, build_engine
-from vitrail.vectors.engines.merge import Merged, MergingEncoder, merge_patches
+from vitrail.vectors.engines.merge import Merged, MergingEncoder, first_merging, merge_patches
 
 SMALL = ViTConfig(
     image=Size(40, 56),
@@ -83,6 +83,19 @@ def test_a_merged_token_is_at_the_mean_place_of_those_it_stands_for():
     for image, token in itertools.product(range(2), range(9)):
         cells = [divmod(cell, 5) for cell in range(15) if now.owner[image, cell] == token]
         torch.testing.assert_close(places[image, token], torch.tensor(cells, dtype=torch.float32).mean(dim=0))
+
+
+def test_the_first_quarter_of_the_blocks_and_the_last_merge_nothing(monkeypatch):
+    engine = build_engine(checkpoint_of(SMALL.but(depth=9)), merge=3)
+    assert isinstance(engine, LeanEngine)
+    (encoder,) = engine.blocks
+    assert isinstance(encoder, MergingEncoder)
+    seen = []
+    for block in encoder.blocks:
+        monkeypatch.setattr(block, "with_mlp", lambda x, of=block.with_mlp: seen.append(x.shape[1]) or of(x))
+    engine.vectors(torch.zeros(2, 40, 56, 3, dtype=torch.uint8))
+    assert first_merging(9) == 2
+    assert seen == [36, 36, 33, 30, 27, 24, 21, 18, 1]  # the last block computes the CLS token only
 
 
 POSITIONS = [parts.Learned(), parts.Rotary(), parts.Rotary(coordinates="normalised"), parts.RotaryMixed()]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from peer_models import randomise, relative_error
+from peers import transformers
 from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
+from vitrail.checkpoint.read import load
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -54,6 +58,7 @@ def images() -> list[torch.Tensor]:
         {"pool": parts.MeanPool(), "position": parts.SinCos2d()},
         {"pool": parts.AttentionPool(num_heads=3, mlp_width=40), "position": parts.Rotary()},
         {"position": parts.RelativeBias()},
+        {"position": parts.RelativeMlp(width=8), "block_norm": "after", "cosine_attention": True},
         {"position": parts.RotaryMixed(), "mlp": parts.SwiGLU(width=40)},
         {"attention": parts.WindowedAttention(window=Size(3, 2)), "embedding_norm": True},
     ],
@@ -119,3 +124,24 @@ def test_a_native_image_keeps_its_aspect_ratio_to_within_a_patch():
 def test_a_budget_of_none_is_refused():
     with pytest.raises(VitrailError, match="token budget 0"):
         native_grid(Size(64, 64), Size(16, 16), 0)
+
+
+@torch.no_grad()
+def test_images_of_many_sizes_get_the_vectors_that_siglip_2_gives_them_at_native_resolution(tmp_path: Path):
+    """transformers pads flat patches and masks them; here they are packed."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    config = transformers.Siglip2VisionConfig(**sizes, patch_size=8, num_patches=25)
+    theirs = randomise(transformers.Siglip2VisionModel(config))
+    theirs.save_pretrained(tmp_path / "siglip2")
+    engine = build_engine(load(tmp_path / "siglip2"))
+    assert isinstance(engine, LeanEngine)
+
+    patches = torch.zeros(len(SHAPES), 40, 192)
+    mask, grids = torch.zeros(len(SHAPES), 40, dtype=torch.int32), []
+    for index, image in enumerate(images()):
+        rows, columns = image.shape[0] // 8, image.shape[1] // 8
+        flat = (image / 127.5 - 1).view(rows, 8, columns, 8, 3).transpose(1, 2).reshape(rows * columns, 192)
+        patches[index, : len(flat)], mask[index, : len(flat)] = flat, 1
+        grids.append([rows, columns])
+    output = theirs(patches, pixel_attention_mask=mask, spatial_shapes=torch.tensor(grids))
+    assert relative_error(PackedEngine(engine).vectors(images()), output.pooler_output) < 1e-5

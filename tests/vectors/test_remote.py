@@ -19,8 +19,8 @@ import pytest
 from command import PATIENCE, call, children, command_of, until
 from embedding import frozen, photos, png, save_weights, tar
 from faulty_proxy import Fault, FaultyProxy, s3_server
-from vitrail import VitrailError, embed, remote, search
-from vitrail.remote import Remote, RemoteError, location_of, take_retries
+from vitrail import VitrailError, embed, search
+from vitrail.remote import Remote, RemoteError, location_of, requests, take_retries
 from vitrail.vectors.job.find import find_inputs
 from vitrail.vectors.job.opener import Opener
 from vitrail.vectors.job.plan import read_plan
@@ -72,7 +72,7 @@ def proxy(source: Path) -> Iterator[FaultyProxy]:
 def store(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     proxy.reset()
     take_retries()
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(requests, "FIRST_PAUSE", 0.01)
     yield proxy
     proxy.reset()
 
@@ -162,7 +162,7 @@ def test_lost_connections_503s_cut_and_slow_answers_cost_repetitions_which_are_s
 
 
 def test_a_read_that_is_too_slow_is_given_up_and_repeated(store, monkeypatch):
-    monkeypatch.setattr(remote, "PATIENCE", 1.0)
+    monkeypatch.setattr(requests, "PATIENCE", 1.0)
     monkeypatch.setattr(store, "slow_seconds", 4.0)
     store.reset(lambda number, method, path: "slow" if number == 1 else None)
     assert Remote("s3://bucket/photos/00004.png").read_bytes(0, len(png(4))) == png(4)
@@ -305,7 +305,7 @@ def test_an_image_that_changed_or_went_after_the_plan_is_its_rows_failure(store,
 
 
 def test_a_list_of_web_addresses_has_a_row_for_each_whatever_its_server_says(weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(requests, "FIRST_PAUSE", 0.001)
     photos(tmp_path / "site", 2)
     (tmp_path / "site" / "page.png").write_text("<html>")
     quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})

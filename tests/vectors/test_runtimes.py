@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from embedding import frozen, photos, read_rows, save_weights
+from embedding import frozen, photos, read_rows, save_weights, thread_counting_decoder
 from vitrail import parts
 from vitrail.checkpoint.checkpoint import Checkpoint
+from vitrail.checkpoint.formats.safetensors import read_safetensors, write_safetensors
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.codec import to_plain
@@ -35,6 +36,7 @@ from vitrail.vectors.job.engine_factory import engine_of, read_choice
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.plan import read_plan
 from vitrail.vectors.job.shard import process_shard
+from vitrail.vectors.job.worker import WorkerOptions
 
 SMALL = ViTConfig(
     image=Size(40, 56), embedding=parts.Patches(patch=Size(8, 8)), width=48, depth=2, num_heads=3, classes=0
@@ -218,6 +220,14 @@ def test_a_tournament_is_kept_with_the_run_and_for_later_ones_and_a_resumed_run_
     np.testing.assert_allclose(np.array([row["vector"] for row in read_rows(tmp_path / "out")]), before, atol=1e-5)
 
 
+def test_a_worker_decodes_with_its_own_number_of_threads_whichever_runtime_computes(tmp_path: Path, weights: Path):
+    source, worker = photos(tmp_path / "photos", 3), WorkerOptions(threads=3, decode=thread_counting_decoder)
+    embed_source(source, weights, tmp_path / "out", Options(engine="openvino"), workers=1, worker=worker)
+    counted = [path.read_text().split() for path in source.glob("*.threads")]
+    assert len(counted) == 3
+    assert {count for each in counted for count in each} == {"3"}
+
+
 def test_a_run_whose_runtime_is_missing_is_refused_with_the_remedy(
     tmp_path: Path, weights: Path, run: Callable[..., list[Prepared]], monkeypatch: pytest.MonkeyPatch
 ):
@@ -257,7 +267,23 @@ def test_int8_takes_the_ranges_of_an_earlier_run_where_they_do_as_well(
     assert same[0] == same[1]
     assert second.agreement is not None
     assert first.agreement is not None
-    assert abs(second.agreement.mean - first.agreement.mean) < 1e-3
+    assert second.agreement.mean > first.agreement.mean - preparation.SPARE_COSINE
+    assert second.agreement.images == preparation.COMPARED
+
+
+def test_int8_is_calibrated_anew_where_the_ranges_of_an_earlier_run_do_worse(
+    tmp_path: Path, cache: Path, run: Callable[..., list[Prepared]]
+):
+    run("out", "int8")
+    (kept,) = cache.glob("*/calibration.safetensors")
+    narrow = {name: seen / 20 for name, seen in read_safetensors(kept)[0].items()}
+    with kept.open("wb") as file:
+        write_safetensors(file, narrow, {})
+    first, second = run("again", "int8")
+    assert first.agreement is not None
+    assert second.choice is not None
+    assert second.choice.why == "the fastest here"
+    assert second.agreement == first.agreement
 
 
 # ── devices ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,8 @@ import pytest
 from embedding import photos, save_weights, tar
 from gcs_server import Bucket, gcs_server
 from hub_server import Hub, Repo
-from vitrail import VitrailError, embed, remote, search
-from vitrail.remote import Remote, RemoteError, take_retries
+from vitrail import VitrailError, embed, search
+from vitrail.remote import Remote, RemoteError, requests, take_retries
 
 COUNT = 30
 
@@ -34,7 +34,7 @@ def bucket(source: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
     with gcs_server("bucket") as held:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", held.url)
-        monkeypatch.setattr(remote, "FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(requests, "FIRST_PAUSE", 0.01)
         gcsfs.GCSFileSystem.clear_instance_cache()
         for path in sorted(source.iterdir()):
             (Remote("gs://bucket/photos") / path.name).write(path.read_bytes())

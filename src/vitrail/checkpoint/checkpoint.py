@@ -122,7 +122,8 @@ class Checkpoint(Shown):
     def _summary(self) -> str:
         config, size = self.config, count_text(sum(tensor.numel() for tensor in self.tensors.values()))
         kind = type(config).__name__.removesuffix("Config")
-        return f"{kind}, image {config.image}, grid {config.grid}, {size} parameters, {config.classes} classes"
+        frames = f"{config.frames} frames, " if config.frames > 1 else ""
+        return f"{kind}, {frames}image {config.image}, grid {config.grid}, {size} parameters, {config.classes} classes"
 
     def _panel(self) -> Iterator[str]:
         dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.tensors.values()})

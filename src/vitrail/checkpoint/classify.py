@@ -50,6 +50,7 @@ def classify(
     checkpoint: Checkpoint, images: Iterable[Image], *, top: int = 5, batch: int = 16
 ) -> Iterator[tuple[Prediction, ...] | ImageError]:
     """Yield the `top` most likely labels of each image, in order; for an image that cannot be read, its error."""
+    checkpoint.config.require_still("classify")
     classes = checkpoint.config.classes
     require(
         classes > 0,

@@ -120,7 +120,7 @@ def check_size(path: Path, config: Config, tensors: int) -> None:
     """Refuse a config that is far larger than the file, before anything is computed from it."""
     blocks, image, grid = _blocks(config), config.image, config.position_grid
     require(
-        image.area <= MOST_PIXELS and grid.area <= MOST_TOKENS,
+        config.frames * image.area <= MOST_PIXELS and config.steps * grid.area <= MOST_TOKENS,
         f"{path} has a config for image {image}, a grid of {grid}; vitrail reads models of at most "
         f"{MOST_PIXELS:,} pixels and {MOST_TOKENS:,} patches: mend the config",
     )

@@ -31,9 +31,8 @@ from vitrail.checkpoint.labels import LABELS_KEY, read_labels
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import recognise
 from vitrail.codec import to_plain
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, padded_grids
 from vitrail.errors import VitrailError, require
-from vitrail.geometry import Windows
 from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, RelativeBias, SinCos2d, WindowedAttention
 
 __all__ = ["Encoded", "encode", "save"]
@@ -199,6 +198,8 @@ def _is_computed(name: str, checkpoint: Checkpoint) -> bool:
 def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | tuple[int, str]:
     """Return the encoded checkpoint, or a misfit score and its reason."""
     config = checkpoint.config
+    if not dialect.tells_all and family.clips != (config.frames > 1):
+        return 1, "its models take clips" if family.clips else "its models take still images, and this one clips"
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
     rows = tuple(_at_home(row) for row in family.rows) if home else family.rows
     kept = {name: tensor for name, tensor in checkpoint.extra.items() if name.startswith("+")}
@@ -310,9 +311,8 @@ def _essence(config: Config) -> dict[str, Any]:
     if isinstance(config, MobileConfig):
         return fields
     if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
-        window = config.attention.window
         fields |= {name: getattr(config.attention, name) for name in ("window", "shift")}
-        if any(Windows.of(grid, window).padded != grid for grid in config.grids):  # otherwise nothing is padded
+        if padded_grids(config):  # otherwise nothing is padded
             fields["window_padding"] = config.attention.window_padding
     fields["attention"] = type(config.attention).__name__
     if isinstance(config.position, Learned):

@@ -1,4 +1,4 @@
-"""vitrail adapt: carry trained weights to another image, patch, prefix, pool or head."""
+"""vitrail adapt: carry trained weights to another image, patch, number of frames, prefix, pool or head."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def adapt(
     *,
     image: SizeOption | None = None,
     patch: SizeOption | None = None,
+    frames: int | None = None,
+    tubelet: int | None = None,
     prefix: PrefixOption | None = None,
     pool: Literal["cls", "mean", "max", "cls_mean", "attention"] | None = None,
     channels: int | None = None,
@@ -46,7 +48,7 @@ def adapt(
     seed: int = 0,
     json: Json = False,
 ) -> int | None:
-    """Carry trained weights to another image, patch, prefix, pool or head, and say what that did.
+    """Carry trained weights to another image, patch, clip, prefix, pool or head, and say what that did.
 
     With --heal, the adapted model then gets the original's features back, from unlabelled images alone.
 
@@ -58,6 +60,11 @@ def adapt(
         New image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: unchanged).
     patch
         New patch size, e.g. 14 or 16x8; the projection is resized (default: unchanged).
+    frames
+        Frames of the clips, or slices of the volumes, that the model is to take; a clip of equal frames gives the
+        features of the still image. 1 makes a model of still images from one of clips (default: unchanged).
+    tubelet
+        Depth of a patch in frames, which divides --frames (default: unchanged, and 2 for a model of still images).
     prefix
         New tokens before the patches: cls, distillation and registers=N, joined by commas, e.g. cls,registers=4; or
         none (default: unchanged).
@@ -107,7 +114,8 @@ def adapt(
     from vitrail.images.folder import image_files
 
     checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
-    given = {"image": image, "patch": patch, "prefix": prefix, "pool": pool, "channels": channels, "classes": classes}
+    given = {"image": image, "patch": patch, "frames": frames, "tubelet": tubelet, "prefix": prefix, "pool": pool}
+    given |= {"channels": channels, "classes": classes}
     wanted = {name: value for name, value in given.items() if value is not None}
     adapted, changes = carry(
         checkpoint, wanted, method=method, projection=projection, drop_blocks=drop_blocks or (), seed=seed
@@ -166,13 +174,12 @@ def adapt(
 def _show(report: Report) -> None:
     from rich.markup import escape
 
-    from vitrail.checkpoint.surgery.changes import STATUSES, shape_text
+    from vitrail.checkpoint.surgery.changes import STATUSES, input_text, shape_text
 
     changes = report.changes
     old, new = changes.source, changes.target
-    title = f"Image {old.image}, grid {old.grid}"
-    if (old.image, old.grid) != (new.image, new.grid):
-        title += f" → image {new.image}, grid {new.grid}"
+    title, after = input_text(old), input_text(new)
+    title = title[0].upper() + title[1:] + ("" if title == after else f" → {after}")
     counts = [(status, f"{len(changes.named(status)):,}", meaning) for status, meaning in STATUSES.items()]
     show(table(title, ("", "", ""), counts, "lrw"))
     changed = [

@@ -61,6 +61,7 @@ def bench(
         check_drawing(chart)
     checkpoint = load(weights)
     config = checkpoint.config
+    config.require_still("bench")
     require(
         isinstance(config, ViTConfig) and config.channels in (1, 3),
         f"{type(config).__name__} of {config.channels} channels cannot be taken apart here; give a ViT of 1 or 3",

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["dense"]
 
+DRAWN = 640
+"""Pixels of the longer side of a drawn photograph, if the model sees fewer."""
+
 
 def _read_point(text: str) -> tuple[float, float]:
     """`120,80` → (120.0, 80.0)."""
@@ -33,7 +36,7 @@ def dense(
     stride: int | None = None,
     tile: SizeOption | None = None,
     layer: int | None = None,
-    upsample: Literal["guided", "bilinear"] = "guided",
+    upsample: Literal["guided", "bilinear", "nearest"] = "guided",
     foreground: Flag = False,
     point: Annotated[tuple[float, float] | None, one(_read_point)] = None,
     save: Path | None = None,
@@ -56,7 +59,7 @@ def dense(
     layer
         Layer whose tokens are taken, from 0; -1 is the last (default: the model's features).
     upsample
-        How tokens become pixels in the picture: guided by the photograph's edges, or bilinear.
+        How tokens become pixels in the picture: guided by the photograph's edges, bilinear, or a square per token.
     foreground
         Remove the background, which the first principal component separates.
     point
@@ -80,6 +83,7 @@ def dense(
     names = [path.name for path in photos]
     require(len(set(names)) == len(names), "two images have the same file name; rename one of them")
     with working("reading the weights") as tell:
+        from vitrail.checkpoint.pixels import read_pixels
         from vitrail.checkpoint.read import load
         from vitrail.checkpoint.sources.names import short_name
         from vitrail.look.dense import dense as compute
@@ -94,8 +98,12 @@ def dense(
                     watch=lambda done, total: tell(None, done, total),
                 )
             )  # fmt: skip
-        colours = dense_colours(found, foreground=foreground, upsampling=upsample)
-        near = [] if point is None else point_similarity(found, *point, upsampling=upsample)
+        shown = found
+        if out is not None:
+            read = (read_pixels(path, checkpoint.preprocessing) for path in photos)
+            shown = [each.over(pixels, DRAWN) for each, pixels in zip(found, read, strict=True)]
+        colours = dense_colours(shown, foreground=foreground, upsampling=upsample)
+        near = [] if point is None else point_similarity(shown, *point, upsampling=upsample)
         if save is not None:
             tell(f"writing {save.name}")
             _save(save, dict(zip(names, found, strict=True)))
@@ -105,7 +113,7 @@ def dense(
             tell(f"drawing {out.name}")
             shares = ", ".join(f"{100 * share:.0f}" for share in colours.shares)
             sheet = view_dense(
-                found,
+                shown,
                 colours,
                 [each.numpy() for each in near],
                 names=names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 from vitrail.cli.options import Flag, LocationOption, Weights, several
@@ -45,7 +46,8 @@ def embed(
     ----------
     images
         Folder of images, list of paths or URLs (.txt), Parquet table with image bytes, .tar, or folder of such files;
-        as a path or by URL: s3://, gs://, hf://, hdfs:// or https://.
+        as a path or by URL: s3://, gs://, hf://, hdfs:// or https://. For a model of clips: a folder with a folder of
+        numbered frames for each clip, of which as many as the model takes are used, evenly spaced.
     out
         Folder for plan.json, part-00000.parquet …, manifest.json and, last, _SUCCESS; a path, s3:// or gs://.
     engine
@@ -63,7 +65,7 @@ def embed(
     scales
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
-        Tokens that every block merges away: faster and approximate.
+        Tokens that every block after the first quarter merges away, e.g. 16: faster and approximate.
     adaptive
         Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
         (default: off).
@@ -95,6 +97,8 @@ def embed(
     """
     from vitrail.vectors.job.forks import start_early
 
+    # threads that spin between small kernels slow each other down on a busy machine, by a hundred times and more
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     start_early()  # workers' imports run beside these
 
     from vitrail.cli.embed_view import View

@@ -33,7 +33,10 @@ class View(LiveView):
     def begin(self, plan: Plan, notes: list[str], prepared: Prepared) -> None:
         held, options = plan.preprocessing, plan.options
         parts = "1 part" if plan.shards == 1 else f"{plan.shards:,} parts"
-        self.say("images", f"{plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}")
+        self.say(
+            "images" if plan.config.frames == 1 else "clips",
+            f"{plan.images:,} in {plan.input}, {parts} of {plan.shard_size:,}",
+        )
         self.say("weights", f"{plan.weights}, sha256 {plan.weights_sha256[:12]}")
         share = f", the middle {held.crop_share:.3g}" if held.resize == "crop" and held.crop_share < 1 else ""
         mean, std = ("/".join(f"{value:.3g}" for value in values) for values in (held.mean, held.std))

@@ -8,7 +8,7 @@ from vitrail.charts.numbers import count_text
 from vitrail.cli.options import Architecture, FromImage, Json, NumHeads, Weights
 from vitrail.cli.tables import plain, show, table, write_json
 from vitrail.config import Config, MobileConfig, ViTConfig
-from vitrail.parts import Mlp
+from vitrail.parts import Mlp, Tubelets
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.assess.describe import Description, Stage
@@ -75,10 +75,14 @@ def _size(found: Description) -> list[tuple[str, str]]:
     if isinstance(config, ViTConfig):
         activation = config.mlp.activation if isinstance(config.mlp, Mlp) else "SwiGLU"
         attention, embedding = type(config.attention).__name__, type(config.embedding).__name__
+        image, patch, grid = f"{found.image}", f"{found.patch}", f"grid {found.grid}"
+        if isinstance(config.embedding, Tubelets):
+            image, patch = f"clips of {config.frames} frames of {image}", f"{config.embedding.tubelet}x{patch}"
+            grid = f"{config.steps} step{'s' * (config.steps > 1)} of {grid}"
         return [
             ("size", f"width {found.width}, depth {found.depth}, heads {found.num_heads}"),
             ("blocks", f"{attention}, MLP {config.mlp.width} wide ({activation}), norms with eps {config.norm_eps:g}"),
-            ("image", f"{found.image}, {channels}, {embedding} of {found.patch}, grid {found.grid}"),
+            ("image", f"{image}, {channels}, {embedding} of {patch}, {grid}"),
         ]
     stages = [
         (f"  stage {number}", f"grid {stage.grid}, width {stage.width}, {_stage(stage, config)}")

@@ -47,6 +47,8 @@ def plan(
     *,
     image: SizeOption | None = None,
     patch: SizeOption | None = None,
+    frames: int | None = None,
+    tubelet: int | None = None,
     remainder: Remainder | None = None,
     width: int | None = None,
     depth: int | None = None,
@@ -98,6 +100,10 @@ def plan(
         Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
         Patch size, e.g. 14 or 16x8 (default: the model's own).
+    frames
+        Frames of a clip, or slices of a volume; 1 for still images (default: the model's own).
+    tubelet
+        Depth of a patch in frames (default: the model's own, and 2 for a model of still images).
     remainder
         What to do with pixels that the patch does not divide (default: the model's own).
     width
@@ -194,6 +200,8 @@ def plan(
         "model": model,
         "image": image,
         "patch": patch,
+        "frames": frames,
+        "tubelet": tubelet,
         "remainder": remainder,
         "width": width,
         "depth": depth,
@@ -320,6 +328,8 @@ def build(
     model: str,
     image: Size | None,
     patch: Size | None,
+    frames: int | None,
+    tubelet: int | None,
     remainder: Remainder | None,
     width: int | None,
     depth: int | None,
@@ -345,6 +355,8 @@ def build(
             changed["mlp"] = replace(base.mlp, width=max(1, base.mlp.width * width // base.width))
     if patch is not None:
         base = base.with_patch(patch)
+    if frames is not None or tubelet is not None:
+        base = base.with_frames(base.frames if frames is None else frames, tubelet)
     return base.but(**changed) if changed else base
 
 

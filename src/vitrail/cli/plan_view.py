@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.charts.numbers import bytes_text, count_text, seconds_text
 from vitrail.cli.tables import show, table
 from vitrail.config import Config, MobileConfig, ViTConfig
-from vitrail.parts import Adaptive
+from vitrail.parts import Adaptive, Tubelets
 from vitrail.plan.cards import Card
 from vitrail.plan.hardware import Verdict
 from vitrail.plan.report import Report
@@ -24,6 +24,8 @@ def title(name: str, config: Config, work: Workload) -> str:
     parts = [name, f"image {config.image}"]
     if not isinstance(config, MobileConfig):
         parts.append(f"patch {config.patch}")
+    if isinstance(config, ViTConfig) and isinstance(config.embedding, Tubelets):
+        parts[1:] = [f"{config.frames} frames of {config.image}", f"patch {config.embedding.tubelet}x{config.patch}"]
     step = "training" if work.train else "inference"
     parts += [work.pretraining.words if work.pretraining else step, f"batch {work.batch}"]
     parts += [f"× {work.accumulate}"] if work.accumulate > 1 else []
@@ -64,23 +66,25 @@ def _facts(found: Report) -> list[tuple[str, str]]:
     books, config = found.books, found.config
     adaptive = isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive)
     most = " at most" if adaptive and found.workload.adaptive_tokens is None else ""
+    steps = f"{config.steps} step{'s' * (config.steps > 1)} of "
+    grids, unit = (steps, "a clip") if config.frames > 1 else ("", "an image")
     rows = [
-        ("tokens", f"{found.tokens:,}{most}, grid {config.grid}"),
+        ("tokens", f"{found.tokens:,}{most}, {grids}grid {config.grid}"),
         ("parameters", f"{books.params:,}"),
         (
             "forward",
-            f"{count_text(books.flops_forward, 'FLOP')} an image ({count_text(books.macs_forward, 'MAC')})",
+            f"{count_text(books.flops_forward, 'FLOP')} {unit} ({count_text(books.macs_forward, 'MAC')})",
         ),
     ]
     if found.saving is not None:
         share = found.saving.trained_params / found.saving.params
         rows.insert(2, ("trained", f"{found.saving.trained_params:,} ({share:.2%}): {found.workload.tuning}"))
     if found.workload.train:
-        rows.append(("forward + backward", f"{count_text(books.flops_train, 'FLOP')} an image"))
+        rows.append(("forward + backward", f"{count_text(books.flops_train, 'FLOP')} {unit}"))
     if found.step_bound is not None:
         bound = found.step_bound
         rows.append(("a step takes at least", f"{seconds_text(bound.seconds)}, bound by {bound.limited_by}"))
-        if found.workload.train:
+        if found.workload.train and config.frames == 1:
             epoch = seconds_text(bound.seconds_per_epoch)
             rows.append(
                 ("an epoch of ImageNet-1k", f"at least {epoch}, {seconds_text(bound.seconds_per_image)} an image")

@@ -80,7 +80,7 @@ def _followed(
     config = build(**question)
     with torch.device("meta"):
         model = build_module(config)
-    return track(model, (Input((workload.batch, config.channels, *config.image)),), workload)
+    return track(model, (Input((workload.batch, *config.input_shape)),), workload)
 
 
 def _cost(tracked: Tracked) -> dict[str, int]:

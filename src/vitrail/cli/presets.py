@@ -21,7 +21,11 @@ class Row:
     name: str
     kind: str
     image: Size
+    frames: int
+    """Frames of a clip; 1 for still images."""
     patch: Size
+    tubelet: int
+    """Frames that a patch is deep."""
     width: int | None
     """None for models of stages, as depth and num_heads are."""
     depth: int | None
@@ -49,8 +53,8 @@ def presets(word: str | None = None, /, *, json: Json = False) -> None:
     lines = [
         (
             row.name,
-            str(row.image),
-            str(row.patch),
+            f"{row.frames}x{row.image}" if row.frames > 1 else str(row.image),
+            f"{row.tubelet}x{row.patch}" if row.frames > 1 else str(row.patch),
             *("–" if number is None else f"{number:,}" for number in (row.width, row.depth, row.num_heads)),
             count_text(row.params),
             number_text(row.flops_forward / 1e9),
@@ -58,7 +62,7 @@ def presets(word: str | None = None, /, *, json: Json = False) -> None:
         for row in rows
     ]
     headings = ("preset", "image", "patch", "width", "depth", "heads", "params", "GFLOP")
-    caption = "GFLOP: forward, an image, two per multiply-add; –: each stage has its own"
+    caption = "GFLOP: forward, an image or a clip, two per multiply-add; –: each stage has its own"
     show(table("", headings, lines, "lllrrrrr", caption=caption), "plan one with: vitrail plan NAME")
 
 
@@ -68,7 +72,9 @@ def _row(name: str, config: Config) -> Row:
         name=name,
         kind=type(config).__name__.removesuffix("Config"),
         image=config.image,
+        frames=config.frames,
         patch=config.patch,
+        tubelet=config.frames // config.steps,
         width=vit.width if vit else None,
         depth=vit.depth if vit else None,
         num_heads=vit.num_heads if vit else None,

@@ -71,6 +71,7 @@ def simulate(
     if weights is not None:
         require(from_grid is None, f"--from-grid {from_grid} and --weights were both given; choose one")
         checkpoint = load(weights, from_image=from_image, num_heads=num_heads, architecture=architecture)
+        checkpoint.config.require_still("simulate")
         old, trained = checkpoint.config.position_grid, learned_table(checkpoint)
         kinds = [survival_of(checkpoint, to_grid, method=method_of(method[0]) if method else None)]
     else:

@@ -23,6 +23,7 @@ def studio(
     port: Annotated[int, Parameter(allow_leading_hyphen=True)] = 0,
     host: str = "127.0.0.1",
     weights: Words | None = None,
+    folder: Path | None = None,
     export: Path | None = None,
     expose: Flag = False,
     no_open: Flag = False,
@@ -38,6 +39,8 @@ def studio(
     weights
         Weights to choose from on the page, e.g. vit.safetensors facebook/dinov2-small; it opens with the first
         (default: the bundled model, which is always there, as is what vitrail weights fetch has got).
+    folder
+        Folder of images to show as a map, or one that vitrail embed wrote (default: a sample of drawn shapes).
     export
         Write the studio as a static site into this folder, and do not serve it. The site works from any web host and
         from index.html on a disk, without Python: planning rooms whole, image rooms with these weights (default: serve
@@ -56,7 +59,15 @@ def studio(
     if export is not None:
         _export(export, weights or ())
         return
-    serve(host=host, port=port, weights=weights or (), expose=expose, open_browser=not no_open, say=_say)
+    serve(
+        host=host,
+        port=port,
+        weights=weights or (),
+        folder=folder,
+        expose=expose,
+        open_browser=not no_open,
+        say=_say,
+    )
 
 
 def _export(folder: Path, weights: Sequence[str]) -> None:

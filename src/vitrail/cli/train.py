@@ -62,8 +62,8 @@ def train(
     patch
         Patch size, e.g. 14 or 16x8 (default: the model's own).
     recipe
-        plain, shapes, cifar, fashion-mnist, fashion-mnist-refine, finetune, or a JSON or TOML file (default: plain,
-        or the resumed run's own).
+        plain, shapes, cifar, cifar-teacher, cifar-distilled, fashion-mnist, fashion-mnist-refine, finetune, or a JSON
+        or TOML file (default: plain, or the resumed run's own).
     teacher
         Weights, or a run's folder, to distil from (default: none).
     steps

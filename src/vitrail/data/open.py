@@ -12,14 +12,13 @@ from vitrail.data.classes import ClassFolder, class_folders
 from vitrail.data.idx import has_idx, open_idx
 from vitrail.data.parquet import ParquetTables
 from vitrail.data.shapes import Shapes
-from vitrail.data.source import Source, Split, Subset
+from vitrail.data.source import SPLITS, Source, Split, Subset
 from vitrail.data.tar import TarShards
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 __all__ = ["HELD_OUT", "open_source"]
 
-SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 HELD_OUT = 10
 """Every tenth image is held out if the data has no test split."""
 KINDS = "shapes, a folder with a subfolder per class, CIFAR, MNIST's IDX files, Parquet tables or tar shards"

@@ -10,9 +10,14 @@ import numpy as np
 from vitrail.errors import VitrailError, require
 from vitrail.images.decode import ImageError, Pixels, decode
 
-__all__ = ["ArraySource", "Source", "Split", "Subset", "check_labels", "decode_named"]
+__all__ = ["SPLITS", "ArraySource", "Source", "Split", "Subset", "check_labels", "decode_named"]
 
 Split = Literal["train", "test"]
+SPLITS: dict[Split, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "test": ("test", "val", "valid", "validation"),
+}
+"""Names of folders and files that hold a split."""
 
 
 class Source(Protocol):

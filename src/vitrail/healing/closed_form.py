@@ -30,7 +30,7 @@ from vitrail.nn.vit import ViT
 from vitrail.training.augment import CROP_DRAWS, crop_box
 from vitrail.training.random import uniform
 
-__all__ = ["FITS", "Drawn", "fit_norm", "fit_positions", "fit_projection", "ridge"]
+__all__ = ["FITS", "Drawn", "fit_grey", "fit_norm", "fit_positions", "fit_projection", "ridge"]
 
 PATCHES_PER_VALUE = 64
 """Patches that are seen for every value of a patch, where the images allow it."""
@@ -83,6 +83,33 @@ def ridge(squares: Tensor, products: Tensor, prior: Tensor, strength: float) -> 
 
 
 # ── fits: each returns a changed checkpoint, or None if it does not apply ───────────────────────────────────────
+
+
+@torch.no_grad()
+def fit_grey(before: Checkpoint, after: Checkpoint, target: Target, drawn: Drawn) -> Checkpoint | None:
+    """Let one channel give exactly what the original gives to a grey image: equal channels, each with its mean and std.
+
+    Summed filters alone read them with one mean and std.
+    """
+    old, new = before.config, after.config
+    assert isinstance(old, ViTConfig)
+    assert isinstance(new, ViTConfig)
+    weight, bias = before.tensors.get("embedding.weight"), before.tensors.get("embedding.bias")
+    plain = weight is not None and bias is not None and weight.ndim == 4
+    if not plain or old.channels != 3 or new.channels != 1 or old.embedding != new.embedding:
+        return None
+    assert weight is not None
+    assert bias is not None
+    mean, std = (
+        torch.tensor(each, dtype=torch.float64) for each in (before.preprocessing.mean, before.preprocessing.std)
+    )
+    (one,), (scale,) = after.preprocessing.mean, after.preprocessing.std
+    filters = weight.double() / std[:, None, None]  # (D, C, P, Q) of pixels in 0 … 1
+    shift = (filters.sum((2, 3)) * (one - mean)).sum(1)  # (D,)
+    return with_tensors(
+        after,
+        {"embedding.weight": scale * filters.sum(1, keepdim=True), "embedding.bias": bias.double() + shift},
+    )
 
 
 @torch.no_grad()
@@ -196,6 +223,7 @@ def fit_norm(before: Checkpoint, after: Checkpoint, target: Target, drawn: Drawn
 
 Fit = Callable[[Checkpoint, Checkpoint, Target, Drawn], Checkpoint | None]
 FITS: dict[str, Fit] = {
+    "one channel, as the original reads a grey image": fit_grey,
     "projection, by least squares": fit_projection,
     "positions, by least squares": fit_positions,
     "final norm, rescaled": fit_norm,

@@ -72,6 +72,8 @@ def heal(
     >>> report.healed, report.after.error < report.before.error
     (True, True)
     """
+    for each in (before, after):
+        each.config.require_still("healing")
     require(minutes >= 0, f"minutes {minutes} is negative; give 0 for no distillation, or more")
     with world_of("ddp") as world, _folder(work) as path:
         folder = RunFolder(path, writes=world.rank == 0)

@@ -10,16 +10,19 @@ Shapes: B windows, C channels, H×W pixels, D width, h×w tokens of the fine gri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image as PillowImage
 from torch import Tensor
 
 from vitrail.charts.notebook import Brief
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.pixels import Image, read_pixels
+from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import DEFAULT
 from vitrail.checkpoint.surgery.adapt import adapt
@@ -32,7 +35,7 @@ from vitrail.look.tokens import tokens_after
 from vitrail.nn.vit import ViT
 from vitrail.parts import Patches
 
-__all__ = ["Dense", "dense"]
+__all__ = ["Dense", "Watch", "dense", "features_of"]
 
 Watch = Callable[[int, int], None]
 """Called with the number of passes that are done, and of all."""
@@ -63,6 +66,21 @@ class Dense(Brief):
     """The size of the whole image."""
     passes: int
 
+    def over(self, photograph: Pixels, side: int) -> Dense:
+        """Return the same features over a larger copy of the image, uint8 (H, W, 1 or 3), of up to `side` pixels.
+
+        Every pixel that the model saw becomes a square of whole pixels, so that cells keep whole pixels too.
+        """
+        rows, columns = self.pixels.shape[:2]
+        times = max(1, side // max(rows, columns))
+        if times == 1:
+            return self
+        picture = PillowImage.fromarray(photograph if photograph.shape[2] == 3 else photograph[:, :, 0]).convert("RGB")
+        larger = picture.resize((columns * times, rows * times), PillowImage.Resampling.LANCZOS)
+        cells, (down, across) = self.cells, self.cells.step
+        scaled = replace(cells, step=(down * times, across * times), top=cells.top * times, left=cells.left * times)
+        return replace(self, cells=scaled, pixels=np.array(larger))
+
 
 def dense(
     image: Image,
@@ -84,31 +102,43 @@ def dense(
     9
     """
     checkpoint = weights if isinstance(weights, Checkpoint) else load(weights)
-    patch = _patch_of(checkpoint)
-    step = _step(patch, stride)
-    steps = checkpoint.preprocessing
+    checkpoint.config.require_still("dense")
+    patch, steps = _patch_of(checkpoint), checkpoint.preprocessing
     pixels = read_pixels(image, steps)
-    original = Size(*pixels.shape[:2])
     area = (steps.image if size is None else Size.of(size)).area
-    whole = in_shape_of(original, area, patch)
+    whole = in_shape_of(Size(*pixels.shape[:2]), area, patch)
     window = Size(*map(min, whole, whole if tile is None else _tile(Size.of(tile), patch)))
-    spare = Size(*(side + edge - move for side, edge, move in zip(whole, patch, step, strict=True)))
-    seen = steps.squashed(spare).pixels(pixels, exact=True).pixels
-    corners = _corners(whole, window, patch, step)
-    width = checkpoint.config.width  # type: ignore[union-attr]
+    model = _model_at(checkpoint, window)
+    return features_of(model, pixels, steps, whole=whole, step=_step(patch, stride), layer=layer, watch=watch)
+
+
+def features_of(
+    model: ViT,
+    pixels: Pixels,
+    steps: Preprocessing,
+    *,
+    whole: Size,
+    step: Size,
+    layer: int | None = None,
+    watch: Watch = lambda done, total: None,
+) -> Dense:
+    """Return the features of an image of `whole` pixels, which the model sees through windows of its own input size."""
+    patch, window = model.config.patch, model.config.image
     grid = Size(*(side // move for side, move in zip(whole, step, strict=True)))
-    size_bytes = 4 * width * grid.area
+    size_bytes = 4 * model.config.width * grid.area
     require(
         size_bytes <= MOST_BYTES,
         f"features of {grid} tokens take {size_bytes / 2**30:.1f} GiB; use a larger stride or a smaller size",
     )
-    model = _model_at(checkpoint, window)
+    spare = Size(*(side + edge - move for side, edge, move in zip(whole, patch, step, strict=True)))
+    seen = steps.squashed(spare).pixels(pixels, exact=True).pixels
+    corners = _corners(whole, window, patch, step)
     tensor = steps.normalise(torch.from_numpy(seen).permute(2, 0, 1)[None])  # (1, C, H, W)
     features = _joined(model, tensor, corners, window, patch, step, grid, layer, watch)
     shown = seen.repeat(3, axis=2) if seen.shape[2] == 1 else seen
     top, left = ((edge - move) / 2 for edge, move in zip(patch, step, strict=True))
     cells = Cells(grid=grid, step=(step.height, step.width), top=top, left=left)
-    return Dense(features=features, cells=cells, pixels=shown, original=original, passes=len(corners))
+    return Dense(features=features, cells=cells, pixels=shown, original=Size(*pixels.shape[:2]), passes=len(corners))
 
 
 def _patch_of(checkpoint: Checkpoint) -> Size:

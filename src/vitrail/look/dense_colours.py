@@ -20,10 +20,32 @@ from vitrail.look.dense import Dense
 from vitrail.look.pca import otsu, principal_scores, scaled_to_colours
 from vitrail.look.refine import at_pixels, guided
 
-__all__ = ["DenseColours", "Upsampling", "dense_colours", "point_similarity", "to_pixels"]
+__all__ = [
+    "Basis",
+    "DenseColours",
+    "Upsampling",
+    "cell_similarity",
+    "common_basis",
+    "dense_colours",
+    "point_similarity",
+    "to_pixels",
+]
 
-Upsampling = Literal["guided", "bilinear"]
-"""How values of tokens become values of pixels: along the photograph's edges, or between neighbours."""
+Upsampling = Literal["guided", "bilinear", "nearest"]
+"""How values of tokens become values of pixels: along the photograph's edges, between neighbours, or cell by cell."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Basis(Brief):
+    """The first three principal components of the tokens of several images."""
+
+    colours: tuple[Tensor, ...]
+    """(3, h, w) per image, 0 … 1."""
+    first: tuple[Tensor, ...]
+    """(1, h, w) per image: the first component, which separates the foreground at `threshold`."""
+    threshold: float
+    shares: tuple[float, ...]
+    """The share of the tokens' variance that each component explains."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,27 +59,43 @@ class DenseColours(Brief):
 
 
 @torch.no_grad()
+def common_basis(images: Sequence[Dense]) -> Basis:
+    """Return the principal components of the tokens of all images."""
+    require(len(images) > 0, "there are no images to colour; give at least one")
+    tokens = torch.cat([each.features.flatten(1).T for each in images]).double()  # (n, D)
+    scores, shares = principal_scores(tokens)
+    first, colours = scores[:, :1].float(), scaled_to_colours(scores).float()
+
+    def by_image(values: Tensor) -> tuple[Tensor, ...]:
+        parts = values.split([each.cells.grid.area for each in images])
+        return tuple(part.T.unflatten(1, tuple(each.cells.grid)) for part, each in zip(parts, images, strict=True))
+
+    threshold = otsu(first[:, 0]).item()
+    return Basis(colours=by_image(colours), first=by_image(first), threshold=threshold, shares=tuple(shares.tolist()))
+
+
+@torch.no_grad()
 def dense_colours(
-    images: Sequence[Dense], *, foreground: bool = False, upsampling: Upsampling = "guided"
+    images: Sequence[Dense],
+    *,
+    foreground: bool = False,
+    upsampling: Upsampling = "guided",
+    basis: Basis | None = None,
 ) -> DenseColours:
     """Colour every pixel by the first three principal components of the tokens of all images.
 
     With `foreground`, the first component is carried to the pixels and split by Otsu's threshold; the side with more
-    of the images' borders is removed.
+    of the images' borders is removed. `basis` is `common_basis(images)`, if that is known already.
     """
-    require(len(images) > 0, "there are no images to colour; give at least one")
-    tokens = torch.cat([each.features.flatten(1).T for each in images]).double()  # (n, D)
-    scores, shares = principal_scores(tokens)
-    colours = scaled_to_colours(scores).float()
-    counts = [each.cells.grid.area for each in images]
+    basis = basis or common_basis(images)
     maps = [
-        to_pixels(part.T.unflatten(1, tuple(each.cells.grid)), each, upsampling).clamp(0, 1).permute(1, 2, 0)
-        for part, each in zip(colours.split(counts), images, strict=True)
+        to_pixels(colours, each, upsampling).clamp(0, 1).permute(1, 2, 0)
+        for colours, each in zip(basis.colours, images, strict=True)
     ]
     if foreground:
-        kept = _foreground(scores[:, 0].float(), images, counts, upsampling)
+        kept = _foreground(basis, images, upsampling)
         maps = [each * mask[:, :, None] for each, mask in zip(maps, kept, strict=True)]
-    return DenseColours(rgb=tuple(maps), shares=tuple(shares.tolist()))
+    return DenseColours(rgb=tuple(maps), shares=basis.shares)
 
 
 @torch.no_grad()
@@ -72,32 +110,34 @@ def point_similarity(
         f"point {row:g},{column:g} is outside the image of {original}; give ROW,COLUMN in its pixels",
     )
     cells, shown = first.cells, first.pixels.shape[:2]
-    places = [
+    cell_row, cell_column = (
         min(count - 1, max(0, int((at / side * pixels - corner) / step)))
         for at, side, pixels, corner, step, count in zip(
             (row, column), original, shown, (cells.top, cells.left), cells.step, cells.grid, strict=True
         )
-    ]
-    token = F.normalize(first.features[:, places[0], places[1]], dim=0)
-    return [
-        to_pixels(torch.einsum("d,dhw->hw", token, F.normalize(each.features, dim=0))[None], each, upsampling)[0]
-        for each in images
-    ]
+    )
+    cosines = cell_similarity(images, cell_row, cell_column)
+    return [to_pixels(near[None], each, upsampling)[0] for near, each in zip(cosines, images, strict=True)]
+
+
+@torch.no_grad()
+def cell_similarity(images: Sequence[Dense], row: int, column: int) -> list[Tensor]:
+    """Return (h, w) per image: the cosine of every token with the token of a cell of the first image."""
+    token = F.normalize(images[0].features[:, row, column], dim=0)
+    return [torch.einsum("d,dhw->hw", token, F.normalize(each.features, dim=0)) for each in images]
 
 
 def to_pixels(values: Tensor, image: Dense, upsampling: Upsampling) -> Tensor:
     """(C, h, w) → (C, H, W)."""
     if upsampling == "guided":
         return guided(values, image.cells, image.pixels)
-    return at_pixels(values, image.cells, Size(*image.pixels.shape[:2]))
+    return at_pixels(values, image.cells, Size(*image.pixels.shape[:2]), upsampling)
 
 
-def _foreground(first: Tensor, images: Sequence[Dense], counts: list[int], upsampling: Upsampling) -> list[Tensor]:
+def _foreground(basis: Basis, images: Sequence[Dense], upsampling: Upsampling) -> list[Tensor]:
     """Return (H, W) per image, true for its foreground."""
-    threshold = otsu(first)
     above = [
-        to_pixels(part.unflatten(0, tuple(each.cells.grid))[None], each, upsampling)[0] > threshold
-        for part, each in zip(first.split(counts), images, strict=True)
+        to_pixels(first, each, upsampling)[0] > basis.threshold for first, each in zip(basis.first, images, strict=True)
     ]
     border = torch.cat([torch.cat([each[0], each[-1], each[:, 0], each[:, -1]]) for each in above])
     inside = torch.cat([each.flatten() for each in above])

@@ -29,8 +29,8 @@ __all__ = ["AttentionInputs", "Queries", "attention_modules", "watching"]
 
 Queries = Literal["all", "cls", "patches"] | Sequence[int]
 """Which queries: all tokens, the CLS token, the patches, or tokens by their index in the sequence."""
-CHUNK_ELEMENTS = 1 << 20
-"""Weights of a chunk: 4 MiB. Smaller ones cost more calls, larger ones leave the processor's cache."""
+CHUNK_ELEMENTS = 1 << 19
+"""Weights of a chunk: 2 MiB. Smaller ones cost more calls, larger ones leave the processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,7 +57,10 @@ class AttentionInputs(Brief):
         return self._map(weights, chosen)
 
     def chunks(self) -> Iterator[AttentionMap]:
-        """Yield the rows of all queries, a few at a time, so that the whole map is never in memory."""
+        """Yield the rows of all queries, a few at a time, so that the whole map is never in memory.
+
+        The next chunk may take the memory of this one.
+        """
         tokens = self._resolve("all")
         for part, weights, scores in attention_chunks(
             self.mix,

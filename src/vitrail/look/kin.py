@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.charts.notebook import Brief
 from vitrail.nn.layout import Layout
 
-__all__ = ["Buddies", "best_buddies", "token_cosines"]
+__all__ = ["Buddies", "best_buddies", "cosines_of", "token_cosines", "unit_patches"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,8 +46,13 @@ def token_cosines(first: tuple[Tensor, Layout], second: tuple[Tensor, Layout]) -
     >>> token_cosines(model.features(torch.randn(1, 3, 32, 32)), model.features(torch.randn(1, 3, 24, 40))).shape
     torch.Size([64, 60])
     """
-    (one, real), (other, real_too) = (_unit_patches(*each) for each in (first, second))
-    return (one @ other.mT).clamp(-1, 1).where(real[:, None] & real_too, -1.0)
+    (one, real), (other, real_too) = (unit_patches(*each) for each in (first, second))
+    return cosines_of(one, other).where(real[:, None] & real_too, -1.0)
+
+
+def cosines_of(one: Tensor, other: Tensor) -> Tensor:
+    """Unit vectors (N, D) and (M, D) → (N, M)."""
+    return (one @ other.mT).clamp(-1, 1)
 
 
 @torch.no_grad()
@@ -67,7 +72,7 @@ def best_buddies(cosines: Tensor) -> Buddies:
     return Buddies(pairs=pairs[order], cosines=found[order])
 
 
-def _unit_patches(tokens: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def unit_patches(tokens: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Return the patches of one image as unit vectors (N, D), and which of them are not padding."""
     patches = F.normalize(tokens[0, layout.prefix :].float(), dim=-1)
     mask = layout.patch_mask

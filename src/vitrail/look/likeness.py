@@ -27,7 +27,7 @@ from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.parts import AttentionPool, ClsMeanPool, ClsPool, MaxPool, MeanPool, Pool
 
-__all__ = ["Likeness", "likeness", "token_shares"]
+__all__ = ["Likeness", "likeness", "split_cosine", "token_shares"]
 
 EXACT = (MeanPool, ClsMeanPool)
 INSTEAD = "which is no sum over patches; the parts are those of the mean patch tokens' cosine instead"
@@ -78,20 +78,25 @@ def likeness(first: Recording, second: Recording) -> Likeness:
     1.0
     """
     a, b = token_shares(first), token_shares(second)
-    whole_a, whole_b = a.sum(dim=0), b.sum(dim=0)  # (D,)
-    lengths = (whole_a.norm() * whole_b.norm()).clamp_min(torch.finfo(a.dtype).tiny)
-    parts_a, parts_b = a @ whole_b / lengths, b @ whole_a / lengths  # (T,)
+    score, parts_a, parts_b = split_cosine(a, b)
     prefix = first.features[1].prefix
     own = [one_vector(each.model.pooled(*each.features))[0].double() for each in (first, second)]
     pool = _pool(first)
     return Likeness(
-        score=(whole_a @ whole_b / lengths).item(),
+        score=score.item(),
         first=parts_a[prefix:],
         second=parts_b[prefix:],
         prefix=parts_a[:prefix].sum().item(),
         vectors=F.cosine_similarity(own[0], own[1], dim=0).item(),
         approximation="" if isinstance(pool, EXACT) else APPROXIMATION[type(pool)],
     )
+
+
+def split_cosine(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(T, D) and (S, D) → the cosine of their sums, and what every row of each adds to it: (T,) and (S,)."""
+    whole_a, whole_b = a.sum(dim=0), b.sum(dim=0)  # (D,)
+    lengths = (whole_a.norm() * whole_b.norm()).clamp_min(torch.finfo(a.dtype).tiny)
+    return whole_a @ whole_b / lengths, a @ whole_b / lengths, b @ whole_a / lengths
 
 
 @torch.no_grad()

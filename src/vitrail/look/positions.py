@@ -21,7 +21,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.positions import AddedPosition, AttentionPosition
 from vitrail.nn.pyramid import PyramidViT
-from vitrail.nn.relative import RelativeTable
+from vitrail.nn.relative import RelativePosition
 from vitrail.nn.rotary import Rotation
 
 __all__ = ["PositionSimilarity", "position_similarity"]
@@ -81,7 +81,7 @@ def position_similarity(
             rows = position(torch.zeros(1, prefix + where.area, position.width), layout)[0, prefix:].double()
             values = F.normalize(rows, dim=-1) @ F.normalize(rows, dim=-1).T
             measure = "cosine similarity"
-        case RelativeTable():
+        case RelativePosition():
             where = Size(*map(min, position.grid, grid or position.grid)) if position.windowed else where
             values = position.bias(Layout(grid=where, frame=where)).double()
             measure = "bias, logits"

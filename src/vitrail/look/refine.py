@@ -9,6 +9,8 @@ Shapes: C channels of values, h×w tokens, H×W pixels.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,15 +28,15 @@ SMOOTH = 1e-3
 
 
 @torch.no_grad()
-def at_pixels(values: Tensor, cells: Cells, size: Size) -> Tensor:
-    """(C, h, w) → (C, H, W): bilinear interpolation between the middles of cells."""
+def at_pixels(values: Tensor, cells: Cells, size: Size, mode: Literal["bilinear", "nearest"] = "bilinear") -> Tensor:
+    """(C, h, w) → (C, H, W): interpolation between the middles of cells, or the value of the nearest cell."""
     axes = [
         ((torch.arange(pixels) + 0.5) - corner) / (step * count) * 2 - 1
         for pixels, corner, step, count in zip(size, (cells.top, cells.left), cells.step, cells.grid, strict=True)
     ]
     rows, columns = torch.meshgrid(*axes, indexing="ij")
     places = torch.stack([columns, rows], dim=-1)[None].to(values)
-    return F.grid_sample(values[None], places, padding_mode="border", align_corners=False)[0]
+    return F.grid_sample(values[None], places, mode=mode, padding_mode="border", align_corners=False)[0]
 
 
 @torch.no_grad()

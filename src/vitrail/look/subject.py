@@ -48,6 +48,7 @@ def subject_of(
     model: ViT | PyramidViT | MobileViT, pixels: Pixels, preprocessing: Preprocessing, *, words: str
 ) -> Subject:
     """Preprocess uint8 (H, W, 1 or 3) for the model, and crop the same part of the photograph for display."""
+    model.config.require_still("looking")
     size = preprocessing.image
     require(
         preprocessing.channels == model.config.channels,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.charts.notebook import Brief
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.record import Recording, record
 from vitrail.look.weights import attention_rows
@@ -191,6 +191,10 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0, recording: 
             f"{type(model).__name__} with {type(getattr(model, 'embedding', model)).__name__} has no single patch "
             "projection, which a walk needs; use a ViT with plain patches"
         )
+    require(
+        model.config.block_norm == "before",
+        "a walk follows tokens that are normalised before attention, and this model's are after; use another model",
+    )
     at = layer_index(block, len(model.blocks))
     chosen: Any = model.blocks[at]
     attention: Attention = chosen.attention

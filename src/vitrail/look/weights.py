@@ -72,7 +72,10 @@ def attention_chunks(
     padding: Padding | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Iterator[Chunk]:
-    """Yield `attention_rows` a few queries at a time, for what needs no whole map in memory."""
+    """Yield `attention_rows` a few queries at a time, for what needs no whole map in memory.
+
+    The next chunk may take the memory of this one: copy what is to be kept.
+    """
     batch, heads, tokens, _ = q.shape
     precise = torch.promote_types(q.dtype, torch.float32)
     step = max(1, chunk_elements // (batch * heads * tokens))
@@ -105,19 +108,32 @@ def _kernel(k: Tensor, layout: Layout) -> OneChunk:
 
 
 def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> OneChunk:
+    memory: dict[str, Tensor] = {}
+    # fresh memory for every chunk would cost a third of the time; neither autograd nor a tracer follows what is reused
+    reuses = not k.requires_grad and not torch.jit.is_tracing()
+
+    def reused(name: str, like: torch.Size) -> Tensor | None:
+        if not reuses:
+            return None
+        if name not in memory or memory[name].numel() < like.numel():
+            memory[name] = k.new_empty(like.numel())
+        return memory[name][: like.numel()].view(like)
+
     def chunk(q: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
         bias, allowed, of_padding = scores_of(queries)
         q = q * (1 / math.sqrt(q.shape[-1]))
-        scores = q @ k.mT
+        shape = torch.Size((*q.shape[:3], k.shape[2]))
+        scores = torch.matmul(q, k.mT, out=reused("scores", shape))
         if bias is not None:
             scores += bias
         if allowed is None:
-            return scores.softmax(dim=-1), scores
+            return torch.softmax(scores, dim=-1, out=reused("weights", shape)), scores
         if empty is not None and of_padding is not None:
             scores = scores.masked_fill_(~allowed, -math.inf)
             return torch.cat([scores, q @ empty.mT + of_padding], dim=-1).softmax(dim=-1)[..., : k.shape[2]], None
         # a padding token attends to nothing: its row becomes zeros, not NaN
-        return scores.masked_fill_(~allowed, -math.inf).softmax(dim=-1).nan_to_num_(0.0), None
+        weights = torch.softmax(scores.masked_fill_(~allowed, -math.inf), dim=-1, out=reused("weights", shape))
+        return weights.nan_to_num_(0.0), None
 
     return chunk
 

@@ -189,8 +189,13 @@ def quadtree(scores: Sequence[Tensor], threshold: float) -> Layout:
 
 
 def to_dense(tokens: Tensor, layout: Layout) -> Tensor:
-    """Patch tokens (B, N, D), without the prefix → (B, D, h, w): each token fills its rectangle of the grid."""
+    """Patch tokens (B, N, D), without the prefix → (B, D, h, w): each token fills its rectangle of the grid.
+
+    Those of a clip become (B, steps, D, h, w).
+    """
     height, width = layout.grid
+    if layout.steps > 1:
+        return tokens.unflatten(1, (layout.steps, -1)).mT.unflatten(3, (height, width))
     if layout.rectangles is None:
         return tokens.mT.unflatten(2, (height, width))
     batch, count = tokens.shape[:2]

@@ -19,7 +19,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix
 from vitrail.nn.lora import LoraLinear
 from vitrail.nn.mlp import linear
-from vitrail.nn.norm import build_norm
+from vitrail.nn.norm import Norm, build_norm
 from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.sparse_attention import SparseMix
@@ -84,6 +84,7 @@ class Attention(nn.Module):
         mix: Mix,
         qkv_bias: str = "all",
         qk_norm: bool = False,
+        cosine: bool = False,
         out_norm: bool = False,
         out_bias: bool = True,
         norm: NormKind = "layer",
@@ -98,8 +99,9 @@ class Attention(nn.Module):
         no_key = qkv_bias == "no_key"
         self.q_bias = nn.Parameter(torch.zeros(width)) if no_key else None
         self.v_bias = nn.Parameter(torch.zeros(width)) if no_key else None
-        self.q_norm = build_norm(norm, width // num_heads, norm_eps) if qk_norm else None
-        self.k_norm = build_norm(norm, width // num_heads, norm_eps) if qk_norm else None
+        self.q_norm = _build_head_norm(qk_norm, cosine, norm, width // num_heads, norm_eps)
+        self.k_norm = _build_head_norm(qk_norm, cosine, norm, width // num_heads, norm_eps)
+        self.scale = nn.Parameter(torch.full((num_heads, 1, 1), math.log(10))) if cosine else None
         self.position = position
         self.mix = mix
         self.norm = build_norm(norm, width, norm_eps) if out_norm else None
@@ -162,9 +164,22 @@ class Attention(nn.Module):
         """(B, T, D) → q, k, v, each (B, h, T, d)."""
         qkv = self.qkv(x) if self.q_bias is None else self.biased(x)
         q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k, v
+        return *self.normed(q, k), v
+
+    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise queries and keys; for cosine attention, scale the queries too."""
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        q, k = self.q_norm(q), self.k_norm(k)
+        if self.scale is not None:  # the norms leave vectors of length √d, and the softmax divides by √d once
+            q = q * (self.scale.clamp(max=math.log(100)).exp() / math.sqrt(q.shape[-1]))
+        return q, k
+
+
+def _build_head_norm(qk_norm: bool, cosine: bool, kind: NormKind, width: int, eps: float) -> Norm | None:
+    if cosine:
+        return nn.RMSNorm(width, eps=1e-24, elementwise_affine=False)
+    return build_norm(kind, width, eps) if qk_norm else None
 
 
 def within(position: nn.Module | None, layout: Layout, like: Tensor) -> Rotation | Tensor | None:

@@ -1,4 +1,4 @@
-"""A pre-norm residual block: attention, then MLP, each with optional LayerScale and stochastic depth.
+"""A residual block: attention, then MLP, each with a norm, optional LayerScale and stochastic depth.
 
 Shapes: B images, T tokens, D width.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitrail.config import NormKind
+from vitrail.config import NormKind, NormPlace
 from vitrail.nn.attention import Attention
 from vitrail.nn.layout import Layout
 from vitrail.nn.norm import build_norm
@@ -18,7 +18,7 @@ __all__ = ["Block", "drop_path"]
 
 
 class Block(nn.Module):
-    """x + attention(norm1(x)), then x + mlp(norm2(x))."""
+    """x + attention(norm1(x)), then x + mlp(norm2(x)); with the norms after, x + norm1(attention(x)) and so on."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Block(nn.Module):
         mlp: nn.Module,
         norm: NormKind = "layer",
         norm_eps: float = 1e-6,
+        place: NormPlace = "before",
         layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
@@ -38,9 +39,13 @@ class Block(nn.Module):
         self.norm2 = build_norm(norm, width, norm_eps)
         self.mlp = mlp
         self.scale2 = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.place: NormPlace = place
         self.drop_path = drop_path
 
     def forward(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None = None) -> Tensor:
+        if self.place == "after":
+            x = self._add(x, self.norm1(self.attention(x, layout, position)), self.scale1)
+            return self._add(x, self.norm2(self.mlp(x)), self.scale2)
         x = self._add(x, self.attention(self.norm1(x), layout, position), self.scale1)
         return self._add(x, self.mlp(self.norm2(x)), self.scale2)
 

@@ -17,10 +17,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function compiled; compilation happens at the first call."""
+def compiled(function: Callable[P, R], *, dynamic: bool | None = None) -> Callable[P, R]:
+    """Return the function compiled; compilation happens at the first call, and without `dynamic` for every shape."""
     require_compiler()
-    return torch.compile(function)
+    return torch.compile(function, dynamic=dynamic)
 
 
 def require_compiler() -> None:

@@ -1,6 +1,6 @@
 """The front end: image → the token sequence that an encoder reads.
 
-Shapes: B images, C channels, H×W pixels, T tokens, D width.
+Shapes: B images, C channels, H×W pixels, T tokens, D width; clips of F frames.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.image import check_image, check_tensor
 from vitrail.nn.layout import Layout
 from vitrail.nn.norm import build_norm
-from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
+from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed, TubeletEmbed
 from vitrail.nn.positions import (
     AddedPosition,
     AttentionPosition,
     LearnedTable,
     PositionModule,
     SinCos1dTable,
-    SinCos2dTable,
+    SinCosTable,
 )
 from vitrail.nn.prefix import Prefix
 from vitrail.nn.pyramid import PyramidEmbed
-from vitrail.nn.relative import RelativeTable
+from vitrail.nn.relative import OffsetMlp, RelativeTable
 from vitrail.nn.remainder import fit_pixels, inside_of
-from vitrail.nn.rotary import AxialRotation, MixedRotation, RotatedTable
+from vitrail.nn.rotary import AxialRotation, ClipRotation, MixedRotation, RotatedTable
 
 __all__ = ["VisionFrontEnd", "build_inside", "build_position"]
 
 
 class VisionFrontEnd(nn.Module):
     """Patches, prefix and positions: (B, C, H, W) → (B, T, D). A ViT is a front end followed by an encoder.
+
+    A model with `Tubelets` takes clips, (B, F, C, H, W).
 
     >>> import torch
     >>> VisionFrontEnd(ViTConfig())(torch.zeros(1, 3, 224, 224)).shape
@@ -79,8 +81,14 @@ class VisionFrontEnd(nn.Module):
         if isinstance(self.embedding, BytePatchEmbed):
             self._check_bytes(image, sizes)
             return image, None
-        check_image(image, config.channels)
-        size = Size(*image.shape[2:])
+        check_image(image, config.channels, config.frames)
+        if config.frames > 1:  # the frames of a clip are fitted as channels of one image
+            image, inside = self._fit_image(image.flatten(1, 2), sizes)
+            return image.unflatten(1, (config.frames, config.channels)), inside
+        return self._fit_image(image, sizes)
+
+    def _fit_image(self, image: Tensor, sizes: Sequence[Size] | None) -> tuple[Tensor, Tensor | None]:
+        config, size = self.config, Size(*image.shape[2:])
         fit = config.fit(size)
         if config.remainder != "pad":
             require(
@@ -117,6 +125,8 @@ def build_embedding(config: ViTConfig) -> nn.Module:
     match config.embedding:
         case parts.Patches() as spec:
             return PatchEmbed(spec.patch, width, channels=channels, stride=spec.stride, bias=spec.bias)
+        case parts.Tubelets() as spec:
+            return TubeletEmbed(spec.patch, width, tubelet=spec.tubelet, channels=channels, bias=spec.bias)
         case parts.Stem() as spec:
             return ConvStem(spec.widths, width, channels=channels)
         case parts.Hierarchical() as spec:
@@ -127,17 +137,18 @@ def build_embedding(config: ViTConfig) -> nn.Module:
 
 def build_position(config: ViTConfig) -> PositionModule | None:
     """Build the model's position module; None if it has none, or one in every block."""
-    grid, width = config.grid, config.width
+    grid, width, steps = config.grid, config.width, config.steps
     match config.position:
         case parts.Learned() as spec:
-            table = {"prefix_rows": spec.prefix_rows(config.prefix), "convention": spec.convention}
+            rows = spec.prefix_rows(config.prefix)
+            table = {"prefix_rows": rows, "convention": spec.convention, "steps": steps}
             if isinstance(spec.rotary, parts.Rotary):
                 return RotatedTable(grid, width, **table, rotation=AxialRotation(config.head_width, spec.rotary))
             return LearnedTable(grid, width, **table)
         case parts.SinCos1d() as spec:
-            return SinCos1dTable(grid, width, spec, prefix=config.prefix.count)
-        case parts.SinCos2d() as spec:
-            return SinCos2dTable(grid, width, spec)
+            return SinCos1dTable(grid, width, spec, prefix=config.prefix.count, steps=steps)
+        case parts.SinCos2d() | parts.SinCos3d() as spec:
+            return SinCosTable(grid, width, spec, steps=steps)
         case spec:
             return None if spec.per_block else build_inside(config)
 
@@ -147,15 +158,23 @@ def build_inside(config: ViTConfig) -> AttentionPosition | None:
     match config.position.inside:
         case parts.Rotary() as spec:
             return AxialRotation(config.head_width, spec)
+        case parts.Rotary3d() as spec:
+            return ClipRotation(config.head_width, spec)
         case parts.RotaryMixed() as spec:
             return MixedRotation(config.num_heads, config.head_width, spec.temperature)
         case parts.RelativeBias() as spec:
-            attention = config.attention
             return RelativeTable(
-                attention.span(config.grid),
+                config.attention.span(config.grid),
                 config.num_heads,
                 prefix=spec.prefix,
-                window_padding=attention.window_padding if isinstance(attention, parts.WindowedAttention) else None,
+                window_padding=_window_padding(config.attention),
                 convention=spec.convention,
             )
+        case parts.RelativeMlp() as spec:
+            span, padding = config.attention.span(config.grid), _window_padding(config.attention)
+            return OffsetMlp(spec, span, config.num_heads, window_padding=padding)
     return None
+
+
+def _window_padding(attention: parts.AttentionKind) -> parts.WindowPadding | None:
+    return attention.window_padding if isinstance(attention, parts.WindowedAttention) else None

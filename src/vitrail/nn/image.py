@@ -16,13 +16,21 @@ RAW = 100.0
 """No channel's deviation is so small that normalised pixels reach this and none is negative."""
 
 
-def check_image(image: Any, channels: int) -> None:
-    """Refuse what is not a batch of float images (B, C, H, W), and warn about pixels from 0 to 255."""
+def check_image(image: Any, channels: int, frames: int = 1) -> None:
+    """Refuse what is not a batch of float images (B, C, H, W), or of clips (B, F, C, H, W) for a model that takes them,
+    and warn about pixels from 0 to 255."""
     check_tensor(image)
-    require(
-        image.ndim == 4 and image.shape[1] == channels,
-        f"image has shape {tuple(image.shape)}; give (batch, {channels}, height, width)",
-    )
+    if frames == 1:
+        require(
+            image.ndim == 4 and image.shape[1] == channels,
+            f"image has shape {tuple(image.shape)}; give (batch, {channels}, height, width)",
+        )
+    else:
+        require(
+            image.ndim == 5 and tuple(image.shape[1:3]) == (frames, channels),
+            f"image has shape {tuple(image.shape)}, and this model takes clips of {frames} frames; give (batch, "
+            f"{frames}, {channels}, height, width), or adapt the model to still images with frames=1",
+        )
     require(
         image.is_floating_point(),
         f"image is {image.dtype} and a model takes normalised floats; give checkpoint.transform(image), or bytes to "

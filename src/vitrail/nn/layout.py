@@ -15,7 +15,8 @@ __all__ = ["Layout"]
 
 @dataclass(frozen=True, repr=False)
 class Layout(Brief):
-    """How a batch's tokens are arranged: `prefix` tokens first, then the patches, row by row over `grid`.
+    """How a batch's tokens are arranged: `prefix` tokens first, then the patches, row by row over `grid`; in a clip,
+    the grid of every step in turn.
 
     Shapes: B images, T = prefix + N tokens.
     """
@@ -29,6 +30,8 @@ class Layout(Brief):
     """(B, T), true for tokens that are not padding; None if there is no padding."""
     rectangles: Tensor | None = None
     """(B, N, 4): top, left, height, width in cells of `grid`, for adaptive patches; None for a regular grid."""
+    steps: int = 1
+    """Grids of a clip, one after the other in time: N = steps · grid.area. A still image has one."""
 
     def with_prefix(self, prefix: int) -> Layout:
         """Return the layout with this many prefix tokens before the patches."""
@@ -49,4 +52,8 @@ class Layout(Brief):
             return corner + (extent - 1) / 2
         rows = torch.arange(self.grid.height, device=device, dtype=torch.float32)
         columns = torch.arange(self.grid.width, device=device, dtype=torch.float32)
-        return torch.cartesian_prod(rows, columns).view(-1, 2)
+        return torch.cartesian_prod(rows, columns).view(-1, 2).repeat(self.steps, 1)
+
+    def step_of_patches(self, device: torch.device) -> Tensor:
+        """Return the step of every patch: (N,)."""
+        return torch.arange(self.steps, device=device, dtype=torch.float32).repeat_interleave(self.grid.area)

@@ -15,7 +15,7 @@ from vitrail.nn.block import Block
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward, linear
-from vitrail.nn.positions import SinCos2dTable
+from vitrail.nn.positions import SinCosTable
 from vitrail.nn.vit import ViT
 from vitrail.parts import FullAttention, SinCos2d
 from vitrail.pretraining import MaskedAutoencoder
@@ -34,7 +34,7 @@ class Decoder(nn.Module):
         self.into = linear(config.width, width)
         self.masked = nn.Parameter(torch.empty(1, width))
         initialise_table(self.masked.data)
-        self.position = SinCos2dTable(config.grid, width, SinCos2d())
+        self.position = SinCosTable(config.grid, width, SinCos2d())
         self.blocks = nn.ModuleList(
             Block(
                 width,

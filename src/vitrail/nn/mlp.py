@@ -29,6 +29,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": _gelu_tanh,
     "quick_gelu": _quick_gelu,
     "silu": F.silu,
+    "relu": F.relu,
+    "tanh": torch.tanh,
 }
 
 

@@ -1,17 +1,19 @@
 """Image → patch tokens: cut, flatten, project; also from uint8 images directly, without a float image.
 
-Shapes: B images, C channels, H×W pixels, P×Q patch, h×w grid, N = h·w patches, D width.
+Shapes: B images, C channels, H×W pixels, P×Q patch, h×w grid, N = h·w patches, D width; clips of F frames in s steps
+of t frames each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import require
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
 from vitrail.nn.initialise import initialise
 from vitrail.nn.layout import Layout
@@ -20,6 +22,7 @@ __all__ = [
     "BytePatchEmbed",
     "ConvStem",
     "PatchEmbed",
+    "TubeletEmbed",
     "cut_patches",
     "embed_by_convolution",
     "embed_by_matmul",
@@ -77,6 +80,29 @@ class PatchEmbed(nn.Module):
     def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> BytePatchEmbed:
         """Return the same projection for uint8 images: `(x / 255 − mean) / std` is folded into weight and bias."""
         return BytePatchEmbed(self, mean, std)
+
+
+class TubeletEmbed(PatchEmbed):
+    """Clips (B, F, C, H, W) → tokens (B, s·N, D). The channels of a tubelet are those of its t frames in turn.
+
+    >>> tokens, layout = TubeletEmbed(Size(16, 16), width=96, tubelet=2)(torch.zeros(1, 8, 3, 32, 48))
+    >>> tokens.shape, layout.steps, layout.grid
+    (torch.Size([1, 24, 96]), 4, Size(height=2, width=3))
+    """
+
+    def __init__(self, patch: Size, width: int, *, tubelet: int, channels: int = 3, bias: bool = True) -> None:
+        super().__init__(patch, width, channels=tubelet * channels, bias=bias)
+        self.tubelet = tubelet
+
+    def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
+        batch, steps = image.shape[0], image.shape[1] // self.tubelet
+        grids = image.unflatten(1, (steps, self.tubelet)).flatten(2, 3).flatten(0, 1)  # (B·s, t·C, H, W)
+        tokens, layout = super().forward(grids)  # (B·s, N, D)
+        mask = None if inside is None else inside.flatten(1).repeat(1, steps)
+        return tokens.unflatten(0, (batch, steps)).flatten(1, 2), replace(layout, steps=steps, mask=mask)
+
+    def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> BytePatchEmbed:
+        raise VitrailError("tubelets are cut from clips of normalised frames, not from bytes; normalise first")
 
 
 class BytePatchEmbed(nn.Module):

@@ -3,11 +3,12 @@
 Positions that act inside attention are in `nn.rotary` and `nn.relative`. Fixed tables are non-persistent buffers, since
 they are a function of the config.
 
-Shapes: B images, T tokens of which N patches, D width.
+Shapes: B images, T tokens of which N patches, D width; a clip has s grids of h×w patches.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from vitrail.geometry import Size
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
-from vitrail.nn.resample import resample_grid
-from vitrail.parts import Convention, SinCos1d, SinCos2d
+from vitrail.nn.resample import resample_grid, resample_steps
+from vitrail.parts import Convention, SinCos1d, SinCos2d, SinCos3d
 
 if TYPE_CHECKING:
     from vitrail.nn.rotary import Rotation
@@ -29,10 +30,11 @@ __all__ = [
     "LearnedTable",
     "PositionModule",
     "SinCos1dTable",
-    "SinCos2dTable",
+    "SinCosTable",
     "place",
     "sincos_1d",
     "sincos_2d",
+    "sincos_3d",
     "sinusoidal_2d",
 ]
 
@@ -87,6 +89,15 @@ def sincos_2d(grid: Size, width: int, spec: SinCos2d) -> Tensor:
     return torch.cat(waves_of, dim=-1).flatten(0, 1).to(torch.get_default_dtype())
 
 
+def sincos_3d(steps: int, grid: Size, width: int, spec: SinCos3d) -> Tensor:
+    """Return the table (s·h·w, D): the step's sines and cosines, the row's and the column's; computed in float64."""
+    waves = -(-width // 6)
+    frequency = spec.temperature ** -(torch.arange(waves, dtype=torch.float64) / waves)
+    places = (torch.arange(side, dtype=torch.float64) for side in (steps, *grid))
+    angles = torch.cartesian_prod(*places)[:, :, None] * frequency  # (s·h·w, 3, ⌈D/6⌉)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width].to(torch.get_default_dtype())
+
+
 def sincos_1d(count: int, width: int, spec: SinCos1d) -> Tensor:
     """Return (count, D): interleaved sines and cosines of the index ("Attention Is All You Need")."""
     frequency = spec.temperature ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -95,14 +106,15 @@ def sincos_1d(count: int, width: int, spec: SinCos1d) -> Tensor:
 
 
 def place(table: Tensor, layout: Layout) -> Tensor:
-    """A table over the layout's frame, (frame.area, D) → a row per patch, (N, D) or (B, N, D).
+    """A table over every step of the layout's frame, (steps · frame.area, D) → a row per patch, (N, D) or (B, N, D).
 
     A padded image takes the top left part, and an adaptive patch the mean of the cells that it covers.
     """
     if layout.rectangles is not None:
         return _mean_over(layout.rectangles, table, layout.frame)
     if layout.frame != layout.grid:
-        table = table.view(*layout.frame, -1)[: layout.grid.height, : layout.grid.width].flatten(0, 1)
+        height, width = layout.grid
+        table = table.view(layout.steps, *layout.frame, -1)[:, :height, :width].flatten(0, 2)
     return table
 
 
@@ -127,39 +139,46 @@ def _mean_over(rectangles: Tensor, table: Tensor, frame: Size) -> Tensor:
 class LearnedTable(AddedPosition):
     """A learned row per token; on another grid the rows of patches are resampled, those of the prefix kept."""
 
-    def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention) -> None:
+    def __init__(self, grid: Size, width: int, *, prefix_rows: int, convention: Convention, steps: int = 1) -> None:
         super().__init__()
-        self.grid, self.prefix_rows = grid, prefix_rows
+        self.grid, self.prefix_rows, self.steps = grid, prefix_rows, steps
         self.convention: Convention = convention
         self.width = width
-        self.table = nn.Parameter(torch.empty(prefix_rows + grid.area, width))
+        self.table = nn.Parameter(torch.empty(prefix_rows + steps * grid.area, width))
         initialise_table(self.table.data)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         if layout.prefix == self.prefix_rows and layout.grid == self.grid and layout.rectangles is None:
             return tokens + self.table
-        prefix, patches = self.table.split([self.prefix_rows, self.grid.area])
-        rows = place(resample_grid(patches, old=self.grid, new=layout.frame, convention=self.convention), layout)
-        return _add(tokens, layout, prefix, rows)
+        prefix, patches = self.table.split([self.prefix_rows, self.steps * self.grid.area])
+        resample = partial(resample_grid, old=self.grid, new=layout.frame, convention=self.convention)
+        rows = resample_steps(patches, self.steps, resample)
+        return _add(tokens, layout, prefix, place(rows, layout))
 
 
-class SinCos2dTable(AddedPosition):
-    """Fixed 2D sines, recomputed for another grid; prefix rows are zero."""
+class SinCosTable(AddedPosition):
+    """Fixed sines of row and column, or of step, row and column, recomputed for another grid; prefix rows are zero.
+
+    Those of row and column are the same in every step of a clip.
+    """
 
     table: Tensor
 
-    def __init__(self, grid: Size, width: int, spec: SinCos2d) -> None:
+    def __init__(self, grid: Size, width: int, spec: SinCos2d | SinCos3d, *, steps: int = 1) -> None:
         super().__init__()
-        self.grid, self.width, self.spec = grid, width, spec
-        self.register_buffer("table", sincos_2d(grid, width, spec), persistent=False)
+        self.grid, self.width, self.spec, self.steps = grid, width, spec, steps
+        self.register_buffer("table", self.sines(grid), persistent=False)
+
+    def sines(self, grid: Size) -> Tensor:
+        if isinstance(self.spec, SinCos3d):
+            return sincos_3d(self.steps, grid, self.width, self.spec)
+        return sincos_2d(grid, self.width, self.spec).repeat(self.steps, 1)
 
     def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
-        self.table = sincos_2d(self.grid, self.width, self.spec).to(device, dtype)
+        self.table = self.sines(self.grid).to(device, dtype)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        table = self.table
-        if layout.frame != self.grid:
-            table = sincos_2d(layout.frame, self.width, self.spec).to(table)
+        table = self.table if layout.frame == self.grid else self.sines(layout.frame).to(self.table)
         return _add(tokens, layout, table[:0], place(table, layout))
 
 
@@ -168,10 +187,10 @@ class SinCos1dTable(AddedPosition):
 
     table: Tensor
 
-    def __init__(self, grid: Size, width: int, spec: SinCos1d, *, prefix: int) -> None:
+    def __init__(self, grid: Size, width: int, spec: SinCos1d, *, prefix: int, steps: int = 1) -> None:
         super().__init__()
         self.grid, self.width, self.spec = grid, width, spec
-        self.register_buffer("table", sincos_1d(prefix + grid.area, width, spec), persistent=False)
+        self.register_buffer("table", sincos_1d(prefix + steps * grid.area, width, spec), persistent=False)
 
     def compute_buffers(self, device: torch.device | str | None, dtype: torch.dtype) -> None:
         self.table = sincos_1d(len(self.table), self.width, self.spec).to(device, dtype)
@@ -179,10 +198,10 @@ class SinCos1dTable(AddedPosition):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         table = self.table
         if layout.frame != self.grid:
-            table = sincos_1d(layout.prefix + layout.frame.area, self.width, self.spec).to(table)
+            table = sincos_1d(layout.prefix + layout.steps * layout.frame.area, self.width, self.spec).to(table)
         if layout.frame == layout.grid:
             return tokens + table
-        prefix, rows = table.split([layout.prefix, layout.frame.area])
+        prefix, rows = table.split([layout.prefix, layout.steps * layout.frame.area])
         return _add(tokens, layout, prefix, place(rows, layout))
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail import parts
-from vitrail.config import PyramidConfig
+from vitrail.config import NormPlace, PyramidConfig
+from vitrail.errors import VitrailError
 from vitrail.geometry import Size, fit, halved
 from vitrail.nn.attention import Attention, build_mix
 from vitrail.nn.block import Block
@@ -29,17 +30,18 @@ from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.prefix import Prefix
-from vitrail.nn.relative import RelativeTable
+from vitrail.nn.relative import OffsetMlp, RelativeTable
 
 __all__ = ["GridPool", "PatchMerge", "PyramidEmbed", "PyramidViT"]
 
 
 class PatchMerge(nn.Module):
-    """Concatenate 2×2 tokens, normalise and project them: half the grid, another width."""
+    """Concatenate 2×2 tokens, normalise and project them, or project and normalise: half the grid, another width."""
 
-    def __init__(self, before: int, after: int, *, norm_eps: float = 1e-5) -> None:
+    def __init__(self, before: int, after: int, *, place: NormPlace = "before", norm_eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.place: NormPlace = place
+        self.norm = nn.LayerNorm(4 * before if place == "before" else after, eps=norm_eps)
         self.reduce = linear(4 * before, after, bias=False)
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
@@ -47,7 +49,8 @@ class PatchMerge(nn.Module):
         half = fit(layout.grid, Size(2, 2)).grid
         x = x.unflatten(1, (half.height, 2, half.width, 2))
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)  # Swin's order: columns of the 2×2 before rows
-        return self.reduce(self.norm(x)), replace(layout, grid=half, frame=half)
+        x = self.reduce(self.norm(x)) if self.place == "before" else self.norm(self.reduce(x))
+        return x, replace(layout, grid=half, frame=half)
 
 
 class GridPool(nn.Module):
@@ -113,7 +116,7 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
         self.position = _build_table(config)
         self.embedding_norm = nn.LayerNorm(first, eps=eps) if config.embedding_norm else None
         self.stages = nn.ModuleList(Stage(config, level) for level in range(len(config.stages)))
-        self.norm = nn.LayerNorm(last, eps=eps)
+        self.norm = nn.LayerNorm(last, eps=eps) if config.final_norm == "tokens" else None
         self.pool = build_pool(config.pool, last, distillation=distilled, norm_eps=eps)
         self.head = build_head(last, config.classes)
         self.distillation_head = build_head(last, config.classes if distilled else 0)
@@ -131,17 +134,20 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
         return self.pool(x, layout)
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → the last stage's tokens (B, T, D), normalised, and their layout."""
+        """(B, C, H, W) → the last stage's tokens (B, T, D), normalised if the model does so, and their layout."""
         tokens, layout = self.levels(image)[-1]
-        return self.norm(tokens), layout
+        return tokens if self.norm is None else self.norm(tokens), layout
 
     def count_layers(self) -> int:
         return len(self.stages)
 
     def layer_features(self, image: Tensor, layers: frozenset[int], *, norm: bool) -> dict[int, tuple[Tensor, Layout]]:
+        if norm and self.norm is None:
+            raise VitrailError("norm=True has no final norm to apply in this model; use norm=False")
         levels = {index: level for index, level in enumerate(self.levels(image)) if index in layers}
+        ending = self.norm if norm else None
         last = len(self.stages) - 1
-        return {index: (self.norm(x) if norm and index == last else x, layout) for index, (x, layout) in levels.items()}
+        return {index: (ending(x) if ending and index == last else x, layout) for index, (x, layout) in levels.items()}
 
     def levels(self, image: Tensor) -> list[tuple[Tensor, Layout]]:
         """(B, C, H, W) → tokens (B, T, D) before the final norm, and layout, of every stage, finest first."""
@@ -185,6 +191,7 @@ class Stage(nn.Module):
                 attention=_build_attention(config, level, grid, shifted=index % 2 == 1),
                 mlp=FeedForward(width, config.mlp_ratio * width, dropout=config.dropout),
                 norm_eps=config.norm_eps,
+                place=config.block_norm,
                 drop_path=config.drop_path * (earlier + index) / max(1, total - 1),
             )
             for index in range(config.stages[level].depth)
@@ -200,24 +207,28 @@ class Stage(nn.Module):
 
 def _build_merge(config: PyramidConfig, before: int, after: int) -> nn.Module:
     match config.merging:
-        case parts.PatchMerging():
-            return PatchMerge(before, after, norm_eps=config.norm_eps)
+        case parts.PatchMerging(norm=place):
+            return PatchMerge(before, after, place=place, norm_eps=config.norm_eps)
         case parts.GridPooling():
             return GridPool(before, after, prefix=config.prefix.count > 0)
 
 
 def _build_attention(config: PyramidConfig, level: int, grid: Size, *, shifted: bool) -> Attention:
     width, num_heads = config.stages[level].width, config.stages[level].num_heads
-    attention, position, padding = config.attention, None, None
+    attention, position, padding = config.attention_at(level), None, None
     if isinstance(attention, parts.WindowedAttention):
         attention, padding = attention.but(window=attention.span(grid)), attention.window_padding
-    if isinstance(config.position, parts.RelativeBias):
-        convention = config.position.convention
-        position = RelativeTable(attention.span(grid), num_heads, window_padding=padding, convention=convention)
+    match config.position:
+        case parts.RelativeBias(convention=convention):
+            position = RelativeTable(attention.span(grid), num_heads, window_padding=padding, convention=convention)
+        case parts.RelativeMlp() as spec:
+            position = OffsetMlp(spec, attention.span(grid), num_heads, window_padding=padding, stage=level)
     return Attention(
         width,
         num_heads,
         mix=build_mix(attention, grid=grid, shifted=shifted),
+        qkv_bias=config.qkv_bias,
+        cosine=config.cosine_attention,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         position=position,

@@ -30,8 +30,8 @@ def fit_pixels(image: Tensor, to: Fit) -> Tensor:
 
 
 def pad_batch(images: Sequence[Tensor]) -> tuple[Tensor, list[Size]]:
-    """Images (C, H, W) of different sizes → one zero-padded batch and the size of each, for a model whose remainder
-    is "pad".
+    """Images (C, H, W), or clips (F, C, H, W), of different sizes → one zero-padded batch and the size of each, for a
+    model whose remainder is "pad".
 
     >>> batch, sizes = pad_batch([torch.ones(3, 32, 48), torch.ones(3, 40, 16)])
     >>> batch.shape, sizes
@@ -40,9 +40,9 @@ def pad_batch(images: Sequence[Tensor]) -> tuple[Tensor, list[Size]]:
     require(len(images) > 0, "images is empty, and a batch needs one or more; give at least one")
     sizes = [Size(*image.shape[-2:]) for image in images]
     canvas = Size(max(size.height for size in sizes), max(size.width for size in sizes))
-    batch = images[0].new_zeros(len(images), images[0].shape[0], *canvas)
+    batch = images[0].new_zeros(len(images), *images[0].shape[:-2], *canvas)
     for row, image, size in zip(batch, images, sizes, strict=True):
-        row[:, : size.height, : size.width] = image
+        row[..., : size.height, : size.width] = image
     return batch, sizes
 
 

@@ -7,6 +7,7 @@ Shapes: D width, r×c grid, h heads; a grid has (2r − 1)·(2c − 1) offsets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from vitrail.geometry import Size
 from vitrail.parts import Convention, RelativeConvention
 
-__all__ = ["resample_grid", "resample_offsets"]
+__all__ = ["resample_grid", "resample_offsets", "resample_steps"]
 
 
 def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention = "timm") -> Tensor:
@@ -44,6 +45,15 @@ def resample_grid(table: Tensor, *, old: Size, new: Size, convention: Convention
     else:
         return _zoom(table, old, new)
     return image.flatten(2)[0].T.to(table.dtype)
+
+
+def resample_steps(table: Tensor, steps: int, resample: Callable[[Tensor], Tensor]) -> Tensor:
+    """Resample the grid of every step alike: (steps · old.area, D) → (steps · new.area, D).
+
+    `resample` takes a table of one grid, whose width is here that of all steps.
+    """
+    grids = table.unflatten(0, (steps, -1)).transpose(0, 1).flatten(1)  # (h·w, s·D)
+    return resample(grids).unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1)
 
 
 def resample_offsets(table: Tensor, *, old: Size, new: Size, convention: RelativeConvention) -> Tensor:

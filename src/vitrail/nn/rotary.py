@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from vitrail.geometry import Size
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AttentionPosition, LearnedTable
-from vitrail.parts import Convention, Rotary
+from vitrail.parts import Convention, Rotary, Rotary3d
 
-__all__ = ["AxialRotation", "MixedRotation", "RotatedTable", "Rotation"]
+__all__ = ["AxialRotation", "ClipRotation", "MixedRotation", "RotatedTable", "Rotation"]
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,29 @@ class RotatedTable(LearnedTable, AttentionPosition):
     """A learned row per token, added once, and a rotation in every block."""
 
     def __init__(
-        self, grid: Size, width: int, *, prefix_rows: int, convention: Convention, rotation: AxialRotation
+        self, grid: Size, width: int, *, prefix_rows: int, convention: Convention, steps: int, rotation: AxialRotation
     ) -> None:
-        super().__init__(grid, width, prefix_rows=prefix_rows, convention=convention)
+        super().__init__(grid, width, prefix_rows=prefix_rows, convention=convention, steps=steps)
         self.rotation = rotation
 
     def within(self, layout: Layout, like: Tensor) -> Rotation:
         return self.rotation.within(layout, like)
+
+
+class ClipRotation(AttentionPosition):
+    """Step, row and column turn a third of the values each, as in V-JEPA 2; values that are left over stay."""
+
+    def __init__(self, head_width: int, spec: Rotary3d) -> None:
+        super().__init__()
+        self.head_width, self.spec = head_width, spec
+
+    def within(self, layout: Layout, like: Tensor) -> Rotation:
+        waves = self.spec.pairs(self.head_width)
+        frequency = self.spec.temperature ** -(torch.arange(waves, device=like.device, dtype=torch.float32) / waves)
+        place = torch.cat([layout.step_of_patches(like.device)[:, None], layout.centres(like.device)], dim=1)  # (N, 3)
+        angles = (place[:, :, None] * frequency).repeat(1, 1, 2).flatten(1)  # (N, 3, k) → (N, 6·k)
+        angles = F.pad(angles, (0, self.head_width - angles.shape[1], layout.prefix, 0))
+        return Rotation(angles.cos().to(like.dtype), angles.sin().to(like.dtype), halves=False)
 
 
 class MixedRotation(AttentionPosition):

@@ -40,7 +40,8 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
         kind, width, eps = config.norm, config.width, config.norm_eps
         self.embedding_norm = build_norm(kind, width, eps) if config.embedding_norm else None
         self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
-        self.norm = build_norm(kind, width, eps) if config.final_norm != "none" else None
+        last = eps if config.final_norm_eps is None else config.final_norm_eps
+        self.norm = build_norm(kind, width, last) if config.final_norm != "none" else None
         self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps, norm=kind)
         distilled = config.classes if config.prefix.distillation else 0
         self.head = build_head(config.vector_width, config.classes, bias=config.head_bias)
@@ -111,6 +112,7 @@ def _build_block(config: ViTConfig, index: int) -> Block:
         mix=build_mix(config.attention.at(index), grid=config.grid, shifted=index % 2 == 1),
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
+        cosine=config.cosine_attention,
         out_norm=config.attention_norm,
         out_bias=config.out_bias,
         norm=config.norm,
@@ -125,6 +127,7 @@ def _build_block(config: ViTConfig, index: int) -> Block:
         mlp=build_mlp(config.mlp, width, dropout=config.dropout, norm=config.norm, norm_eps=config.norm_eps),
         norm=config.norm,
         norm_eps=config.norm_eps,
+        place=config.block_norm,
         layer_scale=config.layer_scale,
         drop_path=config.drop_path * index / max(1, config.depth - 1),
     )

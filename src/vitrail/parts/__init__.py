@@ -3,14 +3,16 @@
 Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
-from . import attention, embeddings, merging, mlp, pools, positions, prefix
+from . import attention, embeddings, merging, mlp, pools, position_kind, positions, prefix, relative
 from .attention import *
 from .embeddings import *
 from .merging import *
 from .mlp import *
 from .pools import *
+from .position_kind import *
 from .positions import *
 from .prefix import *
+from .relative import *
 
 __all__: list[str] = []
 __all__ += attention.__all__
@@ -18,5 +20,7 @@ __all__ += embeddings.__all__
 __all__ += merging.__all__
 __all__ += mlp.__all__
 __all__ += pools.__all__
+__all__ += position_kind.__all__
 __all__ += positions.__all__
 __all__ += prefix.__all__
+__all__ += relative.__all__

@@ -11,7 +11,7 @@ from vitrail.geometry import Fit, Remainder, Size, fit
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 
-__all__ = ["Adaptive", "Embedding", "Hierarchical", "Patches", "Stem"]
+__all__ = ["Adaptive", "Embedding", "Hierarchical", "Patches", "Stem", "Tubelets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,16 @@ class _Embedding(Value):
         """The size that an image must be a multiple of, so that no remainder is left."""
         return self.patch
 
+    @property
+    def frames(self) -> int:
+        """Frames of the clips that the model takes; 1 for still images."""
+        return 1
+
+    @property
+    def steps(self) -> int:
+        """Grids of patches, one after the other in time; 1 for still images."""
+        return 1
+
     def fit(self, image: Size, remainder: Remainder) -> Fit:
         return fit(image, self.patch, remainder=remainder)
 
@@ -38,6 +48,13 @@ class _Embedding(Value):
         raise VitrailError(
             f"{type(self).__name__} of patch {self.patch} cannot change to patch {patch}; "
             "keep its patch, or give another embedding"
+        )
+
+    def with_frames(self, frames: int, tubelet: int | None = None) -> Patches | Tubelets:
+        """Return the embedding for clips of this many frames, or for still images with 1."""
+        raise VitrailError(
+            f"{type(self).__name__} cuts still images and has no form for clips of {frames} frames; "
+            "only Patches become Tubelets"
         )
 
 
@@ -68,6 +85,56 @@ class Patches(_Embedding):
 
     def _resized(self, patch: Size) -> Self:
         return self.but(patch=patch, stride=self.stride and _in_proportion("stride", self.stride, self.patch, patch))
+
+    def with_frames(self, frames: int, tubelet: int | None = None) -> Patches | Tubelets:
+        if frames == 1:
+            require(tubelet in (None, 1), f"tubelet {tubelet} does not divide a still image; leave it out")
+            return self
+        require(
+            self.stride in (None, self.patch),
+            f"stride {self.stride} makes patches of {self.patch} overlap, and tubelets do not; use no stride",
+        )
+        return Tubelets(patch=self.patch, bias=self.bias, frames=frames, tubelet=2 if tubelet is None else tubelet)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tubelets(_Embedding):
+    """Patches that are `tubelet` frames deep, for clips of `frames` frames; slices of a volume are frames too.
+
+    Tokens are ordered by step, row and column: a step is a grid of tubelets, and a clip has frames / tubelet of them.
+
+    >>> from vitrail import Tubelets, ViTConfig
+    >>> clip = ViTConfig(embedding=Tubelets(frames=16, tubelet=2))
+    >>> clip.input_shape, clip.steps, clip.grid, clip.tokens
+    ((16, 3, 224, 224), 8, Size(height=14, width=14), 1569)
+    """
+
+    patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
+    frames: Annotated[int, Range("[2, inf)", "a clip of one frame is a still image: use Patches")] = 16  # pyright: ignore[reportIncompatibleMethodOverride]
+    tubelet: PositiveInt = 2
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        below = self.frames // self.tubelet * self.tubelet
+        require(
+            self.frames % self.tubelet == 0,
+            f"{self.frames} frames are not divisible by tubelets of {self.tubelet} frames; "
+            f"use {' or '.join(str(count) for count in (below, below + self.tubelet) if count > 1)} frames, "
+            "or another tubelet",
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.frames // self.tubelet
+
+    def _resized(self, patch: Size) -> Self:
+        return self.but(patch=patch)
+
+    def with_frames(self, frames: int, tubelet: int | None = None) -> Patches | Tubelets:
+        if frames == 1:
+            return Patches(patch=self.patch, bias=self.bias).with_frames(1, tubelet)
+        return self.but(frames=frames, tubelet=self.tubelet if tubelet is None else tubelet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,4 +249,4 @@ def _in_proportion(name: str, size: Size, old: Size, new: Size) -> Size:
     return Size(*(whole for whole, _ in sides))
 
 
-Embedding = Patches | Stem | Hierarchical | Adaptive
+Embedding = Patches | Stem | Hierarchical | Adaptive | Tubelets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from vitrail.value import Value
 
@@ -14,12 +14,15 @@ __all__ = ["GridPooling", "Merging", "PatchMerging"]
 class PatchMerging(Value):
     """Concatenate 2×2 patches, normalise and project them, as Swin (arXiv 2103.14030).
 
-    The sides of every grid must be even, and there is no way for prefix tokens.
+    With `norm` "after", they are projected and then normalised, as in Swin v2. The sides of every grid must be even,
+    and there is no way for prefix tokens.
 
     >>> from vitrail import PatchMerging, preset
     >>> preset("swin-T").merging
     PatchMerging()
     """
+
+    norm: Literal["before", "after"] = "before"
 
     even_sides_only: ClassVar[bool] = True
 

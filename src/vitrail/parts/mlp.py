@@ -10,7 +10,7 @@ from vitrail.value import Value
 
 __all__ = ["Activation", "Mlp", "MlpKind", "SwiGLU"]
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu", "tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)

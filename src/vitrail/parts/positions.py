@@ -1,19 +1,20 @@
 """Positions: how the model knows where a patch is.
 
-Each kind describes itself: where it acts, what it learns, what happens to it on another grid. Other files ask the
-kind, so a new one needs only a class here, a module in `vitrail.nn` and a cost in `vitrail.plan`.
+Each kind describes itself (`parts.position_kind`), and other files ask it, so a new one needs only a class here, a
+module in `vitrail.nn` and a cost in `vitrail.plan`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 from vitrail.errors import require
-from vitrail.geometry import Size, offsets_of
+from vitrail.geometry import Size
+from vitrail.parts.position_kind import Description, Learning, PositionKind
 from vitrail.parts.prefix import Prefix
+from vitrail.parts.relative import RelativeBias, RelativeMlp
 from vitrail.rules import Range, multiple
-from vitrail.value import Value
 
 if TYPE_CHECKING:
     from vitrail.config import ViTConfig
@@ -23,91 +24,17 @@ __all__ = [
     "Learned",
     "NoPosition",
     "Position",
-    "PositionKind",
-    "RelativeBias",
-    "RelativeConvention",
     "Rotary",
+    "Rotary3d",
     "RotaryMixed",
     "SinCos1d",
     "SinCos2d",
+    "SinCos3d",
     "position_variants",
 ]
 
 Convention = Literal["timm", "huggingface", "dinov2", "torchvision", "big_vision", "siglip2"]
-RelativeConvention = Literal["timm", "huggingface"]
 Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 for rotary positions")]
-
-
-@dataclass(frozen=True)
-class Description:
-    """A kind of position, described for readers."""
-
-    words: str
-    """A short name for charts and pages."""
-    about: str
-    """What it is and what follows from that, in a sentence or two."""
-    on_new_grid: str
-    """What happens to the positions if the model runs on another grid."""
-
-
-@dataclass(frozen=True)
-class Learning:
-    """The number of learned values, and its formula in symbols and in numbers."""
-
-    count: int
-    symbols: str
-    numbers: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionKind(Value):
-    """Properties of every kind of position.
-
-    >>> from vitrail import PositionKind, Rotary
-    >>> isinstance(Rotary(), PositionKind), Rotary().describe().words
-    (True, 'rotary, by index')
-    """
-
-    acts_on: ClassVar[Literal["tokens", "queries and keys", "scores", "nothing"]]
-    """What the position changes: the tokens, once, or the attention of every block."""
-    on_regular_grids_only: ClassVar[bool] = False
-    resampled: ClassVar[bool] = False
-    """Whether a learned table is resampled on another grid; otherwise positions are recomputed."""
-
-    @property
-    def name(self) -> str:
-        """The type's name, with the setting that distinguishes its variants."""
-        return type(self).__name__
-
-    def describe(self) -> Description:
-        raise NotImplementedError
-
-    @property
-    def per_block(self) -> bool:
-        """Whether every block has its own position module; otherwise all blocks share one."""
-        return False
-
-    @property
-    def inside(self) -> PositionKind | None:
-        """The position that acts inside attention: this one, one beside a table, or None."""
-        return self if self.acts_on in ("queries and keys", "scores") else None
-
-    @property
-    def stretches(self) -> bool:
-        """Whether distances scale with the grid, so that a larger grid has none that training did not have."""
-        return self.resampled
-
-    @classmethod
-    def variants(cls) -> tuple[Self, ...]:
-        """Return an instance for each setting that behaves differently on another grid."""
-        return (cls(),)
-
-    def learns(self, config: ViTConfig) -> Learning:
-        """Return what a model of this config learns, over all blocks."""
-        return Learning(0, "a fixed function of the position, or none", "not learned")
-
-    def check(self, config: ViTConfig) -> None:
-        """Raise an error if this kind cannot be used with the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +89,11 @@ class Learned(PositionKind):
     def learns(self, config: ViTConfig) -> Learning:
         grid, width, rows = config.grid, config.width, self.prefix_rows(config.prefix)
         beside = self.rotary.learns(config) if isinstance(self.rotary, RotaryMixed) else None
+        steps, times = ("steps · ", f"{config.steps} · ") if config.steps > 1 else ("", "")
         return Learning(
-            (grid.area + rows) * width + (beside.count if beside else 0),
-            "(h · w + prefix) · D" + (f" + {beside.symbols}" if beside else ""),
-            f"({grid.height} · {grid.width} + {rows}) · {width}" + (f" + {beside.numbers}" if beside else ""),
+            (config.steps * grid.area + rows) * width + (beside.count if beside else 0),
+            f"({steps}h · w + prefix) · D" + (f" + {beside.symbols}" if beside else ""),
+            f"({times}{grid.height} · {grid.width} + {rows}) · {width}" + (f" + {beside.numbers}" if beside else ""),
         )
 
     def check(self, config: ViTConfig) -> None:
@@ -235,65 +163,35 @@ class SinCos2d(PositionKind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeBias(PositionKind):
-    """A learned bias per head and per (row, column) offset, added to the scores of every block.
+class SinCos3d(PositionKind):
+    """Sine and cosine of step, row and column, a third of the width each, added once; prefix rows are zero.
 
-    `shared` uses one table for all blocks. `prefix` adds BEiT's three entries for the CLS token (to it, from it, with
-    itself); otherwise prefix tokens get no bias. `convention` says how a table is resampled for another grid:
-    "huggingface" stretches all offsets with the grid, bilinearly; "timm" keeps near offsets, counted in patches, and
-    stretches far ones, as BEiT's fine-tuning code does.
+    An axis has its sines, then its cosines, as in V-JEPA (arXiv 2404.08471). If the width is not a multiple of 6,
+    thirds are rounded up and the last values are cut.
 
-    >>> from vitrail import RelativeBias, ViTConfig
-    >>> ViTConfig(position=RelativeBias()).position_parameters
-    105408
+    >>> from vitrail import SinCos3d, Tubelets, ViTConfig
+    >>> ViTConfig(embedding=Tubelets(), position=SinCos3d()).position_parameters
+    0
     """
 
-    shared: bool = False
-    prefix: bool = True
-    convention: RelativeConvention = "huggingface"
+    temperature: Temperature = 10_000.0
 
-    acts_on = "scores"
+    acts_on = "tokens"
     on_regular_grids_only = True
-    resampled = True
-
-    @property
-    def name(self) -> str:
-        return f"{type(self).__name__} ({self.convention})"
 
     def describe(self) -> Description:
-        near = "near offsets, counted in patches, keep their biases, and far ones are stretched"
         return Description(
-            words="relative bias",
-            about="A learned value per head for every offset between two patches, added to the attention scores.",
-            on_new_grid=f"resampled: {near if self.convention == 'timm' else 'offsets are stretched with the grid'}",
+            words="3D sines",
+            about="A third of the values encodes the step in time, a third the row and a third the column.",
+            on_new_grid="recomputed: exact, at the same spacing",
         )
-
-    @property
-    def per_block(self) -> bool:
-        return not self.shared
 
     @classmethod
     def variants(cls) -> tuple[Self, ...]:
-        return tuple(cls(convention=convention) for convention in ("huggingface", "timm"))
-
-    def entries(self, span: Size) -> int:
-        """Return the rows of a table for a grid or a window."""
-        return offsets_of(span).area + 3 * self.prefix
-
-    def learns(self, config: ViTConfig) -> Learning:
-        span, heads, blocks = config.attention.span(config.grid), config.num_heads, 1 if self.shared else config.depth
-        offsets, more = offsets_of(span), " + 3" if self.prefix else ""
-        return Learning(
-            self.entries(span) * heads * blocks,
-            f"((2h − 1) · (2w − 1){more}) · heads" + ("" if self.shared else " · depth"),
-            f"({offsets.height} · {offsets.width}{more}) · {heads}" + ("" if self.shared else f" · {blocks}"),
-        )
+        return ()  # on one grid it is 2D sines of a smaller width
 
     def check(self, config: ViTConfig) -> None:
-        require(
-            not self.prefix or config.prefix.count > 0,
-            "RelativeBias has prefix entries but the model has no prefix; use RelativeBias(prefix=False)",
-        )
+        multiple(self.name, "width", config.width, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +269,46 @@ class Rotary(PositionKind):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rotary3d(PositionKind):
+    """Rotary positions of step, row and column as V-JEPA 2 has them (arXiv 2506.09985); nothing learned.
+
+    Each axis has a third of a head's values, rounded down to pairs; values that are left over are not rotated. The
+    value at place j of a third of 2k values turns by frequency j mod k, with its neighbour as its partner: the two turn
+    by different angles, which is no rotation, but it is what the models were trained with.
+
+    >>> from vitrail import Rotary3d, Tubelets, ViTConfig
+    >>> ViTConfig(embedding=Tubelets(), position=Rotary3d()).position_parameters
+    0
+    """
+
+    temperature: Temperature = 10_000.0
+
+    acts_on = "queries and keys"
+    on_regular_grids_only = True
+
+    def describe(self) -> Description:
+        return Description(
+            words="rotary, 3D",
+            about="Queries and keys are turned by step, row and column, a third of their values each.",
+            on_new_grid="recomputed: a larger grid has indices beyond those of training",
+        )
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        return ()  # it is for clips
+
+    def pairs(self, head_width: int) -> int:
+        """Return the number of pairs of values that each axis turns."""
+        return head_width // 6
+
+    def check(self, config: ViTConfig) -> None:
+        require(
+            self.pairs(config.head_width) > 0,
+            f"head width {config.head_width} has no pair of values for each of three axes; use 6 or more",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RotaryMixed(PositionKind):
     """2D rotary positions with learned directions per block and head (RoPE-Mixed, arXiv 2403.13298).
 
@@ -427,7 +365,9 @@ class NoPosition(PositionKind):
         )
 
 
-Position = Learned | SinCos1d | SinCos2d | RelativeBias | Rotary | RotaryMixed | NoPosition
+Position = (
+    Learned | SinCos1d | SinCos2d | SinCos3d | RelativeBias | RelativeMlp | Rotary | Rotary3d | RotaryMixed | NoPosition
+)
 
 
 def position_variants() -> tuple[Position, ...]:
@@ -435,6 +375,6 @@ def position_variants() -> tuple[Position, ...]:
 
     >>> from vitrail import position_variants
     >>> len(position_variants())
-    9
+    11
     """
     return tuple(variant for kind in get_args(Position) for variant in kind.variants())

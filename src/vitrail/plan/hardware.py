@@ -48,7 +48,7 @@ def flash_scratch_bytes(config: Config, workload: Workload) -> int:
         return 0
     if config.position.acts_on == "scores" or not config.attention.fused or config.head_width > 256:
         return 0  # flash supports neither a bias on the scores nor wider heads
-    patches = config.grid.area if workload.adaptive_tokens is None else workload.adaptive_tokens
+    patches = config.steps * config.grid.area if workload.adaptive_tokens is None else workload.adaptive_tokens
     tokens = _ceil(config.prefix.count + patches, 128)
     return 4 * workload.batch * config.num_heads * tokens * (_ceil(config.head_width, 32) + 1)
 

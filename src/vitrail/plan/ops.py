@@ -140,20 +140,20 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     return t.record(y, (a, w, b), saved, backward)
 
 
-def rms_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
+def rms_norm(t: Tape, path: str, x: Tensor, width: int, affine: bool = True) -> Tensor:
     """RMS norm, in float32 under autocast; it saves the rstd of every row."""
     rows, count = x.count // width, x.count
-    w = t.parameter(path, width)
+    w = (t.parameter(path, width),) if affine else ()
     a = t.cast(x, 4) if t.amp else x
     size = a.size
     y, rstd = t.new(count, size), t.new(rows, 4)
-    saved = t.save(path, (a, w), a, rstd)
-    sizes = _gradients((a, count, size), (w, width, t.size))
+    saved = t.save(path, (a, *w), a, rstd)
+    sizes = _gradients((a, count, size), *((each, width, t.size) for each in w))
 
     def backward(grad: Tensor):
         return [each and t.new(*each) for each in sizes]
 
-    return t.record(y, (a, w), saved, backward)
+    return t.record(y, (a, *w), saved, backward)
 
 
 def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:

@@ -34,7 +34,7 @@ def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]
     _require(library, plain, "this embedding", "non-overlapping Patches with remainder 'error'")
     _require(library, isinstance(c.attention, FullAttention), type(c.attention).__name__, "FullAttention")
     _require(library, isinstance(c.position, Learned) and c.position.inside is None, c.position.name, "Learned")
-    simple = isinstance(c.mlp, Mlp) and c.mlp.activation != "quick_gelu"
+    simple = isinstance(c.mlp, Mlp) and c.mlp.activation in ("gelu", "gelu_tanh", "silu")
     _require(library, simple, f"the MLP {c.mlp}", "Mlp with gelu")
     _require(library, c.qkv_bias != "no_key", "qkv_bias 'no_key'", "'all' or 'none'")
     norms = c.norm == "layer" and not (c.patch_norm or c.attention_norm or c.mlp.norm)

@@ -91,6 +91,8 @@ class Report(Shown):
         return {
             "image": _size(config.image),
             "patch": None if isinstance(config, MobileConfig) else _size(config.patch),
+            "frames": config.frames,
+            "steps": config.steps,
             "grid": _size(config.grid),
             "tokens": self.tokens,
             "params": self.books.params,

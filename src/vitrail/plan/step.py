@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from vitrail.config import Config
 from vitrail.parts import FullAttention
@@ -89,7 +90,7 @@ def _forward(tape: Tape, config: Config, workload: Workload) -> tuple[tuple[Tens
     if workload.pretraining is not None:
         return _pretrain(tape, config, workload, workload.pretraining)
     model = _LIBRARIES[workload.library](config, workload)
-    images = tape.new(workload.batch * config.channels * config.image.area, workload.parameter_bytes, "input")
+    images = tape.new(workload.batch * prod(config.input_shape), workload.parameter_bytes, "input")
     if not workload.train:
         outputs = tape.whole(model, images)
         return (images,), outputs, outputs

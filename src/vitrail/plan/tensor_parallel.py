@@ -57,7 +57,7 @@ def check_splits(config: Config, workload: Workload) -> None:
         isinstance(config, ViTConfig)
         and isinstance(config.attention, FullAttention)
         and (config.position.inside is None or isinstance(config.position.inside, Rotary))
-        and not (config.qk_norm or config.attention_norm or config.mlp.norm)
+        and not (config.qk_norm or config.cosine_attention or config.attention_norm or config.mlp.norm)
         and config.qkv_bias != "no_key"
         and workload.library == "vitrail"
         and workload.tuning.lora is None

@@ -19,6 +19,8 @@ from vitrail.server.rooms import (
     ROOMS,
     attention,
     decide,
+    dense,
+    folder,
     match,
     memory,
     models,
@@ -194,6 +196,39 @@ def _match(asked: match.Question, session: Session) -> list[str]:
     ]
 
 
+def _dense(asked: dense.Question, session: Session) -> list[str]:
+    images = (_photo(image) or [UPLOADED] for image in dense.images_of(asked))
+    fine = dense.fine(asked, asked.image, session)
+    point = fine.pixel(asked.point_down, asked.point_across, session.image_size(asked.image))
+    return [
+        _line(
+            "dense",
+            *(path for image in images for path in image),
+            weights=session.source(asked.weights),
+            image=session.seen_size(asked.weights, default_size(asked, session)),
+            stride=fine.step.height,
+            upsample=asked.upsample,
+            foreground=asked.foreground,
+            point=",".join(f"{place:.1f}" for place in point),
+            out="dense.png",
+        )
+    ]
+
+
+def _folder(asked: folder.Question, session: Session) -> list[str]:
+    maps = session.maps
+    return [
+        _line(
+            "atlas",
+            maps.path or FOLDER,
+            weights=None if maps.has_own_vectors else session.source(asked.weights),
+            reduction=asked.map_method,
+            threshold=asked.alike,
+            out="map.png",
+        )
+    ]
+
+
 def _query(asked: Asking, session: Session) -> str | None:
     """Return the patch of the token as ROWxCOLUMN; None for a prefix token and for the room's default."""
     config = session.config(asked.weights)
@@ -216,6 +251,8 @@ COMMANDS: dict[str, Callable[[Any, Session], list[str]]] = {
     "decide": _decide,
     "walk": _walk,
     "match": _match,
+    "dense": _dense,
+    "folder": _folder,
 }
 
 

@@ -24,9 +24,11 @@ __all__ = [
     "Group",
     "Loaded",
     "Name",
+    "Paired",
     "Pictured",
     "Planned",
     "Seen",
+    "Weighted",
     "Work",
     "choice",
     "controls_of",
@@ -175,8 +177,8 @@ class Foldered(Group):
     folder: Name = choice("", label="Folder", about="A dropped folder, by the id of its upload; empty: the image alone")
 
 
-class Loaded(Pictured):
-    """For rooms that read a loaded model."""
+class Weighted(Group):
+    """For rooms that read a loaded model, and no image."""
 
     weights: Name = choice(
         "default",
@@ -184,6 +186,10 @@ class Loaded(Pictured):
         about="The loaded model; get more with vitrail weights fetch, or start with --weights",
         source="weights",
     )
+
+
+class Loaded(Weighted, Pictured):
+    """For rooms that read a loaded model and the image."""
 
 
 class Seen(Loaded):
@@ -197,6 +203,14 @@ class Seen(Loaded):
         zero="auto",
         label="Input size",
         about="Side of the square input, in whole patches; auto (0): the training size, or 16 patches if it has few",
+    )
+
+
+class Paired(Group):
+    """For rooms that take a second image."""
+
+    second: Name = choice(
+        "turned", label="Second image", about="A bundled image, or the id of an uploaded one", source="images"
     )
 
 

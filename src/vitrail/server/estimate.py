@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from vitrail.geometry import Size
 from vitrail.plan.ledger import ledger
 from vitrail.server.controls import Seen
 from vitrail.server.default_size import default_size
@@ -19,13 +20,14 @@ class Estimate(BaseModel):
     """What the estimate is made from."""
 
 
-def estimate_of(asked: Seen, session: Session) -> Estimate:
-    """Scale the time of the model's last pass by the FLOPs of this one."""
+def estimate_of(asked: Seen, session: Session, size: Size | None = None) -> Estimate:
+    """Scale the time of the model's last pass by the FLOPs of this one, at the room's input size or another."""
     last = session.last_pass(asked.weights)
     if last is None:
         return Estimate(seconds=None, basis="the first pass of this model here: no estimate yet")
-    config, size = session.config(asked.weights), session.seen_size(asked.weights, default_size(asked, session))
+    config, size = session.config(asked.weights), size or session.seen_size(asked.weights, default_size(asked, session))
     now, before = (ledger(config.but(image=image)).flops_forward for image in (size, last.size))
-    took = f"{last.seconds:.1f} s at {last.size.height} × {last.size.width} px"
+    time = f"{last.seconds:.1f} s" if last.seconds >= 0.1 else f"{1000 * last.seconds:.1f} ms"
+    took = f"{time} at {last.size.height} × {last.size.width} px"
     scaled = "" if size == last.size else ", scaled by FLOPs"
     return Estimate(seconds=last.seconds * now / before, basis=f"its last pass took {took}{scaled}")

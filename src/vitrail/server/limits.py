@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from math import gcd, isqrt
 
 from pydantic import BaseModel
 
@@ -12,7 +12,7 @@ from vitrail.server.default_size import automatic_side, default_size
 from vitrail.server.plans import Pair
 from vitrail.server.session import MAX_TOKENS, Session
 
-__all__ = ["Limit", "limits_of", "token_limits"]
+__all__ = ["Limit", "limits_of", "shifts_of", "token_limits"]
 
 
 class Limit(BaseModel):
@@ -21,6 +21,8 @@ class Limit(BaseModel):
     step: int = 1
     automatic: Pair | None = None
     """The size that the value 0 stands for."""
+    values: list[int] = []
+    """The only values that are allowed, if not all of the range are."""
 
 
 def limits_of(weights: str, session: Session) -> dict[str, Limit]:
@@ -46,7 +48,15 @@ def limits_of(weights: str, session: Session) -> dict[str, Limit]:
     }
     if isinstance(config, ViTConfig):
         limits["unit"] = Limit(minimum=0, maximum=config.width - 1)
+        shifts = shifts_of(config)
+        limits["shifts"] = Limit(minimum=1, maximum=shifts[-1], values=shifts)
     return limits
+
+
+def shifts_of(config: Config) -> list[int]:
+    """Return how many times an image can be moved along a patch, in steps of whole pixels."""
+    side = gcd(*config.patch)
+    return [count for count in range(1, side + 1) if side % count == 0]
 
 
 def token_limits(asked: Seen, session: Session) -> dict[str, Limit]:

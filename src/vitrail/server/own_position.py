@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import Config, MobileConfig, PyramidConfig
-from vitrail.parts import Position, RelativeBias
+from vitrail.parts import Position
 
 __all__ = ["own_position"]
 
@@ -12,5 +12,5 @@ def own_position(config: Config) -> Position | None:
     """Return the position kind; None for a mobile model and for a pyramid whose positions are biases of windows."""
     if isinstance(config, MobileConfig):
         return None
-    in_windows = isinstance(config, PyramidConfig) and isinstance(config.position, RelativeBias)
+    in_windows = isinstance(config, PyramidConfig) and config.position.acts_on == "scores"
     return None if in_windows else config.position

@@ -26,6 +26,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     weights: Sequence[str | Path] = (),
+    folder: str | Path | None = None,
     expose: bool = False,
     open_browser: bool = True,
     say: Callable[[str], None],
@@ -36,7 +37,8 @@ def serve(
         not address.is_unspecified,
         f"--host {host} means every address; give the one that people will use",
     )
-    session = Session(weights)
+    session = Session(weights, folder)
+    session.maps.check()
     session.image(DEFAULT)  # decoded before the first request
     session.open_weights()
     with listen(address, port) as listening:

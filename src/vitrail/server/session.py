@@ -20,6 +20,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, in_shape_of
 from vitrail.presets import PRESETS, preset
 from vitrail.server.cache import Cache
+from vitrail.server.folder_maps import FolderMaps
 from vitrail.server.folders import Folders
 from vitrail.server.jobs import Worker, proceed
 from vitrail.server.pictures import PICTURES
@@ -60,7 +61,7 @@ class Session:
     most_patches: float = math.inf
     """The largest grid of an automatic input size."""
 
-    def __init__(self, weights: Sequence[str | Path] = ()) -> None:
+    def __init__(self, weights: Sequence[str | Path] = (), folder: str | Path | None = None) -> None:
         known = (DEFAULT, *fetched())
         self._paths: dict[str, str] = {}  # the user's weights come first
         for path in dict.fromkeys(map(str, weights)):
@@ -76,6 +77,7 @@ class Session:
         self._images: Cache[Pixels] = Cache(CACHED_IMAGES)
         self._results = Cache[Any](CACHED_RESULTS, CACHED_BYTES)
         self._worker = Worker()
+        self.maps = FolderMaps(folder, self._worker)
         self._passes: dict[str, Pass] = {}
         self._kept: dict[Hashable, Any] = {}
 
@@ -139,7 +141,9 @@ class Session:
 
         require(name in self._paths, f"weights {name!r} are not loaded; start the studio with --weights")
         if name not in self._checkpoints:
-            self._checkpoints[name] = load(self._paths[name])
+            checkpoint = load(self._paths[name])
+            checkpoint.config.require_still("the studio")
+            self._checkpoints[name] = checkpoint
         return self._checkpoints[name]
 
     def add_weights(self, path: Path, name: str) -> str:
@@ -148,6 +152,7 @@ class Session:
 
         try:
             checkpoint = load(path)
+            checkpoint.config.require_still("the studio")
         except VitrailError as error:
             self.uploads.discard(path)
             raise VitrailError(str(error).replace(str(path), name)) from None
@@ -161,12 +166,16 @@ class Session:
     def config(self, name: str) -> Config:
         """Return the config of loaded weights or of a preset."""
         if name not in self._paths:
-            return preset(name)
+            config = preset(name)
+            config.require_still("the studio")
+            return config
         if name not in self._configs:
             from vitrail.checkpoint.header import written_config
 
             # most files have the config in their header, which is read without torch
-            self._configs[name] = written_config(self._paths[name]) or self.checkpoint(name).config
+            config = written_config(self._paths[name]) or self.checkpoint(name).config
+            config.require_still("the studio")
+            self._configs[name] = config
         return self._configs[name]
 
     def planned(self, name: str) -> ViTConfig:
@@ -186,7 +195,7 @@ class Session:
 
     # ── computing ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def once(self, key: Hashable, compute: Callable[[], T], seconds: float | None = None) -> T:
         """Return the cached result, or compute it on the one worker thread; raise `BusyError` after a time limit.
 
         The key must contain everything that the result depends on, including image id and weights name.
@@ -200,7 +209,7 @@ class Session:
             return result
 
         result = self._results.get(key)
-        return self._worker.run(key, store, SECONDS) if result is None else result
+        return self._worker.run(key, store, seconds or SECONDS) if result is None else result
 
     def kept(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return a value that stays for the session; it is made on first use, without waiting for the worker."""
@@ -220,7 +229,7 @@ class Session:
             subject = self.subject(image, weights, seen, whole=whole)
             start = time.perf_counter()
             recording = record(subject.model, subject.image)
-            self._passes[weights] = Pass(size, time.perf_counter() - start)
+            self.note_pass(weights, size, time.perf_counter() - start)
             return subject, recording
 
         return self.once(("pass", image, weights, size, whole), compute)
@@ -229,23 +238,24 @@ class Session:
         """Return the size and time of the last forward pass of a model."""
         return self._passes.get(weights)
 
-    def subject(self, image: str, weights: str = DEFAULT, seen: int = 0, *, whole: bool = False) -> Subject:
-        """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
+    def note_pass(self, weights: str, size: Size, seconds: float) -> None:
+        """Note how long a forward pass of a model took, for estimates of the next."""
+        self._passes[weights] = Pass(size, seconds)
 
-        With `whole`, the image keeps its shape, with about as many pixels, instead of being cropped to a square.
+    def model(self, weights: str, size: Size) -> Any:
+        """Return the model for an input size; it stops between blocks when nobody waits for it.
+
         Call this inside `once`: the first call adapts the model to the size.
         """
         import torch
 
         from vitrail.checkpoint.surgery.adapt import adapt
-        from vitrail.look.subject import subject_of
         from vitrail.nn.block import Block
 
-        checkpoint = self.checkpoint(weights)
-        size = self.input_size(image, weights, seen, whole=whole)
         key = ("model", weights, size)
         model = self._results.get(key)
         if model is None:
+            checkpoint = self.checkpoint(weights)
             if size != checkpoint.config.image:
                 checkpoint = adapt(checkpoint, {"image": str(size)})[0]
             model = checkpoint.model(dtype=torch.float32)
@@ -253,10 +263,23 @@ class Session:
                 if isinstance(block, Block):
                     block.register_forward_pre_hook(lambda *_: proceed())
             self._results.put(key, model)
-        steps = checkpoint.preprocessing
+        return model
+
+    def subject(self, image: str, weights: str = DEFAULT, seen: int = 0, *, whole: bool = False) -> Subject:
+        """Return the model with the preprocessed image. `seen` is a side in pixels; 0 means the training size.
+
+        With `whole`, the image keeps its shape, with about as many pixels, instead of being cropped to a square.
+        Call this inside `once`.
+        """
+        import torch
+
+        from vitrail.look.subject import subject_of
+
+        size = self.input_size(image, weights, seen, whole=whole)
+        steps = self.checkpoint(weights).preprocessing
         preprocessing = steps.squashed(size) if whole else replace(steps, image=size)
         with torch.inference_mode():
-            return subject_of(model, self.image(image), preprocessing, words=f"{weights} at {size}")
+            return subject_of(self.model(weights, size), self.image(image), preprocessing, words=f"{weights} at {size}")
 
     def input_size(self, image: str, weights: str, seen: int, *, whole: bool) -> Size:
         """Return the size at which the model sees an image: square, or in the image's own shape."""
@@ -279,6 +302,7 @@ class Session:
         self._worker.close()
         self.uploads.close()
         self.folders.close()
+        self.maps.close()
 
 
 def png(pixels: Pixels, side: int) -> bytes:

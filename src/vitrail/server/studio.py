@@ -22,14 +22,15 @@ HEIGHT = 900
 class Studio:
     """A running studio. A notebook shows it in place; it ends with `close` or with the process."""
 
-    def __init__(self, image: Image | None, weights: Sequence[str | Path]) -> None:
+    def __init__(self, image: Image | None, weights: Sequence[str | Path], folder: str | Path | None = None) -> None:
         try:
             from vitrail.server.app import create_app
             from vitrail.server.listening import listen, server_of
             from vitrail.server.session import Session
         except ModuleNotFoundError as error:
             raise VitrailError(f"the studio needs {error.name}; pip install 'vitrail[studio]'") from None
-        self._session = Session([Path(each) for each in weights])
+        self._session = Session([Path(each) for each in weights], folder)
+        self._session.maps.check()
         self._session.open_weights()
         query = {} if image is None else {"image": self._session.add_image(file_of(image))}
         self._listening = listen(ipaddress.ip_address("127.0.0.1"), 0)
@@ -64,12 +65,17 @@ class Studio:
         )
 
 
-def studio(image: Image | None = None, weights: str | Path | Sequence[str | Path] = ()) -> Studio:
+def studio(
+    image: Image | None = None,
+    weights: str | Path | Sequence[str | Path] = (),
+    *,
+    folder: str | Path | None = None,
+) -> Studio:
     """Start the studio on this machine; as a notebook cell's value, it is shown in place.
 
     `image` is a file, its bytes, a Pillow image or a uint8 array; `weights` are names or paths, beside the bundled
-    model; the page opens with the first. In a script, open `.url` in a browser. `vitrail studio` is the same from the
-    command line.
+    model; the page opens with the first. `folder` has images, which the room Folder shows as a map. In a script, open
+    `.url` in a browser. `vitrail studio` is the same from the command line.
 
     >>> import urllib.request
     >>> from vitrail import studio, synthesize_image
@@ -77,4 +83,4 @@ def studio(image: Image | None = None, weights: str | Path | Sequence[str | Path
     ...     urllib.request.urlopen(running.url).status
     200
     """
-    return Studio(image, [weights] if isinstance(weights, str | Path) else weights)
+    return Studio(image, [weights] if isinstance(weights, str | Path) else weights, folder)

@@ -46,6 +46,7 @@ def model_of(
     """Load weights as what the endpoint serves: prepared and computed as `vitrail embed` does."""
     path, limits = weights_path(weights), limits or Limits()
     checkpoint = load(path)
+    checkpoint.config.require_still("serve")
     Options(exact=exact).check(checkpoint.config)
     opened = open_engine(path, checkpoint, engine, batch=limits.batch, workers=limits.workers, threads=threads)
     config = checkpoint.config

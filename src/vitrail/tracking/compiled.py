@@ -56,7 +56,7 @@ def track_compiled(config: Config, workload: Workload) -> Compiled:
     with FakeTensorMode(allow_non_fake_inputs=True):
         dtype = DTYPES[workload.precision]
         materialise(model, DEVICE, dtype)
-        images = torch.zeros(workload.batch, config.channels, *config.image, dtype=dtype, device=DEVICE)
+        images = torch.zeros(workload.batch, *config.input_shape, dtype=dtype, device=DEVICE)
         labels = torch.zeros(workload.batch, dtype=torch.long, device=DEVICE)
         compiled = _compiled(model, images, labels, workload)
         plain = _eager(model, images, labels, workload)

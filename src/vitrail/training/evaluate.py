@@ -76,6 +76,7 @@ def evaluate_at(
     watch: Callable[[int], None] = lambda done: None,
 ) -> Score:
     """Adapt the checkpoint to an image size, and evaluate it there."""
+    checkpoint.config.require_still("evaluation")
     adapted, _ = adapt(checkpoint, {"image": image})
     require(
         len(source.classes) <= adapted.config.classes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from vitrail.training.folder import RunFolder, read_metrics
 from vitrail.training.job import Job
 from vitrail.training.objective import Model, Objective, Teacher
 from vitrail.training.optimizer import build_optimizers
+from vitrail.training.precision import trained_config
 from vitrail.training.random import reseed
 from vitrail.training.recipe import Recipe
 from vitrail.training.state import Trained, newest_state, read_state, save_state, states, sweep
@@ -97,7 +98,8 @@ def train(
         rank=world.rank,
         world=world.size,
     )
-    forward = compiled(objective) if recipe.compile else objective
+    # a graph per image size: PyTorch cannot trace the gradient of resampled positions with symbolic sizes
+    forward = compiled(objective, dynamic=False) if recipe.compile else objective
     damaged: set[str] = set()
 
     with folder.alone(world), Stop() as stop:
@@ -201,8 +203,10 @@ def _check(job: Job, source: Source) -> None:
 def _begin(job: Job, start: Checkpoint | None, teacher: Checkpoint | None, world: World) -> tuple[Trained, nn.Module]:
     """Build the model, fresh or from a checkpoint, and its optimizer, sharded for this process."""
     recipe, device = job.recipe, world.device
+    config = trained_config(job.config, recipe, device)
     reseed("weights", recipe.seed)
-    model = (build(job.config) if start is None else start.model(dtype=torch.float32)).to(device).train()
+    begun = start if start is None or config == job.config else replace(start, config=config)
+    model = (build(config) if begun is None else begun.model(dtype=torch.float32)).to(device).train()
     if recipe.mimetic and start is None:
         require(isinstance(model, ViT), f"mimetic is for a plain ViT, not for a {type(model).__name__}; leave it out")
         begin_mimetic(model)  # type: ignore[arg-type]
@@ -227,7 +231,9 @@ def _objective(model: Model, job: Job, teacher: Checkpoint | None, device: str) 
     if teacher is not None and _views(recipe, teacher) is not None:
         taught = teacher.model(device=device, dtype=torch.float32).requires_grad_(False)
         return FeatureObjective(model, taught)
-    taught = None if teacher is None else Teacher(teacher, job.data.preprocessing, device)
+    taught = None
+    if teacher is not None and recipe.distillation is not None:
+        taught = Teacher(teacher, job.data.preprocessing, device, resize=recipe.distillation.resize)
     return Objective(model, distillation=recipe.distillation, teacher=taught, token_budget=recipe.token_budget)
 
 

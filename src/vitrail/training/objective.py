@@ -32,16 +32,19 @@ Model = ViT | PyramidViT | MobileViT
 
 
 class Teacher:
-    """A frozen model that gets the student's images at its own size, normalised by its own statistics."""
+    """A frozen model that gets the student's images normalised by its own statistics.
 
-    def __init__(self, checkpoint: Checkpoint, student: Preprocessing, device: str) -> None:
+    With `resize`, it gets them at its own size; otherwise at the student's.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, student: Preprocessing, device: str, *, resize: bool = True) -> None:
         self.model = checkpoint.model(device=device, dtype=torch.float32).requires_grad_(False)
         held = checkpoint.preprocessing
         require(
             held.channels == student.channels,
             f"the teacher takes {held.channels} channels and the student {student.channels}; use another teacher",
         )
-        self.image, self.classes = checkpoint.config.image, checkpoint.config.classes
+        self.image, self.classes = checkpoint.config.image if resize else None, checkpoint.config.classes
         theirs, ours = (
             [torch.tensor(values, device=device)[:, None, None] for values in (steps.mean, steps.std)]
             for steps in (held, student)
@@ -51,7 +54,7 @@ class Teacher:
     @torch.no_grad()
     def vector(self, images: Tensor) -> Tensor:
         images = images * self.scale + self.shift
-        if tuple(images.shape[2:]) != tuple(self.image):
+        if self.image is not None and tuple(images.shape[2:]) != tuple(self.image):
             images = F.interpolate(images, size=tuple(self.image), mode="bicubic", antialias=True, align_corners=False)
         return self.model.vector(images)
 

@@ -77,6 +77,7 @@ def prepare(
     """
     size, patch = (None if side is None else Size.of(side) for side in (image, patch))
     config, checkpoint = _model(model)
+    config.require_still("training")
     sources = (str(data),) if isinstance(data, str | Path) else tuple(str(each) for each in data)
     training = open_training(sources, size or config.image, fraction=fraction, validation=validation, seed=recipe.seed)
     source = training.images

@@ -27,7 +27,7 @@ from vitrail.training.evaluate import evenly
 from vitrail.training.objective import Model
 from vitrail.training.prepare import open_checkpoint
 
-__all__ = ["Probe", "extract", "linear_probe", "nearest_neighbours", "probe"]
+__all__ = ["LinearClassifier", "Probe", "extract", "fit_linear", "linear_probe", "nearest_neighbours", "probe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,7 @@ def probe(
     require(limit > 0 and neighbours > 0, f"limit {limit} and neighbours {neighbours} must be 1 or more")
     checkpoint = open_checkpoint(model) if names_weights(str(model)) else None
     config = preset(str(model)) if checkpoint is None else checkpoint.config
+    config.require_still("probing")
     size = config.image if image is None else Size.of(image)
     fitted, judged = (open_source(data, split, image=size) for split in ("train", "test"))
     if checkpoint is None:
@@ -99,16 +100,25 @@ def extract(model: Model, source: Source, preprocessing: Preprocessing, *, batch
     return torch.cat(vectors), torch.cat(labels)
 
 
-def linear_probe(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, penalty: float = 1e-3
-) -> float:
-    """Test accuracy of logistic regression on standardised features, solved by L-BFGS in float64.
+@dataclass(frozen=True, kw_only=True)
+class LinearClassifier:
+    """Logistic regression on standardised features, in float64."""
 
-    It starts from the closed form of least squares, so that few iterations suffice.
-    """
-    (features, labels), (held, answers) = train, test
+    centre: Tensor
+    spread: Tensor
+    weight: Tensor
+    """(D, K)."""
+    bias: Tensor
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(N, D) → (N, K)."""
+        return (features.double() - self.centre) / self.spread @ self.weight + self.bias
+
+
+def fit_linear(features: Tensor, labels: Tensor, classes: int, *, penalty: float = 1e-3) -> LinearClassifier:
+    """Fit logistic regression by L-BFGS. It starts from the closed form of least squares: few iterations suffice."""
     centre, spread = features.double().mean(0), features.double().std(0).clamp(min=1e-6)
-    x, y = ((part.double() - centre) / spread for part in (features, held))
+    x = (features.double() - centre) / spread
     one_hot = F.one_hot(labels, classes).double()
     gram = x.T @ x / len(x) + penalty * torch.eye(x.shape[1], dtype=torch.float64)
     weight = torch.linalg.solve(gram, x.T @ (one_hot - 1 / classes) / len(x)).contiguous().requires_grad_()  # (D, K)
@@ -122,8 +132,16 @@ def linear_probe(
         return value
 
     solver.step(loss)  # type: ignore[arg-type]
-    with torch.no_grad():
-        return ((y @ weight + bias).argmax(1) == answers).double().mean().item()
+    return LinearClassifier(centre=centre, spread=spread, weight=weight.detach(), bias=bias.detach())
+
+
+def linear_probe(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], classes: int, *, penalty: float = 1e-3
+) -> float:
+    """Return the test accuracy of logistic regression on the training features."""
+    held, answers = test
+    fitted = fit_linear(*train, classes, penalty=penalty)
+    return (fitted.logits(held).argmax(1) == answers).double().mean().item()
 
 
 def nearest_neighbours(

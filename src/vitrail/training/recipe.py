@@ -47,6 +47,8 @@ class Distillation(Value):
     what: Literal["logits", "token", "features", "patches"] = "logits"
     weight: Annotated[float, Range("(0, 1]", "0.5 is half of the loss")] = 0.5
     temperature: Annotated[float, Range("(0, inf)", "use 1 to 5")] = 3.0
+    resize: bool = True
+    """Resize images to the teacher's own size; without, it sees them at the student's, as a CNN can."""
     view: Size | None = None
     """Image size at which the teacher sees the images, for patches (default: its own)."""
 
@@ -59,6 +61,10 @@ class Distillation(Value):
         require(
             self.view is None or self.what == "patches",
             f"view {self.view} is for what='patches', not for {self.what!r}; leave it out",
+        )
+        require(
+            self.resize or self.what != "patches",
+            "resize=False cannot be used with what='patches', whose teacher has a view of its own; give view instead",
         )
 
 
@@ -203,6 +209,31 @@ RECIPES = {
         mimetic=True,
         images=(Size(24, 24), Size(32, 32)),
     ),
+    "cifar-teacher": Recipe(
+        steps=4_700,
+        batch=128,
+        lr=3e-3,
+        warmup=0.15,
+        weight_decay=0.1,
+        ema=0.998,
+        flip=True,
+        shift=4,
+        images=(Size(24, 24), Size(32, 32)),
+        precision="amp-bf16",
+    ),
+    "cifar-distilled": Recipe(
+        steps=4_000,
+        batch=128,
+        optimizer="muon",
+        lr=1.5e-3,
+        ema=0.999,
+        flip=True,
+        shift=4,
+        mimetic=True,
+        images=(Size(24, 24), Size(32, 32)),
+        distillation=Distillation(resize=False),
+        precision="amp-bf16",
+    ),
     "fashion-mnist": Recipe(
         steps=13_000,
         batch=64,
@@ -232,6 +263,14 @@ NOTES = {
         "82.64 and 82.60 % of the test images with seeds 0 and 1, after 61 and 66 minutes on one core (0.68 M "
         "parameters); by AdamW, lr 0.001, 79.02 % after 13,000 steps."
     ),
+    "cifar-teacher": (
+        "vitrail train --data cifar10 --model cifar-resnet --recipe cifar-teacher --out TEACHER. "
+        "87.21 % of the test images after 20 minutes on one core (1.2 M parameters, one seed), for cifar-distilled."
+    ),
+    "cifar-distilled": (
+        "vitrail train --data cifar10 --model RUN --teacher TEACHER --recipe cifar-distilled --out AGAIN. "
+        "The cifar run and a convolutional teacher: 82.64 → 86.03 % after 26 minutes on one core (one seed)."
+    ),
     "fashion-mnist": (
         "vitrail train --data fashion-mnist --model fashion-mnist --recipe fashion-mnist --compile --out RUN. "
         "92.87 % of the test images after 57 minutes on one core (0.49 M parameters, one seed)."
@@ -242,7 +281,7 @@ NOTES = {
     ),
     "finetune": (
         "vitrail train --data DIR --model CHECKPOINT --image SIZE --recipe finetune --out RUN. "
-        "The bundled model at 40 instead of 32 pixels: 78.92 → 82.74 % of CIFAR-10's test images after 15 "
+        "The cifar run at 40 instead of 32 pixels: 78.92 → 82.74 % of CIFAR-10's test images after 15 "
         "minutes on one core (compiled, one seed)."
     ),
 }

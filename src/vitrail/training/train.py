@@ -20,6 +20,7 @@ from vitrail.training.folder import RunFolder
 from vitrail.training.forecast import check_memory, forecast, free_bytes, workload_of
 from vitrail.training.job import Job, check_same, read_job, write_job
 from vitrail.training.loop import Watch
+from vitrail.training.precision import trained_config
 from vitrail.training.prepare import open_checkpoint, open_training, prepare, read_recipe
 from vitrail.training.recipe import Distillation, Recipe
 from vitrail.training.run import Run, read_run
@@ -118,7 +119,8 @@ def train(
         job.recipe.tuning.on(job.config)  # refuses names that the model does not have
         taught = None if job.data.teacher is None else open_checkpoint(job.data.teacher)
         workload = workload_of(job.config, job.recipe, world=world.size, shard=world.shard)
-        planned, free = forecast(job.config, workload), free_bytes(world.device)
+        planned = forecast(trained_config(job.config, job.recipe, world.device), workload)
+        free = free_bytes(world.device)
         if place.writes:
             begin(job, planned, free)
         if planned is not None and free is not None:

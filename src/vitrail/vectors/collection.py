@@ -115,13 +115,13 @@ class Collection:
         raise VitrailError(_why_missing(self.folder, self.plan, name))
 
     def original(self, item: Item) -> Path | bytes:
-        """Return the file or bytes that an image was embedded from."""
+        """Return the file or bytes that an image was embedded from; of a clip, the frame in the middle."""
         require(self.folder is not None, "a table does not say where its images are; give the folder of the run")
         assert self.folder is not None
         assert self.plan is not None
         for each in read_shard(self.folder, self.plan, item.shard):
             if each.id == item.id:
-                return Opener()(each)
+                return Opener().picture(each)
         raise ImageError(f"{item.id}: gone since it was embedded")
 
 

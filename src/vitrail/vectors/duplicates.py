@@ -22,7 +22,7 @@ from vitrail.vectors.search import Match, collection_of
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Duplicates", "find_duplicates", "near_duplicates"]
+__all__ = ["Duplicates", "Groups", "find_duplicates", "near_duplicates"]
 
 NEIGHBOURS = 32
 """Nearest vectors that an index gives of each: a group is found through them."""
@@ -77,7 +77,7 @@ def find_duplicates(
 ) -> Duplicates:
     require(0 < threshold <= 1, f"threshold {threshold:g} is not a cosine in (0, 1]; 0.98 is a start")
     index = neighbour_index(collection, exact, watch)
-    groups = _Groups(len(collection))
+    groups = Groups(len(collection))
     start = 0
     for number, block in enumerate(collection.blocks):
         for first in range(0, len(block), ROWS):
@@ -104,7 +104,7 @@ ROUNDING = 1e-6
 
 
 def _join_alike(
-    groups: _Groups, first: int, rows: NDArray[np.float32], collection: Collection, number: int, threshold: float
+    groups: Groups, first: int, rows: NDArray[np.float32], collection: Collection, number: int, threshold: float
 ) -> None:
     """Join these rows with all alike from their own block on: earlier blocks have met them."""
     start = int(collection.starts[number])
@@ -121,7 +121,7 @@ def _group(collection: Collection, places: NDArray[np.int64]) -> list[Match]:
     return [Match(score=score, **vars(item)) for score, item in zip(cosines, collection.items(places), strict=True)]
 
 
-class _Groups:
+class Groups:
     """Disjoint sets of places: every place points to one that stands for its set, perhaps by way of others."""
 
     def __init__(self, count: int) -> None:

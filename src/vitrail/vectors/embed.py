@@ -52,8 +52,9 @@ def embed(
 
     `images` is a folder, a list of paths (.txt), a .parquet, a .tar or an image file; a sequence of files, bytes,
     Pillow images and uint8 arrays; or one uint8 array (N, H, W, C). Files and folders may be URLs: s3://, gs://, hf://,
-    hdfs://, https://. An image that cannot be read has its reason as `error` and no vector. The id of a file is its
-    path, and of any other image in a sequence its number.
+    hdfs://, https://. For a model of clips, it is a folder with a folder of frames for each clip. An image that cannot
+    be read has its reason as `error` and no vector. The id of a file is its path, and of any other image in a sequence
+    its number.
 
     `out` keeps the job in a folder, as `vitrail embed` does: the same call resumes it or embeds what is new, and
     `vitrail.search` reads it.

@@ -385,7 +385,7 @@ def test_a_late_answer_dims_the_panel_and_says_how_long_the_model_takes(page: Pa
     slider.focus()
     slider.press("ArrowRight")
     waiting = wall_panel.locator(".wait")
-    expect(waiting).to_have_text(re.compile(r"about [\d.]+ s: its last pass took [\d.]+ s at \d+ × \d+ px"))
+    expect(waiting).to_have_text(re.compile(r"about [\d.]+ s: its last pass took [\d.]+ m?s at \d+ × \d+ px"))
     expect(wall_panel).to_have_attribute("aria-busy", "true")
     expect(wall_panel.locator(".body")).to_have_css("opacity", "0.4")
     slider.press("ArrowRight")  # a newer question: the browser hangs up on the older one

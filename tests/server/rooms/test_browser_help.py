@@ -8,10 +8,13 @@ import shlex
 
 import pytest
 from browser import settled
+from client import client
 from PIL import Image
 from playwright.sync_api import Page, expect
 
 from command import call
+
+ROOMS = list(client().get("/api/controls").json()["rooms"])
 
 
 def ready(page: Page, query: str) -> None:
@@ -66,7 +69,20 @@ def amount(text: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    "room", ["patch", "projection", "tokens", "positions", "transfer", "memory", "attention", "decide", "match"]
+    "room",
+    [
+        "patch",
+        "projection",
+        "tokens",
+        "positions",
+        "transfer",
+        "memory",
+        "attention",
+        "decide",
+        "match",
+        "dense",
+        "folder",
+    ],
 )
 def test_every_figure_is_explained_by_a_formula_that_gives_its_number(page: Page, room):
     ready(page, f"room={room}")
@@ -82,6 +98,22 @@ def test_every_figure_is_explained_by_a_formula_that_gives_its_number(page: Page
         (value, off), (result, rounded) = amount(shown), amount(re.split("[=≈] ", numbers)[-1])
         assert value == pytest.approx(result, abs=1.01 * (off + rounded)), (label, shown, numbers)
         mark.press("Escape")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_column_of_numbers_is_explained_in_its_heading(page: Page, room):
+    ready(page, f"room={room}&height=250")
+    silent = page.evaluate(
+        """() => [...document.querySelectorAll('.panel table')].flatMap((table) => {
+          const heads = [...table.querySelectorAll('thead th')];
+          const rows = [...table.querySelectorAll('tbody tr')];
+          if (heads[0]?.querySelector('.explain')) return []; // one mark for a whole matrix
+          return heads.filter((head, column) => column > 0 && !head.querySelector('.explain')
+            && rows.some((row) => /^[<≈÷−]? ?\\d/.test(row.cells[column]?.textContent.trim() ?? '')))
+            .map((head) => head.textContent.trim());
+        })"""
+    )
+    assert silent == []
 
 
 def test_reset_returns_to_the_defaults_and_back_undoes_it(page: Page):
@@ -131,9 +163,6 @@ def test_a_link_beyond_the_model_is_brought_into_its_range_and_says_so_once(page
     expect(page.locator(".error")).to_have_count(0)
     page.get_by_role("button", name="Reset").click()
     expect(told).to_have_count(0)
-
-
-ROOMS = ("patch", "projection", "tokens", "positions", "transfer", "memory", "models", "attention", "decide", "walk")
 
 
 def test_no_help_is_only_a_title_and_no_words_are_only_in_styles(page: Page):

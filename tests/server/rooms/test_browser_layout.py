@@ -36,13 +36,18 @@ DRIVER = """() => {
     }
     return found;
   };
-  window.unreachable = () =>
-    [...document.querySelectorAll('.room input, .room select, nav a, .tools button')].filter((control) => {
+  window.unreachable = (which) =>
+    [...document.querySelectorAll(which)].filter((control) => {
       control.scrollIntoView({ block: 'center', inline: 'nearest' });
       const box = (control.closest('label') ?? control).getBoundingClientRect();
       const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
       return !top || !(control.contains(top) || control.closest('label')?.contains(top));
     }).map((control) => control.id || control.ariaLabel || control.outerHTML);
+  /* pixels of the first panel's content above the dock of controls, and how many there could be */
+  window.firstSight = () => {
+    const body = document.querySelector('.views .panel .body').getBoundingClientRect();
+    return [document.querySelector('.controls').getBoundingClientRect().top - Math.max(0, body.top), body.height];
+  };
   window.go = (place) => {
     history.pushState(null, '', place);
     dispatchEvent(new PopStateEvent('popstate'));
@@ -68,8 +73,44 @@ def test_nothing_is_cut_or_out_of_reach_on_a_small_screen(small: Page, room: str
     settled(small)
     assert small.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert small.evaluate("cut()") == []
-    assert small.evaluate("unreachable()") == []
+    assert small.evaluate("unreachable('.room input, .room select, .tools button')") == []
     small.evaluate("scrollTo(0, 0)")
+    menu = small.get_by_role("button", name="Rooms:")
+    if menu.is_visible():  # on a phone, one button names the room and opens the others
+        expect(menu).to_contain_text(small.locator("main h1").inner_text())
+        menu.click()
     current = small.locator("nav [aria-current]").bounding_box()
     assert current
     assert 0 <= current["x"] <= current["x"] + current["width"] <= small.viewport_size["width"]  # type: ignore[index]
+    assert small.evaluate("unreachable('nav a')") == []
+    if menu.is_visible():
+        menu.click()
+        expect(small.locator("nav[aria-label=Rooms]")).to_be_hidden()
+
+
+LEAST_SEEN = 190
+"""Pixels of the content of a room's first panel."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_result_of_a_room_is_on_the_first_screen_of_a_phone(page: Page, room: str):
+    """With the banner of a first visit, which takes the most room."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/?room={room}")
+    expect(page.get_by_role("region", name="Welcome")).to_be_visible()
+    settled(page)
+    page.evaluate(DRIVER)
+    assert page.evaluate("scrollY") == 0
+    seen, whole = page.evaluate("firstSight()")
+    assert whole > 40
+    assert seen >= min(LEAST_SEEN, whole)
+
+
+def test_a_room_is_chosen_from_the_list_on_a_phone(page: Page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/?room=patch")
+    page.get_by_role("button", name="Rooms:").click()
+    page.get_by_role("link", name="Memory").click()
+    expect(page.locator("main h1")).to_have_text("Memory")
+    expect(page.get_by_role("link", name="Models")).to_be_hidden()
+    expect(page.get_by_role("button", name="Rooms:")).to_contain_text("Memory")

@@ -151,6 +151,9 @@ LOOKED = [
     "tokens/sequence?image={image}&seen=48",
     "tokens/one?image={image}&seen=48&token=140",
     "walk?image={image}&seen=48&block=2",
+    "match/maps?image={image}&second={other}",
+    "match/maps?image={other}&second={image}&layer=1",
+    "match/maps?image={image}&second={other}&seen=48&layer=5",
     "positions?kind=learned&other_kind=relative_bias&grid_rows=12&grid_columns=20&cell_row=5&cell_column=1",
     "positions/maps?grid_rows=16&grid_columns=8",
     "positions/kinds",
@@ -164,20 +167,22 @@ LOOKED = [
 
 def test_rooms_of_a_site_show_what_the_studio_shows(on_a_host: Page):
     """On an image of the model's input size, whose pixels nobody resizes."""
-    picture = io.BytesIO()
-    Image.fromarray(synthesize_image(3)).resize((64, 64)).save(picture, "PNG")
     page, studio = on_a_host, client()
-    own = page.evaluate(
-        """async text => {
-            const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
-            const added = await vitrail.fetch('./api/images', { method: 'POST', body: new Blob([bytes]) });
-            return (await added.json()).image;
-        }""",
-        base64.b64encode(picture.getvalue()).decode(),
-    )
-    theirs = studio.post("/api/images", content=picture.getvalue()).json()["image"]
+    own, theirs = {}, {}
+    for name, seed in (("image", 3), ("other", 4)):
+        picture = io.BytesIO()
+        Image.fromarray(synthesize_image(seed)).resize((64, 64)).save(picture, "PNG")
+        own[name] = page.evaluate(
+            """async text => {
+                const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+                const added = await vitrail.fetch('./api/images', { method: 'POST', body: new Blob([bytes]) });
+                return (await added.json()).image;
+            }""",
+            base64.b64encode(picture.getvalue()).decode(),
+        )
+        theirs[name] = studio.post("/api/images", content=picture.getvalue()).json()["image"]
     for path in LOOKED:
-        found, answer = asked(page, path.format(image=own)), studio.get(f"/api/{path.format(image=theirs)}")
+        found, answer = asked(page, path.format(**own)), studio.get(f"/api/{path.format(**theirs)}")
         if answer.headers["content-type"] == "application/json":
             _alike(json.loads(found), answer.json(), path)
             continue
@@ -187,7 +192,7 @@ def test_rooms_of_a_site_show_what_the_studio_shows(on_a_host: Page):
         for name, array in planes.items():
             if path.startswith("attention") and name.startswith(("exact", "contrast")):
                 np.testing.assert_allclose(floats(arrays[name]), floats(array), rtol=1e-3, atol=1e-4)
-            elif name != "photo":  # for the eye: the page draws it itself
+            elif not name.startswith("photo"):  # for the eye: the page draws it itself
                 assert np.abs(arrays[name].astype(int) - array).max() <= 1, (path, name)
 
 
@@ -245,7 +250,18 @@ def test_every_room_of_a_site_opens_and_what_it_lacks_names_the_command(on_a_hos
     expect(page.locator("[data-panel] .elsewhere").first).to_contain_text("run vitrail studio")
     page.get_by_role("link", name="Match").click()
     settled(page)
+    expect(page.get_by_role("slider", name="A patch of the second image")).to_be_visible()
+    assert page.locator("[data-panel] .elsewhere").count() == 0
+    # a graph has one size, which is square
+    page.locator("[data-control=match_shape] label", has_text="whole").click()
     expect(page.locator("[data-panel=match] .elsewhere")).to_contain_text("run vitrail studio")
+    page.get_by_role("link", name="Folder").click()
+    settled(page)
+    expect(page.locator("[data-panel=folder-map] .elsewhere")).to_contain_text("run vitrail studio")
+    page.get_by_role("link", name="Dense").click()
+    settled(page)
+    expect(page.locator("[data-panel=dense] .elsewhere")).to_contain_text("run vitrail studio")
+    expect(page.locator("[data-panel=dense-cost]")).to_contain_text("2 × 2")
 
 
 def test_files_that_a_site_cannot_take_are_refused_in_a_line(on_disk: Page, tmp_path: Path):

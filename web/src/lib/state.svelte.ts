@@ -56,7 +56,7 @@ class Studio {
   range(name: string): Schemas['Limit'] {
     const { minimum, maximum, step } = this.control(name);
     const weights = this.catalogue.options.weights.find(({ value }) => value === this.values.weights);
-    return weights?.limits?.[name] ?? { minimum: minimum ?? 0, maximum: maximum ?? 1, step: step ?? 1 };
+    return weights?.limits?.[name] ?? { minimum: minimum ?? 0, maximum: maximum ?? 1, step: step ?? 1, values: [] };
   }
 
   options(name: string): [string, string][] {
@@ -184,11 +184,12 @@ class Studio {
   /** Move values into ranges; return what was outside, in words. */
   #fit(limits: Record<string, Schemas['Limit']>): string[] {
     const moved: string[] = [];
-    for (const [name, { minimum, maximum, automatic }] of Object.entries(limits)) {
+    for (const [name, { minimum, maximum, automatic, values }] of Object.entries(limits)) {
       const value = this.number(name);
-      const fitting = automatic && value === 0 ? 0 : Math.min(maximum, Math.max(minimum, value));
+      const fitting = automatic && value === 0 ? 0 : nearest(Math.min(maximum, Math.max(minimum, value)), values);
       if (fitting === value) continue;
-      moved.push(`${this.control(name).label} ${value} is beyond ${minimum} to ${maximum}, so ${fitting} is shown`.replaceAll('-', '−'));
+      const rule = values.length ? `is not one of ${values.join(', ')}` : `is beyond ${minimum} to ${maximum}`;
+      moved.push(`${this.control(name).label} ${value} ${rule}, so ${fitting} is shown`.replaceAll('-', '−'));
       this.values[name] = fitting;
     }
     return moved;
@@ -211,5 +212,9 @@ class Studio {
     this.#moving = !settled;
   }
 }
+
+/** The nearest of the allowed values; the value itself if all are. */
+const nearest = (value: number, allowed: number[]) =>
+  allowed.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best), allowed[0] ?? value);
 
 export const studio = new Studio();

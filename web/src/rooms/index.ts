@@ -2,6 +2,8 @@
 import type { Component } from 'svelte';
 import Attention from './attention/Attention.svelte';
 import Decide from './decide/Decide.svelte';
+import Dense from './dense/Dense.svelte';
+import Folder from './folder/Folder.svelte';
 import Match from './match/Match.svelte';
 import Memory from './memory/Memory.svelte';
 import Models from './models/Models.svelte';
@@ -112,6 +114,22 @@ const built: Room[] = [
     lead: 'Two images: point at a patch to see where its token finds its kin, and why the images are alike.',
     command: 'match',
     component: Match,
+  },
+  {
+    id: 'dense',
+    number: 12,
+    title: 'Dense',
+    lead: 'Features at every pixel: colours that show what the model takes for alike, and how similar every place is to a point.',
+    command: 'dense',
+    component: Dense,
+  },
+  {
+    id: 'folder',
+    number: 13,
+    title: 'Folder',
+    lead: 'A folder as a map: similar images side by side. Search it by an image, and find duplicates and doubtful labels.',
+    command: 'atlas',
+    component: Folder,
   },
 ];
 

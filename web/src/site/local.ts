@@ -6,10 +6,11 @@ import { Remote } from './calls';
 import { Cuts, type CutKind } from './cuts';
 import { fill } from './fill';
 import { frame, type Array as Plane } from './frames';
+import { matched, type MatchTemplate } from './matching';
 import { Models, type Crop, type ModelFacts, type Pass, type PassFacts } from './models';
 import { colours, drawn, Pictures } from './pictures';
 import PythonWorker from './python.worker?worker&inline';
-import { rowOf } from './values';
+import { rowOf, type Values } from './values';
 import { walkIndices, walkNumbers, type WalkTemplate } from './walk';
 
 /** What the export knew: see src/vitrail/server/site/write.py. */
@@ -140,6 +141,7 @@ export class LocalBackend implements Backend {
     const facts = this.#size(model, Number(asked.get('seen') ?? 0));
     const template = facts.answers[FILLED[path] ?? path];
     const pass = await this.#models.pass(image, weights, model, facts);
+    if (path === 'match/maps') return this.#matched(template as MatchTemplate, asked, weights, model, facts);
     const token = Number(asked.get('token') ?? -1);
     if (path === 'attention' || path === 'site/vector') return json(fill(template, pass.outputs));
     if (path === 'tokens/one') {
@@ -164,6 +166,26 @@ export class LocalBackend implements Backend {
     if (photo) planes.unshift({ name: 'photo', values: this.#photo(image, facts.inputs.seen, pass, photo) });
     if (pixels) planes.unshift({ name: 'pixels', values: pass.inputs[pixels] });
     return new Response(frame(fill(own, pass.outputs), planes));
+  }
+
+  /** The shape of an image is not kept: a graph has one size. */
+  async #matched(
+    template: MatchTemplate,
+    asked: URLSearchParams,
+    weights: string,
+    model: ModelFacts,
+    facts: PassFacts,
+  ): Promise<Response> {
+    if (asked.get('match_shape') === 'whole') return failure(this.elsewhere);
+    const images = [this.#image(asked), asked.get('second') ?? (this.site.controls.controls.second.default as string)];
+    const [first, second] = [
+      await this.#models.pass(images[0], weights, model, facts),
+      await this.#models.pass(images[1], weights, model, facts),
+    ];
+    const photo = (side: number, pass: Pass) => this.#photo(images[side], facts.inputs.seen, pass, template.photo);
+    const photos: [Values, Values] = [photo(0, first), photo(1, second)];
+    const layer = Number(asked.get('layer') ?? -1);
+    return matched(template, [first, second], layer, photos, this.#models, (address, sent) => this.#asked(address, sent));
   }
 
   async #walked(template: WalkTemplate, asked: URLSearchParams, { outputs, inputs }: Pass): Promise<Response> {

@@ -8,6 +8,7 @@ import type { Outputs, Values } from './values';
 
 const RUNTIME = ['ort.wasm.bundle.min.mjs', 'ort-wasm-simd-threaded.wasm'];
 const MOST_PIXELS = 2 ** 24;
+const KEPT = 2;
 
 /** How the model's preprocessing resizes an image, and the corner of the part that it keeps. */
 export interface Crop {
@@ -44,22 +45,23 @@ export interface Pass {
 export class Models {
   #worker: Promise<Remote> | null = null;
   #open = new Map<string, Promise<void>>();
-  #last: { key: string; pass: Promise<Pass> } | null = null;
+  /** The last passes, the newest last. */
+  #passes = new Map<string, Promise<Pass>>();
 
   constructor(
     private readonly pictures: Pictures,
     private readonly crop: (image: string, weights: string, size: Pair) => Promise<Crop>,
   ) {}
 
-  /** The pass of a model on an image; the last one is kept. */
+  /** The pass of a model on an image; the last two are kept, since two images are matched. */
   pass(image: string, weights: string, model: ModelFacts, facts: PassFacts): Promise<Pass> {
     const key = JSON.stringify([image, facts.asset]);
-    if (this.#last?.key !== key) {
-      const pass = this.#compute(image, weights, model, facts);
-      this.#last = { key, pass };
-      pass.catch(() => (this.#last = null));
-    }
-    return this.#last!.pass;
+    const pass = this.#passes.get(key) ?? this.#compute(image, weights, model, facts);
+    this.#passes.delete(key);
+    this.#passes.set(key, pass);
+    if (this.#passes.size > KEPT) this.#passes.delete(this.#passes.keys().next().value!);
+    pass.catch(() => this.#passes.delete(key));
+    return pass;
   }
 
   async #compute(image: string, weights: string, { channels, resize }: ModelFacts, facts: PassFacts): Promise<Pass> {

@@ -15,7 +15,7 @@ from vitrail.checkpoint.header import Evidence, Header
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.parts import AttentionPool, Learned, RelativeBias, WindowedAttention
+from vitrail.parts import AttentionPool, Learned, RelativeBias, RelativeMlp, WindowedAttention
 from vitrail.plan.ledger import ledger
 from vitrail.presets import PRESETS
 
@@ -200,7 +200,7 @@ def _convention(config: Config) -> str:
     if isinstance(config, MobileConfig):
         return "nothing to do"
     match config.position, config.attention:
-        case RelativeBias(), WindowedAttention():
+        case RelativeBias() | RelativeMlp(), WindowedAttention():
             return "kept: they count offsets within a window"
         case Learned(convention=convention, rotary=rotary), _:
             beside = f", and the rotation is {rotary.describe().on_new_grid}" if rotary else ""
@@ -213,8 +213,8 @@ def _position(config: Config) -> str:
     if isinstance(config, MobileConfig):
         return "NoPosition"
     match config.position, config.attention:
-        case RelativeBias(), WindowedAttention(window=window):
-            return f"RelativeBias within windows of {window}"
+        case RelativeBias() | RelativeMlp() as position, WindowedAttention(window=window):
+            return f"{type(position).__name__} within windows of {window}"
         case Learned(prefix=kind) as learned, _ if config.prefix.count:
             rows = {"all": "all prefix tokens have a row", "cls": "CLS has a row", "none": "no prefix token has a row"}
             return f"{learned.name}, {rows[kind]}"

@@ -30,7 +30,8 @@ class ImageDrift:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Cosines of pooled vectors, old model with new, each at its own image size; every image is resized whole.
+    """Cosines of pooled vectors, old model with new, each at its own image size; every image is resized whole, and
+    repeated for a model of clips.
 
     Where one of the two has a distillation token, and so a second vector, the first vectors are compared.
     """
@@ -68,6 +69,8 @@ def _vectors_of(checkpoint: Checkpoint):
 
     @torch.inference_mode()
     def vector(image: Path) -> Tensor:
-        return model.vector(steps(image)).flatten().double()
+        pixels, frames = steps(image), checkpoint.config.frames
+        pixels = pixels if frames == 1 else pixels.expand(frames, -1, -1, -1)[None]  # a clip of equal frames
+        return model.vector(pixels).flatten().double()
 
     return vector

@@ -26,6 +26,7 @@ from vitrail.geometry import Size, offsets_of
 from vitrail.nn.front import build_inside, build_position
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition, AttentionPosition, PositionModule
+from vitrail.nn.relative import RelativePosition
 from vitrail.nn.rotary import Rotation
 from vitrail.parts import Learned, NoPosition, Position, RelativeBias, WindowedAttention, position_variants
 
@@ -65,20 +66,20 @@ def survival(old: Size, new: Size, *, method: Method = "timm", seed: int = 0) ->
 def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = None) -> Survival:
     """Measure the checkpoint's own kind of position, with its trained weights."""
     config, tensors = checkpoint.config, checkpoint.tensors
-    in_blocks = isinstance(config, PyramidConfig) and isinstance(config.position, RelativeBias)
+    in_blocks = isinstance(config, PyramidConfig) and config.position.acts_on == "scores"
     if isinstance(config, MobileConfig) or in_blocks:
         has = "no positions" if isinstance(config, MobileConfig) else "positions within windows, which stay"
         raise VitrailError(
             f"a {type(config).__name__} has {has}: nothing to carry to another grid; give a ViT's weights"
         )
     position, old = config.position, config.position_grid
+    if position.acts_on == "scores" and isinstance(config.attention, WindowedAttention):
+        raise VitrailError("biases of windows do not change with the grid; give weights with full attention")
     match position:
         case Learned():
             table = tensors["position.table"][-old.area :].double()
             carry = _learned(table, old, method or position.convention)
         case RelativeBias():
-            if isinstance(config.attention, WindowedAttention):
-                raise VitrailError("biases of windows do not change with the grid; give weights with full attention")
             tables = [tensor for name, tensor in tensors.items() if name.endswith("position.table")]
             carry = _relative(torch.cat(tables, dim=1).double(), old, method or position.convention)
         case NoPosition():
@@ -134,10 +135,13 @@ def _relative(table: Tensor, old: Size, method: Method) -> Likeness:
 
 
 def _computed(modules: list[PositionModule], prefix: int) -> Likeness:
-    """Return the features that the modules give the patches of a grid, concatenated over blocks."""
+    """Return the features that the modules give the patches of a grid, concatenated over blocks, or the mean bias."""
+    biases = [module for module in modules if isinstance(module, RelativePosition)]
 
     @torch.no_grad()
     def carry(grid: Size) -> Tensor:
+        if biases:
+            return torch.cat([module.offsets(grid)[0] for module in biases], dim=1).mean(dim=1).view(*offsets_of(grid))
         layout = Layout(grid=grid, frame=grid).with_prefix(prefix)
         return torch.cat([_features(module, layout) for module in modules], dim=-1)[prefix:]
 
@@ -162,7 +166,7 @@ def _features(module: PositionModule, layout: Layout) -> Tensor:
 def _measure(position: Position, before: Tensor, after: Tensor, old: Size, new: Size) -> Survival:
     for grid in (old, new):
         require(min(grid) > 1, f"a grid of {grid} has no neighbour to step to on one side; give 2x2 or more")
-    if isinstance(position, RelativeBias):
+    if position.acts_on == "scores":
         maps = tuple(
             SimilarityMap(place=place, before=_bias_map(before, old, place), after=_bias_map(after, new, place))
             for place in PLACES
@@ -194,7 +198,7 @@ def _step(position: Position, before: Tensor, after: Tensor, old: Size, new: Siz
     pair = []
     for features, grid in ((before, old), (after, new)):
         row, column = grid.height // 2, grid.width // 2
-        if isinstance(position, RelativeBias):
+        if position.acts_on == "scores":
             map_ = _bias_map(features, grid, ((row + 0.5) / grid.height, (column + 0.5) / grid.width))
         else:
             centre = features.double()[row * grid.width + column]

@@ -105,7 +105,8 @@ def assess(
         (changes.source, changes.target) == (before.config, after.config),
         "the changes are not those between these two checkpoints; give what adapt returned with the second of them",
     )
-    resized = [(change.name, change.resized) for change in changes.tensors if change.resized is not None]
+    still = before.config.frames == after.config.frames == 1  # tables and filters of clips are not judged
+    resized = [(each.name, each.resized) for each in changes.tensors if each.resized is not None and still]
     pairs = {name: (before.tensors[name].double(), after.tensors[name].double()) for name in changes.resampled}
     tables = tuple(_judge_table(name, each, *pairs[name]) for name, each in resized if each.what != "patch")
     losses = (
@@ -118,7 +119,7 @@ def assess(
         changes=changes,
         tables=tables,
         projection=loss,
-        filters=next((pair for pair in pairs.values() if pair[0].ndim == 4), None),
+        filters=next((pair for pair in pairs.values() if pair[0].ndim == 4 and still), None),
         notes=(*changes.notes, *_losses_in_words(tables, loss)),
         drift=None if images is None else measure_drift(before, after, list(map(Path, images)), watch=watch),
     )

@@ -14,7 +14,7 @@ from vitrail.charts.palette import HEAT
 from vitrail.charts.raster import data_uri, filter_picture, heat
 from vitrail.checkpoint.assess.projection_loss import ProjectionLoss
 from vitrail.checkpoint.assess.report import Report, TableChange
-from vitrail.checkpoint.surgery.changes import STATUSES, Change, shape_text
+from vitrail.checkpoint.surgery.changes import STATUSES, Change, input_text, shape_text
 from vitrail.checkpoint.surgery.resample import METHODS
 from vitrail.geometry import Size
 
@@ -88,12 +88,12 @@ def to_html(report: Report, *, title: str = "Adapted checkpoint", sections: Iter
 
 
 def _headline(report: Report) -> str:
-    old, new = report.changes.source, report.changes.target
-    if old == new:
-        return f"Image {old.image}, grid {old.grid}: nothing to do, every tensor is the same."
-    if (old.image, old.grid) == (new.image, new.grid):
-        return f"Image {old.image}, grid {old.grid}, as before."
-    return f"From image {old.image}, grid {old.grid}, to image {new.image}, grid {new.grid}."
+    source, target = report.changes.source, report.changes.target
+    old, new = input_text(source), input_text(target)
+    begun = old[0].upper() + old[1:]
+    if source == target:
+        return f"{begun}: nothing to do, every tensor is the same."
+    return f"{begun}, as before." if old == new else f"From {old}, to {new}."
 
 
 def _figures(report: Report) -> str:

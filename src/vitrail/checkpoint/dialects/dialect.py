@@ -69,6 +69,8 @@ class Family:
     """Return why a config cannot be written, apart from tensors that the table cannot name; None if it can."""
     constants: Callable[[Config], dict[str, Tensor]] = lambda config: {}
     """Tensors that the library stores although the config determines them, by name without prefix."""
+    clips: bool = False
+    """Whether its models take clips; otherwise they take still images."""
     loose: frozenset[str] = frozenset()
     """Fields that the library takes as arguments, so a file may differ in them."""
     settle: Settle = settle
@@ -127,6 +129,12 @@ def without(config: Config) -> dict[str, str]:
 def sizes_of(config: Config) -> Sizes:
     match config:
         case ViTConfig():
-            return Sizes(num_heads=config.num_heads, patch=config.patch, channels=config.channels, grid=config.grid)
+            return Sizes(
+                num_heads=config.num_heads,
+                patch=config.patch,
+                channels=config.channels,
+                grid=config.grid,
+                tubelet=config.frames // config.steps,
+            )
         case PyramidConfig() | MobileConfig():
             return Sizes(channels=config.channels, grid=config.position_grid)

@@ -55,6 +55,10 @@ class Known:
     """Sizes that the dialect's transforms need."""
     assumed: tuple[str, ...] = ()
     """Fields, or "activation", that nothing in the file shows and that are set to the family's usual value."""
+    frames: int = 1
+    """Frames of the clips that the model takes; 1 for still images."""
+    tubelet: int = 1
+    """Frames that a patch is deep."""
     stated: Mapping[str, Any] = field(default_factory=dict)
     """What a config says of fields that shapes show, or of "patch" and "mlp_width": it must agree with them."""
 
@@ -112,6 +116,8 @@ def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
         "norm_eps": f"{config.norm_eps:g}",
         "pool": type(config.pool).__name__,
         "position": type(config.position).__name__,
+        "frames": config.frames,
+        "block_norm": config.block_norm,
     }
     return tuple(f"{name} {values[name]}" for name in names)
 
@@ -129,9 +135,10 @@ def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
     )
     inner = {"bias": "blocks.0.mlp.fc1.bias" in tensors, "norm": "blocks.0.mlp.norm.weight" in tensors}
     biases = "all" if "blocks.0.attention.qkv.bias" in tensors else "none"
+    patches = Patches(patch=Size(*projection.shape[2:]), bias="embedding.bias" in tensors)
     shown: dict[str, Any] = {
-        "channels": projection.shape[1],
-        "embedding": Patches(patch=Size(*projection.shape[2:]), bias="embedding.bias" in tensors),
+        "channels": projection.shape[1] // known.tubelet,
+        "embedding": patches.with_frames(known.frames, known.tubelet),
         "prefix": prefix,
         "patch_norm": "patch_norm.weight" in tensors,
         "embedding_norm": "embedding_norm.weight" in tensors,
@@ -187,7 +194,8 @@ def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str,
         return False
     activation = {"activation": preset.mlp.activation} if isinstance(preset.mlp, Mlp) else {}
     return (
-        all(getattr(preset, name) == fields[name] for name in SHAPED)
+        preset.frames == fields["embedding"].frames
+        and all(getattr(preset, name) == fields[name] for name in SHAPED)
         and preset.mlp == fields["mlp"].but(**activation)
         and isinstance(preset.pool, AttentionPool) == ("pool.query" in tensors)
         and learned == ("position.table" in tensors)
@@ -245,7 +253,7 @@ def _fits(table: Tensor, preset: ViTConfig) -> bool:
     grid, prefix = preset.grid, preset.prefix
     match preset.position:
         case Learned() as learned:
-            rows = grid.area + learned.prefix_rows(prefix)
+            rows = preset.steps * grid.area + learned.prefix_rows(prefix)
             return table.shape[0] == rows or (prefix.registers > 0 and table.shape[0] == grid.area)
         case RelativeBias() as relative:
             return table.shape[0] == relative.entries(grid)
@@ -269,11 +277,12 @@ def _position(tensors: dict[str, Tensor], fields: Mapping[str, Any], image: Size
         return stated
     table = _need(tensors, "position.table", 2)
     prefix: Prefix = fields["prefix"]
-    rows = table.shape[0] - grid.area
+    patches = fields["embedding"].steps * grid.area
+    rows = table.shape[0] - patches
     kinds = {prefix.count: "all", int(prefix.cls): "cls", 0: "none"}
     if prefix.count == 0:
         kinds = {0: "all"}
-    require(rows in kinds, _wrong_rows(table, image, grid, f"{grid.area} patches and {prefix.count} prefix tokens"))
+    require(rows in kinds, _wrong_rows(table, image, grid, f"{patches} patches and {prefix.count} prefix tokens"))
     if isinstance(stated, SinCos2d):
         fixed = sincos_2d(grid, table.shape[1], stated) if table.shape[1] % 4 == 0 else None
         if fixed is not None and (table[rows:].float() - fixed.float()).abs().max() < 1e-6 and not table[:rows].any():

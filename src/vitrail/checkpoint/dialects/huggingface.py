@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
+from vitrail.checkpoint.dialects.huggingface_clips import CLIPS
 from vitrail.checkpoint.dialects.huggingface_config import (
     aimv2_fields,
     beit_fields,
@@ -33,6 +34,12 @@ from vitrail.checkpoint.dialects.huggingface_known import (
     known_siglip2_classifier,
     known_vit,
 )
+from vitrail.checkpoint.dialects.huggingface_mobile import (
+    MOBILEVIT_ROWS,
+    describe_mobilevit,
+    known_mobilevit,
+    refuse_mobilevit,
+)
 from vitrail.checkpoint.dialects.huggingface_names import (
     AIMV2_ROWS,
     BEIT_ROWS,
@@ -51,14 +58,16 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     VIT_ROWS,
 )
 from vitrail.checkpoint.dialects.huggingface_stages import (
+    SWIN2_ROWS,
     SWIN_ROWS,
     describe_swin,
     known_swin,
     refuse_swin,
     settle_swin,
 )
-from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, SIGLIP, SIGLIP2, TOWERS
+from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, QWEN3, SIGLIP, SIGLIP2, TIPS, TOWERS
 from vitrail.checkpoint.dialects.table import Row
+from vitrail.checkpoint.dialects.timm_stages import settle_stages
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET, OPENAI_CLIP
 from vitrail.config import Config, ViTConfig
@@ -247,6 +256,8 @@ HUGGINGFACE = Dialect(
     preprocessing=read_processor,
     families=(
         *QWEN,
+        QWEN3,
+        *CLIPS,
         *CLASSIFIERS,  # told from the plain models by one layer more
         *TOWERS,
         family(
@@ -296,22 +307,47 @@ HUGGINGFACE = Dialect(
             refuse=_square_bias,
             needs=("prefix.cls", "norm.weight"),
         ),
-        family(
-            "swin",
-            SWIN_ROWS,
-            known_swin,
-            of_type(
-                "swin",
-                names=lambda names: (
-                    "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table" in names
-                    and "encoder.layers.0.blocks.0.attention.self.logit_scale" not in names
+        *(
+            family(
+                name,
+                rows,
+                known_swin(second=second),
+                of_type(
+                    name, names=lambda names, sign=sign: f"encoder.layers.0.blocks.0.attention.self.{sign}" in names
                 ),
-            ),
+                describe_swin,
+                statistics=IMAGENET,
+                refuse=refuse_swin,
+                settle=settle_swin,
+                needs=("norm.weight", "stages.0.blocks.0.norm1.weight", f"stages.0.blocks.0.attention.{needed}"),
+            )
+            for name, rows, sign, needed, second in (
+                ("swin", SWIN_ROWS, "relative_position_bias_table", "position.table", False),
+                ("swinv2", SWIN2_ROWS, "logit_scale", "scale", True),
+            )
+        ),
+        family(
+            "donut-swin",
+            tuple(row for row in SWIN_ROWS if not row.ours[0].startswith("norm.")),
+            known_swin(final_norm="none"),
+            of_type("donut-swin", names=lambda names: False),
             describe_swin,
             statistics=IMAGENET,
             refuse=refuse_swin,
             settle=settle_swin,
-            needs=("stages.0.blocks.0.norm1.weight",),
+            needs=("stages.0.blocks.0.attention.position.table",),
+        ),
+        family(
+            "mobilevit",
+            MOBILEVIT_ROWS,
+            known_mobilevit,
+            of_type("mobilevit", names=lambda names: True),
+            describe_mobilevit,
+            anchor="conv_stem.convolution.weight",
+            statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+            refuse=refuse_mobilevit,
+            settle=settle_stages,
+            needs=("stem.conv.weight", "stages.2.transformer.norm.weight"),
         ),
         DEIT,
         family(
@@ -340,5 +376,6 @@ HUGGINGFACE = Dialect(
             describe("vit", vit_fields, plain=("ViTModel", ""), headed=("ViTForImageClassification", "vit.")),
             needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias"),
         ),
+        TIPS,  # last, since it could hold what DINOv2 with registers is written as
     ),
 )

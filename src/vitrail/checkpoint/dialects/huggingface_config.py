@@ -46,8 +46,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",  # the same formula with rounded constants
     "quick_gelu": "quick_gelu",
     "silu": "silu",
+    "relu": "relu",
+    "tanh": "tanh",
 }
 RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
@@ -335,10 +338,12 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
     else:
         shorter = stated.part("size").whole("shortest_edge", 0)
     crops = stored.processor.get("do_center_crop") is True and shorter >= min(image)
+    # ViViT's processor scales bytes to −1 … 1 before it subtracts the mean
+    scale, offset = 255 * stated.number("rescale_factor", 1 / 255), float(stated.flag("offset", False))
     return Preprocessing(
         image=image,
-        mean=stated.numbers("image_mean", mean),
-        std=stated.numbers("image_std", std),
+        mean=tuple((offset + value) / scale for value in stated.numbers("image_mean", mean)),
+        std=tuple(value / scale for value in stated.numbers("image_std", std)),
         interpolation=RESAMPLE.get(stated.whole("resample", 3), "bicubic"),
         resize="crop" if crops else "squash",
         crop_share=min(image) / shorter if crops else 1.0,

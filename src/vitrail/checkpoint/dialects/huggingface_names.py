@@ -29,6 +29,7 @@ __all__ = [
     "DINOV2_ROWS",
     "DINOV3_ROWS",
     "INTERNVL_ROWS",
+    "LAYER",
     "MAE_ROWS",
     "OWLVIT_ROWS",
     "SIGLIP2_CLASSIFIER_ROWS",
@@ -36,11 +37,13 @@ __all__ = [
     "SIGLIP_CLASSIFIER_ROWS",
     "SIGLIP_ROWS",
     "SIGLIP_TOKENS_ROWS",
+    "VIT_BLOCK",
     "VIT_ROWS",
+    "qkv_rows",
 ]
 
 
-def _qkv(theirs: str, query: str = "query", key: str = "key", value: str = "value") -> tuple[Row, Row]:
+def qkv_rows(theirs: str, query: str = "query", key: str = "key", value: str = "value") -> tuple[Row, Row]:
     return both(
         "blocks.{i}.attention.qkv", f"{theirs}.{query}", f"{theirs}.{key}", f"{theirs}.{value}", transform=JOINED
     )
@@ -71,7 +74,7 @@ VIT_ROWS = (
     *FRONT,
     MASK,
     *VIT_BLOCK,
-    *_qkv(f"{LAYER}.attention.attention"),
+    *qkv_rows(f"{LAYER}.attention.attention"),
     *both("norm", "{p}layernorm"),
     *both("head", "classifier"),
 )
@@ -80,7 +83,7 @@ DEIT_ROWS = (
     MASK,
     Row(("prefix.distillation",), ("{p}embeddings.distillation_token",)),
     *VIT_BLOCK,
-    *_qkv(f"{LAYER}.attention.attention"),
+    *qkv_rows(f"{LAYER}.attention.attention"),
     *both("norm", "{p}layernorm"),
     *both("head", "cls_classifier"),
     *both("distillation_head", "distillation_classifier"),
@@ -89,7 +92,7 @@ DEIT_CLASSIFIER_ROWS = (
     *FRONT,
     Row(("prefix.registers",), ("{p}embeddings.distillation_token",)),  # a token that no head reads is a register
     *VIT_BLOCK,
-    *_qkv(f"{LAYER}.attention.attention"),
+    *qkv_rows(f"{LAYER}.attention.attention"),
     *both("norm", "{p}layernorm"),
     *both("head", "classifier"),
 )
@@ -99,7 +102,7 @@ BEIT_ROWS = (
     MASK,
     Row(("position.table",), ("{p}embeddings.position_embeddings",), TABLE, is_learned),
     *VIT_BLOCK,
-    _qkv(f"{LAYER}.attention.attention")[0],
+    qkv_rows(f"{LAYER}.attention.attention")[0],
     *_two_biases(f"{LAYER}.attention.attention"),
     Row(("blocks.{i}.scale1",), (f"{LAYER}.lambda_1",)),
     Row(("blocks.{i}.scale2",), (f"{LAYER}.lambda_2",)),
@@ -120,7 +123,7 @@ INTERNVL_ROWS = (
     *FRONT,
     MASK,
     *both("blocks.{i}.norm1", f"{LAYER}.layernorm_before"),
-    *_qkv(f"{LAYER}.attention", "q_proj", "k_proj", "v_proj"),
+    *qkv_rows(f"{LAYER}.attention", "q_proj", "k_proj", "v_proj"),
     *both("blocks.{i}.attention.out", f"{LAYER}.attention.projection_layer"),
     Row(("blocks.{i}.scale1",), (f"{LAYER}.lambda_1",)),
     *both("blocks.{i}.norm2", f"{LAYER}.layernorm_after"),
@@ -135,7 +138,7 @@ AIMV2_ROWS = (
     Row(("patch_norm.weight",), ("{p}embeddings.rms_norm.weight",)),
     Row(("position.table",), ("{p}embeddings.position_embedding.weight",)),
     Row(("blocks.{i}.norm1.weight",), (f"{AIMV2_LAYER}.rms_norm1.weight",)),
-    *_qkv(f"{AIMV2_LAYER}.attention", "q_proj", "k_proj", "v_proj"),
+    *qkv_rows(f"{AIMV2_LAYER}.attention", "q_proj", "k_proj", "v_proj"),
     *both("blocks.{i}.attention.out", f"{AIMV2_LAYER}.attention.out_proj"),
     Row(("blocks.{i}.norm2.weight",), (f"{AIMV2_LAYER}.rms_norm2.weight",)),
     *both("blocks.{i}.mlp.fc1", f"{AIMV2_LAYER}.ffn.gate_proj", f"{AIMV2_LAYER}.ffn.up_proj", transform=JOINED),
@@ -146,7 +149,7 @@ DINOV2_ROWS = (
     *FRONT,
     Row((MASK_TOKEN,), ("{p}embeddings.mask_token",), TOKEN),
     *both("blocks.{i}.norm1", f"{LAYER}.norm1"),
-    *_qkv(f"{LAYER}.attention.attention"),
+    *qkv_rows(f"{LAYER}.attention.attention"),
     *both("blocks.{i}.attention.out", f"{LAYER}.attention.output.dense"),
     Row(("blocks.{i}.scale1",), (f"{LAYER}.layer_scale1.lambda1",)),
     *both("blocks.{i}.norm2", f"{LAYER}.norm2"),
@@ -166,7 +169,7 @@ DINOV3_ROWS = (
     Row(("prefix.registers",), ("{p}embeddings.register_tokens",)),
     MASK,
     *both("blocks.{i}.norm1", "{p}layer.{i}.norm1"),
-    _qkv("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
+    qkv_rows("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
     *_two_biases("{p}layer.{i}.attention", "q_proj", "v_proj"),
     *both("blocks.{i}.attention.out", "{p}layer.{i}.attention.o_proj"),
     Row(("blocks.{i}.scale1",), ("{p}layer.{i}.layer_scale1.lambda1",)),
@@ -179,7 +182,7 @@ DINOV3_ROWS = (
 )
 TOWER_BLOCK = (
     *both("blocks.{i}.norm1", "{p}encoder.layers.{i}.layer_norm1"),
-    *_qkv("{p}encoder.layers.{i}.self_attn", "q_proj", "k_proj", "v_proj"),
+    *qkv_rows("{p}encoder.layers.{i}.self_attn", "q_proj", "k_proj", "v_proj"),
     *both("blocks.{i}.attention.out", "{p}encoder.layers.{i}.self_attn.out_proj"),
     *both("blocks.{i}.norm2", "{p}encoder.layers.{i}.layer_norm2"),
     *both("blocks.{i}.mlp.fc1", "{p}encoder.layers.{i}.mlp.fc1"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitrail.checkpoint.dialects.dialect import Family
+from vitrail.checkpoint.dialects.dino import DINOV2_ROWS
 from vitrail.checkpoint.dialects.huggingface_config import (
     clip_fields,
     describe,
+    dinov2_fields,
     headless_fields,
     mlp_fields,
     siglip2_fields,
@@ -29,12 +31,16 @@ from vitrail.checkpoint.dialects.huggingface_qwen import (
     FRAMES,
     QWEN2_5_VL_ROWS,
     QWEN2_VL_ROWS,
+    QWEN3_VL_ROWS,
     describe_qwen,
     known_qwen,
+    known_qwen3,
 )
+from vitrail.checkpoint.dialects.table import both
 from vitrail.checkpoint.preprocessing import OPENAI_CLIP
+from vitrail.parts import Learned
 
-__all__ = ["CLIP", "METACLIP2", "QWEN", "SIGLIP", "SIGLIP2", "TOWERS"]
+__all__ = ["CLIP", "METACLIP2", "QWEN", "QWEN3", "SIGLIP", "SIGLIP2", "TIPS", "TOWERS"]
 
 SIGLIP2 = family(
     "siglip2",
@@ -142,6 +148,37 @@ QWEN = tuple(
     )
     for name, rows, mlp in (("qwen2_vl", QWEN2_VL_ROWS, "fc1"), ("qwen2_5_vl", QWEN2_5_VL_ROWS, "gate_proj"))
 )
+QWEN3 = family(
+    "qwen3_vl",
+    QWEN3_VL_ROWS,
+    known_qwen3,
+    lambda stored, prefix: (
+        f"{prefix}merger.linear_fc1.weight" in stored.tensors
+        and f"{prefix}pos_embed.weight" in stored.tensors
+        and stored.tensors[f"{prefix}patch_embed.proj.weight"].ndim == 5
+    ),
+    describe_qwen,
+    anchor="patch_embed.proj.weight",
+    spare=r"(merger|deepstack_merger_list)\..*",
+    needs=(FRAMES, "position.table", "embedding.bias"),
+    refuse=square,
+)
+TIPS = family(
+    "tipsv2",
+    (
+        *(row for row in DINOV2_ROWS if ".mlp." not in row.ours[0]),
+        *both("blocks.{i}.mlp.fc1", "{p}blocks.{i}.mlp.c_fc"),
+        *both("blocks.{i}.mlp.fc2", "{p}blocks.{i}.mlp.c_proj"),
+    ),
+    known(Learned(prefix="cls", convention="siglip2"), eps=1e-6),
+    of_type("tipsv2_vision_model", names=lambda names: "blocks.0.mlp.c_fc.weight" in names),
+    describe("tipsv2_vision_model", dinov2_fields, plain=("Tipsv2VisionModel", "")),
+    anchor="patch_embed.proj.weight",
+    spare=r"mask_token",
+    needs=("prefix.cls", "prefix.registers", "blocks.0.scale1", "position.table", "norm.weight"),
+    refuse=square,
+)
+"""TIPS v2: DINOv2's names and registers, in transformers' files."""
 METACLIP2 = next(each for each in LIKE_CLIP if each.name == "metaclip_2")
 
 

@@ -14,7 +14,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
 from vitrail.config import ViTConfig
 from vitrail.nn.positions import sincos_2d
-from vitrail.parts import Learned, Patches, SinCos2d
+from vitrail.parts import Learned, Patches, SinCos2d, Tubelets
 
 __all__ = ["fixed_table", "rewrites"]
 
@@ -49,7 +49,7 @@ def fixed_table(config: ViTConfig, position: SinCos2d) -> torch.Tensor:
 
 
 def _bake_sines(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
-    if not isinstance(config.position, SinCos2d):
+    if not isinstance(config.position, SinCos2d) or config.steps > 1:
         return None
     table = fixed_table(config, config.position).to(checkpoint.tensors["embedding.weight"])
     tensors = {**checkpoint.tensors, "position.table": table}
@@ -60,7 +60,7 @@ def _fold_positions(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     """Add each prefix token's position row to the token itself, which gives the same sums."""
     if not isinstance(config.position, Learned):
         return None
-    rows = checkpoint.tensors["position.table"].shape[0] - config.grid.area
+    rows = checkpoint.tensors["position.table"].shape[0] - config.steps * config.grid.area
     if rows == 0:
         return None
     table, tensors, start = checkpoint.tensors["position.table"], dict(checkpoint.tensors), 0
@@ -78,7 +78,7 @@ def _zero_positions(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
     if not isinstance(config.position, Learned) or not config.prefix.count:
         return None
     table = checkpoint.tensors["position.table"]
-    missing = config.prefix.count - (table.shape[0] - config.grid.area)
+    missing = config.prefix.count - (table.shape[0] - config.steps * config.grid.area)
     if missing == 0:
         return None
     place = config.prefix.count - missing
@@ -100,12 +100,13 @@ def _fill_qkv_biases(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
 
 
 def _fill_patch_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:
-    if not isinstance(config.embedding, Patches) or config.embedding.bias:
+    if not isinstance(config.embedding, Patches | Tubelets) or config.embedding.bias:
         return None
     zeros = checkpoint.tensors["embedding.weight"].new_zeros(config.width)
-    embedding = Patches(patch=config.embedding.patch, stride=config.embedding.stride)
     tensors = {**checkpoint.tensors, "embedding.bias": zeros}
-    return _changed(checkpoint, tensors, embedding=embedding), "the patch projection was given a bias of zeros"
+    return _changed(
+        checkpoint, tensors, embedding=config.embedding.but(bias=True)
+    ), "the patch projection was given a bias of zeros"
 
 
 def _fill_head_bias(checkpoint: Checkpoint, config: ViTConfig) -> Rewritten:

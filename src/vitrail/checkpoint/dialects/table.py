@@ -22,6 +22,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 __all__ = [
+    "CHANNELS_TURNED",
     "CLS",
     "DENSE",
     "GRID",
@@ -39,6 +40,7 @@ __all__ = [
     "STACKED_AXES",
     "TABLE",
     "TOKEN",
+    "TUBELETS",
     "TWO_TOKENS",
     "Row",
     "Sizes",
@@ -60,6 +62,8 @@ class Sizes:
     channels: int = 3
     grid: Size | None = None
     """The grid of a position table that is stored with its height and width."""
+    tubelet: int = 1
+    """Frames that a patch is deep."""
 
 
 Change = Callable[[list[Tensor], Sizes, int], list[Tensor]]
@@ -87,6 +91,8 @@ GRID = _each(lambda x, _: x[0].flatten(1).T, lambda x, sizes: x.T.unflatten(1, t
 """A position table as a feature map, (1, width, height, width of the grid)."""
 GRID_LAST = _each(lambda x, _: x[0].flatten(0, 1), lambda x, sizes: x.unflatten(0, tuple(sizes.grid or ()))[None])
 """A position table as (1, height, width of the grid, width)."""
+CHANNELS_TURNED = _each(lambda x, _: x.flip(1), lambda x, _: x.flip(1))
+"""A convolution of images whose channels are in the other order."""
 TOKEN = _each(lambda x, _: x[None], lambda x, _: x[0])
 """A token without a batch axis."""
 TWO_TOKENS = Transform(
@@ -100,6 +106,10 @@ DENSE = _each(lambda x, _: x.T, lambda x, _: x.T)
 """A linear layer's weight as (in, out)."""
 HWIO = _each(lambda x, _: x.permute(3, 2, 0, 1), lambda x, _: x.permute(2, 3, 1, 0))
 """A convolution's weight as (height, width, in, out)."""
+TUBELETS = _each(
+    lambda x, _: x.transpose(1, 2).flatten(1, 2), lambda x, sizes: x.unflatten(1, (sizes.tubelet, -1)).transpose(1, 2)
+)
+"""A projection of tubelets as a 3D convolution's weight, (out, in, frames, height, width)."""
 PIXELS_LAST = _each(
     lambda x, sizes: x.view(-1, *sizes.patch, sizes.channels).permute(0, 3, 1, 2),
     lambda x, _: x.permute(0, 2, 3, 1).flatten(1),

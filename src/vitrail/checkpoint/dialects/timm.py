@@ -22,10 +22,19 @@ from vitrail.checkpoint.dialects.timm_names import (
     EVA_ROWS,
     EVA_SPLIT_ROWS,
     NAFLEX_ROWS,
+    RELATIVE_ROWS,
     VIT_GATED_ROWS,
     VIT_ROWS,
 )
-from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, SWIN_ROWS, settle_stages
+from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, settle_stages
+from vitrail.checkpoint.dialects.timm_swin import (
+    SWIN2_ROWS,
+    SWIN_ROWS,
+    known_swin,
+    known_swin2,
+    refuse_swin,
+    refuse_swin2,
+)
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import HALF, IMAGENET, OPENAI_CLIP, Interpolation, Preprocessing, Statistics
 from vitrail.config import Config, ViTConfig
@@ -40,8 +49,6 @@ ARGUMENTS = frozenset({"norm_eps", "activation"})
 """What timm takes as arguments of the model, so that a file need not agree."""
 SIZES = {"embed_dim": 768, "depth": 12, "in_chans": 3, "patch_size": 16}
 """Defaults of timm's ViT, BEiT and EVA classes."""
-STAGES_SHOWN = frozenset({"patch_size", "embed_dim", "depths", "num_heads", "window_size", "mlp_ratio", "qkv_bias"})
-"""Arguments of a model in stages that leave tensors of their own shape."""
 PIT_SHOWN = frozenset({"img_size", "num_classes", "in_chans", "patch_size", "depth", "mlp_ratio", "distilled"})
 """PiT's; its base_dims, heads and stride show less, and are read from presets alone."""
 
@@ -77,7 +84,7 @@ def _known_by_shape(stored: Stored, prefix: str, names: frozenset[str]) -> Known
         return Known(
             source="names and shapes, as timm's models have them",
             fields=_usual_fields(stored, prefix, names),
-            assumed=("activation", "norm_eps", "pool", "position"),
+            assumed=("activation", "norm_eps", "pool", "position", "block_norm"),
         )
     found: dict[str, tuple[Architecture, dict[str, Any] | VitrailError]] = {}
     for candidate in candidates:
@@ -142,7 +149,7 @@ def _known_naflex(stored: Stored, prefix: str) -> Known:
 
 def _known_stages(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(stored.config)
-    shown = {"img_size", "num_classes", "in_chans", *STAGES_SHOWN}
+    shown = {"img_size", "num_classes", "in_chans"}
     said.part("model_args").understand(NO_EFFECT | shown, {"global_pool": ("avg",)})
     name = said.text("architecture")
     source = f"config.json (timm's {name})" if name else "names and shapes"
@@ -291,6 +298,17 @@ TIMM = Dialect(
             write=describe,
             loose=ARGUMENTS,
         ),
+        Family(
+            name="relative vit",
+            rows=RELATIVE_ROWS,
+            anchor="patch_embed.proj.weight",
+            signs=_has("blocks.0.attn.rel_pos.mlp.fc1.weight", "shared_rel_pos.mlp.fc1.weight"),
+            known=_known,
+            statistics=IMAGENET,
+            write=describe,
+            loose=ARGUMENTS,
+            refuse=_refuse,
+        ),
         *(
             Family(
                 name=name,
@@ -344,17 +362,24 @@ TIMM = Dialect(
             write=describe,
             loose=ARGUMENTS,
         ),
-        Family(
-            name="swin",
-            rows=SWIN_ROWS,
-            anchor="patch_embed.proj.weight",
-            signs=_has("layers.0.blocks.0.attn.relative_position_bias_table"),
-            known=_known_stages,
-            spare=r".*relative_position_index|.*attn_mask",
-            statistics=IMAGENET,
-            write=describe,
-            needs=("stages.0.blocks.0.norm1.weight",),
-            settle=settle_stages,
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="patch_embed.proj.weight",
+                signs=_has(f"layers.0.blocks.0.attn.{sign}"),
+                known=known,
+                spare=r".*relative_position_index|.*relative_coords_table|.*attn_mask",
+                statistics=IMAGENET,
+                write=describe,
+                needs=("stages.0.blocks.0.norm1.weight", "embedding_norm.weight", "norm.weight"),
+                refuse=refuse,
+                settle=settle_stages,
+            )
+            for name, rows, sign, known, refuse in (
+                ("swin", SWIN_ROWS, "relative_position_bias_table", known_swin, refuse_swin),
+                ("swin v2", SWIN2_ROWS, "logit_scale", known_swin2, refuse_swin2),
+            )
         ),
         *(
             Family(

@@ -23,6 +23,7 @@ from vitrail.parts import (
     Pool,
     Position,
     RelativeBias,
+    RelativeMlp,
     Rotary,
     RotaryMixed,
 )
@@ -45,23 +46,26 @@ SHOWN = frozenset(
         *("proj_bias", "scale_attn_norm", "scale_mlp_norm", "scale_mlp", "scale_attn_inner", "qkv_fused"),
         *("scale_attn_inner_norm", "pos_embed_grid_size"),
         *("use_rel_pos_bias", "use_shared_rel_pos_bias", "use_pre_transformer_norm", "attn_pool_mlp_ratio"),
+        "shared_rel_pos",
     }
 )
 """Arguments that leave tensors of their own name or shape."""
 READ = frozenset(
     {
         *("num_heads", "norm_layer", "embed_norm_layer", "act_layer", "global_pool", "pool_include_prefix"),
-        *("use_abs_pos_emb", "use_rot_pos_emb", "attn_pool_num_heads", "pos_embed_interp_mode"),
+        *("use_abs_pos_emb", "use_rot_pos_emb", "attn_pool_num_heads", "pos_embed_interp_mode", "rel_pos_dim"),
     }
 )
+POST_NORM = ("ResPostBlock", "ResPostRelPosBlock")
 ONLY: Mapping[str, tuple[Any, ...]] = {
-    "block_fn": ("Block",),
+    "block_fn": ("Block", "RelPosBlock", *POST_NORM),
+    "rel_pos_type": ("mlp", "mlp_swin"),
     "embed_layer": ("PatchEmbed",),
     "attn_layer": ("Attention", "attention", ""),
     "mlp_layer": ("Mlp", "SwiGLUPacked", "SwiGLU"),
     "pos_embed": ("learn",),
     "attn_only_layer_scale": (False,),
-    "use_post_norm": (False,),
+    "use_post_norm": (False, True),
     "pos_embed_ar_preserving": (False,),
     "embed_proj_type": ("linear",),
     "attn_type": ("eva", "rope"),
@@ -76,6 +80,7 @@ ROTARY = frozenset(
 ACTIVATIONS: Mapping[str, Activation] = {
     **{name: name for name in get_args(Activation)},
     **{"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu", "swish": "silu"},
+    **{"ReLU": "relu", "Tanh": "tanh"},
 }
 POOLS: Mapping[str, Pool] = {"token": ClsPool(), "avg": MeanPool(), "max": MaxPool()}
 
@@ -100,6 +105,7 @@ def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str,
         "norm_eps": _epsilon(said),
         "activation": _activation(said),
         "position": _position(said, rotary, tensors),
+        "block_norm": "after" if said.text("block_fn") in POST_NORM or said.flag("use_post_norm", False) else "before",
         **({"final_norm": "pooled"} if "fc_norm.weight" in tensors else {}),
     }
     pool = said.text("global_pool", USUAL_POOLS.get(kind, "avg"))
@@ -144,6 +150,10 @@ def _position(said: JsonConfig, rotary: bool, tensors: frozenset[str]) -> Positi
         return Learned(convention=CONVENTIONS[mode], rotary=rotation)
     if rotation is not None:
         return rotation
+    shared = "shared_rel_pos.mlp.fc1.weight" in tensors
+    if shared or "blocks.0.attn.rel_pos.mlp.fc1.weight" in tensors:
+        kind = "normalised" if said.text("rel_pos_type") == "mlp_swin" else "index"
+        return RelativeMlp(shared=shared, coordinates=kind, width=said.whole("rel_pos_dim", 128))
     biased = any(name.endswith("relative_position_bias_table") for name in tensors)
     return (
         RelativeBias(shared="rel_pos_bias.relative_position_bias_table" in tensors, convention="timm")

@@ -11,9 +11,10 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Written, without
 from vitrail.checkpoint.dialects.timm_architectures import architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import POOLS, fields_of, settings
+from vitrail.checkpoint.dialects.timm_swin import swin_arguments
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
-from vitrail.parts import AttentionPool, Learned, Mlp, SwiGLU
+from vitrail.parts import AttentionPool, Learned, Mlp, SwiGLU, WindowedAttention
 
 __all__ = ["describe"]
 
@@ -29,6 +30,10 @@ def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
         pretrained = {**(origin.get("pretrained_cfg") or {}), **_pretrained(checkpoint), "num_classes": config.classes}
         changed = {"num_classes": config.classes, "model_args": arguments, "pretrained_cfg": pretrained}
         return Written(config={**origin, **changed})
+    if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
+        name, arguments = swin_arguments(checkpoint)
+        notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
+        return Written(config=_config(checkpoint, name, arguments), notes=notes)
     if not isinstance(config, ViTConfig):
         return Written()
     name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
@@ -38,14 +43,18 @@ def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
             return Written(notes=notes)
     else:
         notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
-    written = {
-        "architecture": name or PLAIN,
+    return Written(config=_config(checkpoint, name or PLAIN, arguments), notes=notes)
+
+
+def _config(checkpoint: Checkpoint, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    config = checkpoint.config
+    return {
+        "architecture": name,
         "num_classes": config.classes,
-        "num_features": config.width,
+        "num_features": config.stages[-1].width if isinstance(config, PyramidConfig) else config.vector_width,
         "model_args": arguments,
         "pretrained_cfg": _pretrained(checkpoint),
     }
-    return Written(config=written, notes=notes)
 
 
 def _call(arguments: Mapping[str, Any]) -> str:
@@ -55,7 +64,10 @@ def _call(arguments: Mapping[str, Any]) -> str:
 
 def _architecture_of(config: ViTConfig, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """Return the architecture with these names and shapes that also agrees in fields that shapes do not show."""
-    ours: dict[str, Any] = {"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool}
+    ours: dict[str, Any] = {
+        **{"num_heads": config.num_heads, "norm_eps": config.norm_eps, "pool": config.pool},
+        "block_norm": config.block_norm,
+    }
     if isinstance(config.mlp, Mlp):
         ours["activation"] = config.mlp.activation
     if isinstance(config.pool, AttentionPool):
@@ -151,6 +163,7 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
         **{"final_norm": config.final_norm != "none", "global_pool": repr(pooling["global_pool"])},
         **({} if pooling["global_pool"] == "token" else {"fc_norm": pooling["fc_norm"]}),
         **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
+        **({"block_fn": "timm.models.vision_transformer.ResPostBlock"} if config.block_norm == "after" else {}),
     }
     told = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
     return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
@@ -161,6 +174,8 @@ def _plain_arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> dict[s
     if not isinstance(config.mlp, Mlp) or config.norm_eps != 1e-6 or "pos_embed" not in tensors or without(config):
         return {}
     if config.patch_norm or config.attention_norm or config.mlp.norm or config.position.inside is not None:
+        return {}
+    if config.block_norm == "after":
         return {}
     ratio = config.mlp.width / config.width
     if int(config.width * ratio) != config.mlp.width or any(name in tensors for name in OTHER_CLASSES):
@@ -176,5 +191,10 @@ def _plain_arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> dict[s
 
 PLAIN = "vit_base_patch16_224"
 """timm's architecture whose arguments are the defaults of its class."""
-OTHER_CLASSES = {"dist_token": "VisionTransformerDistilled", "blocks.0.gamma_1": "Beit or Eva"}
+OTHER_CLASSES = {
+    "dist_token": "VisionTransformerDistilled",
+    "blocks.0.gamma_1": "Beit or Eva",
+    "shared_rel_pos.mlp.fc1.weight": "VisionTransformerRelPos",
+    "blocks.0.attn.rel_pos.mlp.fc1.weight": "VisionTransformerRelPos",
+}
 """By a tensor that timm's VisionTransformer does not have."""

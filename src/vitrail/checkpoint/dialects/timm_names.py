@@ -34,6 +34,7 @@ __all__ = [
     "EVA_SPLIT_ROWS",
     "FRONT",
     "NAFLEX_ROWS",
+    "RELATIVE_ROWS",
     "VIT_GATED_ROWS",
     "VIT_ROWS",
 ]
@@ -114,6 +115,14 @@ NAFLEX_ROWS = (
     *(row for row in VIT_ROWS if row.ours[0].startswith(("blocks.", "norm.", "pool.", "head."))),
 )
 """Flat patches and a table with the height and width of its grid."""
+RELATIVE_ROWS = (
+    *(row for row in VIT_ROWS if row.ours[0] not in ("position.table", FIXED_TABLE)),
+    *both("blocks.{i}.attention.position.fc1", "{p}blocks.{i}.attn.rel_pos.mlp.fc1"),
+    *both("blocks.{i}.attention.position.fc2", "{p}blocks.{i}.attn.rel_pos.mlp.fc2"),
+    *both("position.fc1", "{p}shared_rel_pos.mlp.fc1"),
+    *both("position.fc2", "{p}shared_rel_pos.mlp.fc2"),
+)
+"""Biases that an MLP computes, one in every block or one for all."""
 VIT_GATED_ROWS = (*(row for row in VIT_ROWS if ".mlp.fc1." not in row.ours[0]), *GATE_AND_VALUE)
 """Gate and value in two layers, as AIMv2 has them."""
 DISTILLED_ROWS = (

@@ -1,4 +1,5 @@
-"""timm's Swin, PiT and MobileViT: models in stages, known by the exact shape of a preset."""
+"""timm's PiT and MobileViT, and how a model in stages is settled: by what its config says, or by the exact shape of a
+preset."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, WindowedAttention
 from vitrail.presets import PRESETS
 
-__all__ = ["MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "SWIN_ROWS", "settle_stages"]
+__all__ = ["MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "block_rows", "settle_stages"]
 
 
-def _block(ours: str, theirs: str) -> tuple[Row, ...]:
+def block_rows(ours: str, theirs: str) -> tuple[Row, ...]:
     """Return the rows of a block, which all of them name alike."""
     return (
         *both(f"{ours}.norm1", f"{theirs}.norm1"),
@@ -31,23 +32,13 @@ def _block(ours: str, theirs: str) -> tuple[Row, ...]:
     )
 
 
-SWIN_BLOCK, OUR_BLOCK = "{p}layers.{s}.blocks.{i}", "stages.{s}.blocks.{i}"
-SWIN_ROWS = (
-    *both("embedding", "{p}patch_embed.proj"),
-    *both("embedding_norm", "{p}patch_embed.norm"),
-    *both("stages.{s}.merge.norm", "{p}layers.{s}.downsample.norm"),
-    Row(("stages.{s}.merge.reduce.weight",), ("{p}layers.{s}.downsample.reduction.weight",)),
-    *_block(OUR_BLOCK, SWIN_BLOCK),
-    Row((f"{OUR_BLOCK}.attention.position.table",), (f"{SWIN_BLOCK}.attn.relative_position_bias_table",)),
-    *both("norm", "{p}norm"),
-    *both("head", "{p}head.fc"),
-)
+OUR_BLOCK = "stages.{s}.blocks.{i}"
 PIT = (
     *both("embedding", "{p}patch_embed.conv"),
     Row(("position.table",), ("{p}pos_embed",), GRID, on_first_grid),
     *both("stages.{s}.merge.conv", "{p}transformers.{s}.pool.conv"),
     *both("stages.{s}.merge.prefix", "{p}transformers.{s}.pool.fc"),
-    *_block(OUR_BLOCK, "{p}transformers.{s}.blocks.{i}"),
+    *block_rows(OUR_BLOCK, "{p}transformers.{s}.blocks.{i}"),
     *both("norm", "{p}norm"),
     *both("head", "{p}head"),
 )
@@ -79,7 +70,7 @@ MOBILE_ROWS = (
     *_conv_norm("stages.{s}.residuals.{i}.project", "{p}stages.{s}.{i}.conv3_1x1"),
     *_conv_norm(f"{OUR_MAP}.local", f"{MAP}.conv_kxk"),
     Row((f"{OUR_MAP}.into.weight",), (f"{MAP}.conv_1x1.weight",)),
-    *_block(f"{OUR_MAP}.blocks.{{i}}", f"{MAP}.transformer.{{i}}"),
+    *block_rows(f"{OUR_MAP}.blocks.{{i}}", f"{MAP}.transformer.{{i}}"),
     *both(f"{OUR_MAP}.norm", f"{MAP}.norm"),
     *_conv_norm(f"{OUR_MAP}.back", f"{MAP}.conv_proj"),
     *_conv_norm(f"{OUR_MAP}.fuse", f"{MAP}.conv_fusion"),
@@ -94,9 +85,13 @@ InStages = PyramidConfig | MobileConfig
 def settle_stages(
     tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
 ) -> tuple[Config, Evidence]:
-    """The preset whose every tensor but the head's has the same shape, at the image that is known, or at its own."""
+    """The model that a config describes; or the preset whose every tensor but the head's has the same shape, at the
+    image that is known, or at its own."""
     classes = tensors["head.weight"].shape[0] if "head.weight" in tensors else 0
     image, told = from_image or known.image, "the caller" if from_image else known.source
+    if "config" in known.fields:
+        config = known.fields["config"].but(image=image, classes=classes)
+        return config, Evidence(config=known.source, grid=f"image {image} from {told}")
     for name, preset in PRESETS.items():
         if isinstance(preset, InStages) and _begins_like(preset, tensors):
             if known.sizes.grid is not None:

@@ -31,8 +31,8 @@ WEIGHTS = (
 )
 """Names of the weights, or of the index of their shards, in a directory; the first that is there is read."""
 CONFIGS = ("config.json", "open_clip_config.json")
-PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""The second is that of models with text too, with the first inside."""
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
+"""The second is that of models of clips; the third that of models with text too, with the first inside."""
 READ = (CONFIGS, PROCESSORS, WEIGHTS)
 """What is read of a directory: the first that is there of each."""
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")

@@ -104,7 +104,7 @@ def _with_configs(stored: Stored, directory: Path) -> Stored:
         next((read_json(directory / name) for name in names if (directory / name).is_file()), {})
         for names in (CONFIGS, PROCESSORS)
     )
-    if not (directory / PROCESSORS[0]).is_file():
+    if not any((directory / name).is_file() for name in PROCESSORS[:2]):
         inside = processor.get("image_processor")
         processor = inside if isinstance(inside, dict) else {}
     return Stored(

@@ -1,4 +1,4 @@
-"""Adapt a checkpoint to another image, patch, prefix, pool or head: (checkpoint, target) → (checkpoint, changes).
+"""Adapt a checkpoint to another image, patch, prefix, pool, head or number of frames: → (checkpoint, changes).
 
 The old and the new model are built on the meta device, and every tensor of the new one is made by its kind of module:
 the grid of a table is the module's own, never the square root of a count. Unchanged tensors are the same objects.
@@ -21,7 +21,13 @@ from vitrail.checkpoint.header import Evidence
 from vitrail.checkpoint.surgery.blocks import without_blocks
 from vitrail.checkpoint.surgery.caveats import caveats
 from vitrail.checkpoint.surgery.changes import Change, Changes, Resized, Status
-from vitrail.checkpoint.surgery.projection import Projection, change_channels, projection_named, resize_projection
+from vitrail.checkpoint.surgery.projection import (
+    Projection,
+    change_channels,
+    change_tubelet,
+    projection_named,
+    resize_projection,
+)
 from vitrail.checkpoint.surgery.resample import Method, method_of
 from vitrail.checkpoint.surgery.tables import Carried, carry_position, prefix_rows
 from vitrail.checkpoint.surgery.target import change_preprocessing, check_target, find_target
@@ -29,7 +35,7 @@ from vitrail.config import Config
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
-from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.patches import PatchEmbed, TubeletEmbed
 from vitrail.nn.prefix import Prefix
 
 __all__ = ["adapt"]
@@ -49,6 +55,9 @@ def adapt(
     """Adapt a checkpoint to another config, or to its own with some fields changed: `{"image": "384x640"}`.
 
     The changes list every tensor; `vitrail.assess` measures their effect.
+
+    `{"frames": 16, "tubelet": 2}` makes a model of clips from one of still images, whose features it gives for frames
+    that are all alike, and `{"frames": 1}` goes back.
 
     `method`, one of `METHODS` or "hf", resamples the positions (default: the checkpoint's own convention).
     `projection` resizes the patch projection. `drop_blocks` are numbers of blocks to leave out, counted from 0. A new
@@ -144,15 +153,16 @@ class _Surgery:
             return self._prefix(leaf, tensor, shape)
         if carried := carry_position(leaf, tensor, old, new, rows=self.rows, method=self.method):
             return carried
-        if tuple(tensor.shape) == shape:
+        depths = _tubelet(old), _tubelet(new)
+        if tuple(tensor.shape) == shape and (depths[0] == depths[1] or leaf == "bias"):
             return Carried(tensor)
         if isinstance(new, PatchEmbed | nn.Conv2d) and tensor.ndim == 4:
-            return self._convolution(tensor, shape)
+            return self._convolution(tensor, shape, depths)
         if owner in HEADS:
             return self._fresh(name, shape, f"{tensor.shape[0]} classes become {shape[0]}; ")
         raise VitrailError(
             f"{name} has shape {tuple(tensor.shape)} and the target needs {shape}; "
-            "adapt changes image, patch, channels, prefix, pool, classes and convention"
+            "adapt changes image, patch, frames, channels, prefix, pool, classes and convention"
         )
 
     def _prefix(self, leaf: str, tokens: Tensor, shape: tuple[int, ...]) -> Carried:
@@ -172,12 +182,18 @@ class _Surgery:
             notes.append(f"{tokens.shape[1]} tokens become {shape[1]}")
         return Carried(kept if notes else tokens, "; ".join(notes))
 
-    def _convolution(self, weight: Tensor, shape: tuple[int, ...]) -> Carried:
-        """(D, C, P, Q): change the channels, then the patch size."""
+    def _convolution(self, weight: Tensor, shape: tuple[int, ...], depths: tuple[int, int]) -> Carried:
+        """(D, t·C, P, Q): change the channels, the depth in frames, then the patch size."""
         old, new = Size(*weight.shape[2:]), Size(*shape[2:])
-        result, notes, resized = change_channels(weight, shape[1]), [], None
-        if weight.shape[1] != shape[1]:
-            notes.append(f"channels {weight.shape[1]} → {shape[1]}")
+        channels = weight.shape[1] // depths[0], shape[1] // depths[1]
+        result, notes, resized = weight, [], None
+        if channels[0] != channels[1]:
+            result = change_channels(result.reshape(-1, channels[0], *old), channels[1])
+            result = result.reshape(weight.shape[0], -1, *old)
+            notes.append(f"channels {channels[0]} → {channels[1]}")
+        if depths[0] != depths[1]:
+            result = change_tubelet(result.unflatten(1, (depths[0], -1)), depths[1]).flatten(1, 2)
+            notes.append(f"tubelet of {depths[0]} → {depths[1]} frames")
         if old != new:
             result = resize_projection(result, new, how=self.projection)
             resized = Resized(what="patch", old=old, new=new, by=self.projection)
@@ -197,6 +213,10 @@ class _Surgery:
 
     def _draw(self, shape: tuple[int, ...]) -> Tensor:
         return nn.init.trunc_normal_(torch.empty(shape), std=0.02, a=-0.04, b=0.04, generator=self.generator)
+
+
+def _tubelet(module: nn.Module | None) -> int:
+    return module.tubelet if isinstance(module, TubeletEmbed) else 1
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from dataclasses import fields
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.changes import Change, Resized
 from vitrail.checkpoint.surgery.resample import Method
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig, padded_grids
 from vitrail.errors import VitrailError
-from vitrail.geometry import Size, Windows
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
@@ -21,13 +20,19 @@ from vitrail.parts import (
     Learned,
     Prefix,
     RelativeBias,
+    Rotary3d,
     RotaryMixed,
+    SinCos1d,
+    SinCos3d,
+    Tubelets,
     WindowedAttention,
 )
 
 __all__ = ["caveats"]
 
 REMEDY = "fine-tune, or measure it on images"
+IN_TIME = (SinCos1d, SinCos3d, Rotary3d)
+"""Positions that are computed from the step too."""
 TRAINING_ONLY = ("dropout", "attention_dropout", "drop_path")
 """Fields that matter only in training."""
 
@@ -42,6 +47,7 @@ def caveats(
         *_on_method(source, target, tables, method),
         *_on_grid(source, target, tables),
         *_on_windows(source, target),
+        *_on_frames(source, target),
         *_on_channels(checkpoint, target),
         *_on_projection(patch),
     ]
@@ -65,18 +71,56 @@ def _on_grid(source: Config, target: Config, tables: Sequence[Resized]) -> Itera
     old, new = source.position_grid, target.position_grid
     if old == new:
         return
-    in_blocks = isinstance(source, PyramidConfig) and isinstance(source.position, RelativeBias)
+    in_blocks = isinstance(source, PyramidConfig) and source.position.acts_on == "scores"
     if isinstance(source, MobileConfig) or in_blocks:
         kind = "feature map" if isinstance(source, MobileConfig) else "grid"
         yield f"the last {kind} goes from {source.grid}, which the model was trained on, to {target.grid}; {REMEDY}"
         return
     position = source.position
     become = position.describe().on_new_grid
-    if isinstance(position, RelativeBias) and isinstance(source.attention, WindowedAttention):
+    if position.acts_on == "scores" and isinstance(source.attention, WindowedAttention):
         become = "they count offsets within a window, and are kept where the window stays"
     elif tables:
         become = f"resampled by {tables[0].by}"
     yield f"positions ({type(position).__name__}) go from grid {old} to {new}: {become}; {REMEDY}"
+
+
+def _on_frames(source: Config, target: Config) -> Iterator[str]:
+    """Say what equal frames give, and what becomes of positions in time."""
+    if not isinstance(source, ViTConfig) or not isinstance(target, ViTConfig) or source.embedding == target.embedding:
+        return
+    if source.frames != target.frames:
+        words = f"frames {source.frames} → {target.frames}"
+        if target.frames == 1:
+            yield f"{words}: a still image is read as a tubelet of equal frames; {REMEDY}"
+        elif source.frames > 1:
+            yield f"{words}: steps {source.steps} → {target.steps}; {REMEDY}"
+        else:
+            nearly = _on_equal_frames(source, target)
+            features = f" only nearly, as {' and '.join(nearly)}" if nearly else ""
+            equal = f"a clip of equal frames gives the still image's features{features}"
+            yield f"{words}: {equal}; motion was not trained: {REMEDY}"
+    if source.steps != target.steps:
+        name = type(source.position).__name__
+        if isinstance(source.position, Learned):
+            how = "repeated in every step" if source.steps == 1 else "resampled linearly in time"
+        elif isinstance(source.position, IN_TIME):
+            how = "computed for every step"
+        else:
+            how = "the same in every step, so that the model does not know the order of steps"
+        yield f"positions ({name}) go from {source.steps} to {target.steps} steps: {how}"
+
+
+def _on_equal_frames(source: ViTConfig, target: ViTConfig) -> list[str]:
+    """Return why a clip of equal frames does not give exactly what the still image gave."""
+    reasons = []
+    if target.steps > 1 and target.prefix.count:
+        patches = target.tokens - target.prefix.count
+        tokens = f"{target.prefix.count} prefix token{'s' * (target.prefix.count > 1)}"
+        reasons.append(f"there are {patches:,} patches beside {tokens}, not {source.grid.area:,}")
+    if target.steps > 1 and isinstance(target.position, IN_TIME):
+        reasons.append("positions differ from step to step")
+    return reasons
 
 
 def _on_channels(checkpoint: Checkpoint, target: Config) -> Iterator[str]:
@@ -148,9 +192,11 @@ def _on_parts(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConf
 
 
 def _in_proportion(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConfig) -> bool:
-    """Whether the embedding differs only in its patch size."""
+    """Whether the embedding differs only in its patch size and its frames."""
     try:
-        return source.embedding.with_patch(target.patch) == target.embedding
+        embedding, wanted = source.embedding.with_patch(target.patch), target.embedding
+        tubelet = wanted.tubelet if isinstance(wanted, Tubelets) else None
+        return embedding == wanted or embedding.with_frames(wanted.frames, tubelet) == wanted
     except VitrailError:
         return False
 
@@ -163,8 +209,6 @@ def _on_pool(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConfi
         yield f"{names}{untrained}: fine-tune"
     elif old != new:
         yield _changed("pool", old, new)
-    if not isinstance(source, ViTConfig) or not isinstance(target, ViTConfig):
-        return
     norms = {source.final_norm, target.final_norm}
     cls_alone = isinstance(old, ClsPool) and isinstance(new, ClsPool)  # norm then CLS equals CLS then norm
     if len(norms) == 2 and not (cls_alone and "none" not in norms):
@@ -224,23 +268,17 @@ def _changed(name: str, old: object, new: object) -> str:
 
 def _on_windows(source: Config, target: Config) -> Iterator[str]:
     """Say how windows that do not divide the new grids are padded."""
-    windows = _windows(target)
-    if windows is None or windows == _windows(source):
+    if isinstance(source, MobileConfig) or isinstance(target, MobileConfig):
         return
-    window, grids, padding = windows
-    odd = ", ".join(str(grid) for grid in grids if Windows.of(grid, window).padded != grid)
-    if not odd:
+    odd = padded_grids(target)
+    if not odd or not isinstance(target.attention, WindowedAttention):
         return
+    if (source.attention, padded_grids(source)) == (target.attention, odd):
+        return
+    padding = target.attention.window_padding
     how = {
         "masked": "the padding is masked and changes nothing; timm's Swin would let zeros take part",
         "zeros": "zeros take part in attention, as in timm's Swin",
     }[padding]
-    yield f"windows of {window} do not divide grid {odd}: {how} (window_padding {padding!r})"
-
-
-def _windows(config: Config) -> tuple[Size, tuple[Size, ...], str] | None:
-    """Return the window, the grids that it divides, and its padding; None without windows."""
-    if isinstance(config, MobileConfig) or not isinstance(config.attention, WindowedAttention):
-        return None
-    grids = config.grids if isinstance(config, PyramidConfig) else (config.grid,)
-    return config.attention.window, grids, config.attention.window_padding
+    windows, grids = (", ".join(dict.fromkeys(map(str, each))) for each in (odd.values(), odd))
+    yield f"windows of {windows} do not divide grid {grids}: {how} (window_padding {padding!r})"

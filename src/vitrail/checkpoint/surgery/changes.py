@@ -13,7 +13,7 @@ from vitrail.checkpoint.surgery.resample import Method
 from vitrail.config import Config
 from vitrail.geometry import Size
 
-__all__ = ["STATUSES", "Change", "Changes", "Resized", "Status", "shape_text"]
+__all__ = ["STATUSES", "Change", "Changes", "Resized", "Status", "input_text", "shape_text"]
 
 Status = Literal["kept", "resampled", "missing", "unused"]
 STATUSES: dict[Status, str] = {
@@ -59,9 +59,9 @@ class Changes(Shown):
 
     def _summary(self) -> str:
         counts = ", ".join(f"{len(self.named(status))} {status}" for status in STATUSES if self.named(status))
-        return (
-            f"image {self.source.image} → {self.target.image}, grid {self.source.grid} → {self.target.grid}: {counts}"
-        )
+        old, new = self.source, self.target
+        frames = f"frames {old.frames} → {new.frames}, " if old.frames != new.frames else ""
+        return f"{frames}image {old.image} → {new.image}, grid {old.grid} → {new.grid}: {counts}"
 
     def _panel(self) -> Iterator[str]:
         changed = [change for change in self.tensors if change.status != "kept"]
@@ -93,6 +93,14 @@ class Changes(Shown):
     @property
     def unused(self) -> tuple[str, ...]:
         return self.named("unused")
+
+
+def input_text(config: Config) -> str:
+    """Return what a model takes: "image 32x32, grid 8x8", or "4 frames of 32x32, 2 steps of grid 8x8"."""
+    if config.frames == 1:
+        return f"image {config.image}, grid {config.grid}"
+    steps = f"{config.steps} step{'s' * (config.steps > 1)}"
+    return f"{config.frames} frames of {config.image}, {steps} of grid {config.grid}"
 
 
 def shape_text(shape: tuple[int, ...] | None) -> str:

@@ -4,7 +4,7 @@ A patch x of the old size, resized to the new one, is B·x. The new filters ŵ s
 read from x: ŵ·(B x) ≈ w·x. A larger patch has an exact solution; with a smaller one, part of the token is lost.
 B is bicubic and antialiased, one matrix per axis.
 
-Shapes: D width, C channels, P×Q old patch, R×S new patch.
+Shapes: D width, C channels, P×Q old patch, R×S new patch; t frames of a tubelet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from vitrail.checkpoint.surgery.resample import axis_matrix
 from vitrail.errors import require
 from vitrail.geometry import Size
 
-__all__ = ["Projection", "along", "change_channels", "pixel_covariance", "projection_named", "resize_projection"]
+__all__ = [
+    "Projection",
+    "along",
+    "change_channels",
+    "change_tubelet",
+    "pixel_covariance",
+    "projection_named",
+    "resize_projection",
+]
 
 Projection = Literal["pinv", "natural", "interpolate"]
 
@@ -82,6 +90,18 @@ def change_channels(weight: Tensor, channels: int) -> Tensor:
         return precise.sum(dim=1, keepdim=True).to(weight.dtype)
     turn = torch.arange(channels, device=weight.device) % before
     return (precise[:, turn] * (before / channels)).to(weight.dtype)
+
+
+def change_tubelet(filters: Tensor, tubelet: int) -> Tensor:
+    """(D, t, C, P, Q) → (D, tubelet, C, P, Q): the old filters, as they read new frames that are averaged to t.
+
+    From a still image's filters, each frame gets an equal share; to a still image, they are summed. The sum over frames
+    stays, so that frames that are all alike give the same token.
+    """
+    if filters.shape[1] == tubelet:
+        return filters
+    average = axis_matrix(tubelet, filters.shape[1], "area")  # (t, tubelet)
+    return torch.einsum("dtcpq,ts->dscpq", filters.double(), average).to(filters.dtype)
 
 
 def pixel_covariance(side: int) -> Tensor:

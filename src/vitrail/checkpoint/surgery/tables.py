@@ -1,21 +1,23 @@
 """Adapt position tables from an old module to a new one: learned tables and relative biases.
 
-Shapes: D width, N patches; a learned table is (prefix rows + N, D).
+Shapes: D width, N patches; a learned table is (prefix rows + N, D), of a clip (prefix rows + steps · N, D).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.surgery.changes import Resized
-from vitrail.checkpoint.surgery.resample import Method, cut_relative, resample_relative, resample_table
+from vitrail.checkpoint.surgery.resample import Method, axis_matrix, cut_relative, resample_relative, resample_table
 from vitrail.config import Config, MobileConfig
 from vitrail.geometry import offsets_of
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.relative import RelativeTable
+from vitrail.nn.resample import resample_steps
 from vitrail.parts import Learned
 
 __all__ = ["Carried", "carry_position", "prefix_rows"]
@@ -68,20 +70,34 @@ def _carry_learned(
 ) -> Carried:
     """Resample the rows of patches; keep prefix rows by their token's name, with zeros for new tokens."""
     before, after = rows
-    if old.grid == new.grid and before == after:
+    if (old.grid, old.steps, before) == (new.grid, new.steps, after):
         return Carried(table)
     method = method or old.convention
-    prefix, patches = table.split([len(before), old.grid.area])
-    resampled = resample_table(patches, old=old.grid, new=new.grid, method=method)
+    prefix, patches = table.split([len(before), old.steps * old.grid.area])
+    grids = partial(resample_table, old=old.grid, new=new.grid, method=method)
+    resampled = resample_steps(patches, old.steps, grids)
+    if old.steps != new.steps:
+        resampled = _in_time(resampled, old.steps, new.steps)
     known, zero = dict(zip(before, prefix, strict=True)), table.new_zeros(table.shape[1])
     result = torch.cat([*(known.get(token, zero)[None] for token in after), resampled])
     notes, moved = [], None
     if old.grid != new.grid:
         moved = Resized(what="positions", old=old.grid, new=new.grid, by=method)
         notes.append(f"{old.grid} → {new.grid} by {method}")
+    if old.steps != new.steps:
+        how = "repeated" if old.steps == 1 else "linearly in time"
+        notes.append(f"{old.steps} → {new.steps} steps, {how}")
     if before != after:
         notes.append(f"prefix rows {len(before)} → {len(after)}")
     return Carried(result, "; ".join(notes), moved)
+
+
+def _in_time(rows: Tensor, old: int, new: int) -> Tensor:
+    """(old · N, D) → (new · N, D): linear over the steps, antialiased; the rows of one step are repeated."""
+    if old == 1:
+        return rows.repeat(new, 1)
+    weights = axis_matrix(old, new, "siglip2")
+    return (weights @ rows.double().unflatten(0, (old, -1)).flatten(1)).view(-1, rows.shape[1]).to(rows.dtype)
 
 
 def _carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, method: Method | None) -> Carried:

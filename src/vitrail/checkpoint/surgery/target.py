@@ -20,23 +20,27 @@ from vitrail.parts import (
     MaxPool,
     MeanPool,
     Mlp,
+    Patches,
     Pool,
     Position,
     Prefix,
     RelativeBias,
     RelativeConvention,
+    RelativeMlp,
+    Tubelets,
 )
 
 __all__ = ["change_preprocessing", "check_target", "find_target"]
 
 VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale")
-FIXED = frozenset((*VIT_FIXED, "stages", "merging", "mlp_ratio", "stem_width", "stem_stride", "residual", "expansion",
-                   "last_width"))  # fmt: skip
+FIXED = frozenset((*VIT_FIXED, "cosine_attention", "stages", "merging", "mlp_ratio", "stem_width", "stem_stride",
+                   "residual", "expansion", "last_width"))  # fmt: skip
 """Fields that determine the shapes of the encoder's weights and cannot change."""
 
 
 def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | None = None) -> Config:
-    """Return the config with some fields changed; `patch` works for every model, and `method` sets the convention.
+    """Return the config with some fields changed; `patch`, `frames` and `tubelet` work for every ViT, and `method`
+    sets the convention.
 
     Values may be text, as on the command line: an image "384x640", a prefix "cls,registers=4", a pool "mean".
     """
@@ -45,6 +49,10 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
         if "patch" in found:
             require("embedding" not in found, "patch and embedding both say the patch; give one of them")
             found["embedding"] = config.embedding.with_patch(found.pop("patch"))
+        if {"frames", "tubelet"} & found.keys():
+            frames, tubelet = found.pop("frames", config.frames), found.pop("tubelet", None)
+            base = config.but(embedding=found["embedding"]) if "embedding" in found else config
+            found["embedding"] = base.with_frames(frames, tubelet).embedding
         pool, prefix = found.get("pool", config.pool), found.get("prefix", config.prefix)
         require(
             prefix.cls or not isinstance(pool, ClsPool | ClsMeanPool),
@@ -103,13 +111,18 @@ def check_target(source: Config, target: Config) -> None:
         require(
             field.name not in FIXED or old == new,
             f"{field.name} changes from {old} to {new}, and weights cannot follow; "
-            "adapt changes image, patch, channels, prefix, pool, classes and convention",
+            "adapt changes image, patch, frames, channels, prefix, pool, classes and convention",
         )
         if field.name in ("embedding", "position"):
             require(
-                type(old) is type(new),
+                type(old) is type(new) or {type(old), type(new)} == {Patches, Tubelets},
                 f"{field.name} changes from {type(old).__name__} to {type(new).__name__}, and weights cannot follow; "
                 "train a model with it, or keep the kind",
+            )
+        if isinstance(old, RelativeMlp):
+            require(
+                new.but(reference=old.reference) == old,
+                f"position changes from {old} to {new}, and the weights of its MLP cannot follow; keep it",
             )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitrail.config import NormKind, ViTConfig
+from vitrail.config import NormKind, NormPlace, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionKind,
@@ -22,7 +22,9 @@ from vitrail.parts import (
     Position,
     Prefix,
     RelativeBias,
+    RelativeMlp,
     Rotary,
+    Rotary3d,
     RotaryMixed,
     SparseAttention,
     WindowedAttention,
@@ -32,7 +34,7 @@ from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unb
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.linear_attention import linear_mix
 from vitrail.plan.model.norm import norm
-from vitrail.plan.model.relative import relative_bias
+from vitrail.plan.model.relative import offset_mlp, relative_bias
 from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
 from vitrail.plan.model.windowed_attention import CutGrid, windowed_mix
@@ -47,14 +49,17 @@ class Encoder:
     """The settings of a block: the fields of a ViTConfig that the stages of the other models need too."""
 
     grid: Size
+    steps: int = 1
     mlp: MlpKind
     attention: AttentionKind = FullAttention()
     position: Position = NoPosition()
     prefix: Prefix = Prefix(cls=False)
     qkv_bias: str = "all"
     qk_norm: bool = False
+    cosine_attention: bool = False
     attention_norm: bool = False
     out_bias: bool = True
+    block_norm: NormPlace = "before"
     norm: NormKind = "layer"
     layer_scale: float | None = None
     dropout: float = 0.0
@@ -73,6 +78,7 @@ def attention(
     if c.attention_norm:
         joined = norm(t, c.norm, f"{path}.norm", joined, n.width)
     x = row_linear(t, f"{path}.out", joined, n.width, n.width, c.out_bias)
+    del joined  # a temporary of the module's, gone before the dropout
     return ops.dropout(t, path, x, c.dropout)
 
 
@@ -104,7 +110,7 @@ def mix(
     shifted: bool,
 ) -> tuple[Tensor, bool]:
     p = self_attention(t, n)
-    in_order = c.qk_norm
+    in_order = c.qk_norm or c.cosine_attention
     match c.attention:
         case FullAttention():
             return full_mix(t, path, q, k, v, p, bias, c.attention_dropout if t.train else 0.0, in_order)
@@ -155,7 +161,7 @@ def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tenso
     elif bias is False:
         bias = t.new(3 * n.width, t.size)
     _, k, v = ops.split(t, bias, n.width, n.width, n.width)
-    return norm(t, c.norm, f"{path}.k_norm", k, n.head_width) if c.qk_norm else k, v
+    return _head_norm(t, c, f"{path}.k_norm", k, n.head_width), v
 
 
 def qkv_bias(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> bool | Tensor:
@@ -171,10 +177,23 @@ def heads(t: Tape, c: ViTConfig | Encoder, n: Sizes, x: Tensor, path: str) -> li
     qkv = column_linear(t, f"{path}.qkv", x, n.width, 3 * n.width, bias)
     q, k, v = unbind_heads(t, qkv, 3, n.width // t.ways)
     del qkv
-    if c.qk_norm:
-        q = norm(t, c.norm, f"{path}.q_norm", q, n.head_width)
-        k = norm(t, c.norm, f"{path}.k_norm", k, n.head_width)
+    q = _head_norm(t, c, f"{path}.q_norm", q, n.head_width)
+    k = _head_norm(t, c, f"{path}.k_norm", k, n.head_width)
+    if c.cosine_attention:
+        q = ops.multiply(t, path, q, _scale(t, path, n.num_heads), spread=True)
     return [q, k, v]
+
+
+def _head_norm(t: Tape, c: ViTConfig | Encoder, path: str, x: Tensor, width: int) -> Tensor:
+    if c.cosine_attention:
+        return ops.RMSNorm(t, path, x, width, False)
+    return norm(t, c.norm, path, x, width) if c.qk_norm else x
+
+
+def _scale(t: Tape, path: str, heads: int) -> Tensor:
+    """The scale of cosines per head: clamped, its exponential, divided by √d."""
+    scale = ops.activate(t, path, t.parameter(path, heads, "scale", rows=heads))
+    return ops.fresh(t, ops.saving_output(t, path, scale))
 
 
 def shares_position(c: ViTConfig | Encoder) -> bool:
@@ -185,11 +204,14 @@ def shares_position(c: ViTConfig | Encoder) -> bool:
 def within(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str, size: int) -> Rotation | Tensor | None:
     """Return what a position contributes inside attention: a rotation, a bias, or None."""
     match c.position.inside:
-        case Rotary():
+        case Rotary() | Rotary3d():
             return axial_rotation(t, n.tokens, n.head_width, size)
         case RotaryMixed():
             return mixed_rotation(t, path, n.patches, n.tokens, n.num_heads, n.head_width, size)
         case RelativeBias(prefix=framed):
             prefix = 0 if isinstance(c.attention, WindowedAttention) else c.prefix.count
             return relative_bias(t, path, c.attention.span(c.grid), n.num_heads, 3 if framed else 0, prefix)
+        case RelativeMlp() as spec:
+            prefix = 0 if isinstance(c.attention, WindowedAttention) else c.prefix.count
+            return offset_mlp(t, path, spec, c.attention.span(c.grid), n.num_heads, prefix)
     return None

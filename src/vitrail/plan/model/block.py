@@ -1,8 +1,8 @@
-"""The cost of a pre-norm residual block."""
+"""The cost of a residual block."""
 
 from __future__ import annotations
 
-from vitrail.config import ViTConfig
+from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder, attention
 from vitrail.plan.model.layout import Sizes
@@ -11,7 +11,15 @@ from vitrail.plan.model.norm import norm
 from vitrail.plan.model.rotary import Rotation
 from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["block", "drop_path"]
+__all__ = ["block", "drop_path", "note_copies"]
+
+
+def note_copies(t: Tape, c: ViTConfig | PyramidConfig) -> None:
+    """Say that the plan is an estimate if the first block projects tokens in the order of a convolution's output."""
+    if c.block_norm == "after" and not c.embedding_norm and c.prefix.count == 0:
+        t.approximate(
+            "norms after the branches, and patches without a prefix: copies in the first block are not verified"
+        )
 
 
 @module
@@ -25,11 +33,17 @@ def block(
     shared: Rotation | Tensor | None,
     shifted: bool,
 ) -> Tensor:
+    before = c.block_norm == "before"
+
     def attend(x: Tensor) -> Tensor:
-        return attention(t, c, n, norm(t, c.norm, f"{path}.norm1", x, n.width), f"{path}.attention", shared, shifted)
+        x = norm(t, c.norm, f"{path}.norm1", x, n.width) if before else x
+        x = attention(t, c, n, x, f"{path}.attention", shared, shifted)
+        return x if before else norm(t, c.norm, f"{path}.norm1", x, n.width)
 
     def feed_forward(x: Tensor) -> Tensor:
-        return mlp(t, c.mlp, n.width, norm(t, c.norm, f"{path}.norm2", x, n.width), f"{path}.mlp", c.dropout, c.norm)
+        x = norm(t, c.norm, f"{path}.norm2", x, n.width) if before else x
+        x = mlp(t, c.mlp, n.width, x, f"{path}.mlp", c.dropout, c.norm)
+        return x if before else norm(t, c.norm, f"{path}.norm2", x, n.width)
 
     x = _add(t, c, n, x, attend(x), path, "scale1", rate)
     return _add(t, c, n, x, feed_forward(x), path, "scale2", rate)

@@ -31,6 +31,8 @@ def mlp(
 
 
 def activation(t: Tape, path: str, name: str, x: Tensor) -> Tensor:
+    if name in ("relu", "tanh"):
+        return ops.saving_output(t, path, x)
     if name != "quick_gelu":
         return ops.activate(t, path, x)
     return ops.multiply(t, path, x, ops.saving_output(t, path, ops.fresh(t, x)))

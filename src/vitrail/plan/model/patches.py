@@ -9,13 +9,23 @@ from vitrail.parts import Stem
 from vitrail.plan import ops
 from vitrail.plan.tape import Tape, Tensor, module
 
-__all__ = ["conv_stem", "patch_embed"]
+__all__ = ["conv_stem", "patch_embed", "tubelet_embed"]
 
 
 @module
 def patch_embed(t: Tape, path: str, image: Tensor, values: int, width: int, places: int, bias: bool = True) -> Tensor:
     """Project patches of `values` values each at `places` positions of the whole batch."""
     return ops.conv(t, path, image, width * values, width, places, bias)
+
+
+@module
+def tubelet_embed(
+    t: Tape, path: str, clip: Tensor, values: int, width: int, places: int, bias: bool, gaps: bool
+) -> Tensor:
+    """Project tubelets, and put the tokens of a clip's steps one after the other, which copies them; if their gradient
+    has gaps, it is copied too."""
+    tokens = ops.copy(t, patch_embed(t, path, clip, values, width, places, bias))
+    return ops.copied_back(t, tokens) if gaps else tokens
 
 
 @module

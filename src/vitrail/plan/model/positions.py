@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import ViTConfig
-from vitrail.parts import Adaptive, Learned, SinCos1d, SinCos2d
+from vitrail.parts import Adaptive, Learned, SinCos1d, SinCos2d, SinCos3d
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.layout import Sizes
@@ -16,13 +16,13 @@ __all__ = ["position"]
 def position(t: Tape, c: ViTConfig | Encoder, n: Sizes, tokens: Tensor) -> Tensor:
     """Add a learned table, or a fixed one, which is a buffer."""
     spec, count = c.position, c.prefix.count
-    cells = c.grid.area if n.table is None else n.table
+    cells = c.steps * c.grid.area if n.table is None else n.table
     resampled = n.table is not None and n.table != c.grid.area
     adaptive = isinstance(c, ViTConfig) and isinstance(c.embedding, Adaptive)
     match spec:
         case SinCos1d():
             return ops.add(t, tokens, t.buffer("position", n.tokens * n.width, t.size), spread=True)
-        case SinCos2d():
+        case SinCos2d() | SinCos3d():
             table = t.buffer("position", cells * n.width, t.size)
             if resampled:  # computed anew
                 table = t.new(n.patches * n.width, t.size)

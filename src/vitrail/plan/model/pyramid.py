@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from vitrail.config import PyramidConfig
-from vitrail.geometry import Size
+from vitrail.config import NormPlace, PyramidConfig
 from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging, WindowedAttention
 from vitrail.plan import ops
 from vitrail.plan.model.attention import Encoder
-from vitrail.plan.model.block import block
+from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.patches import patch_embed
@@ -23,9 +22,12 @@ __all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]
 
 
 @module
-def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int) -> Tensor:
+def patch_merge(t: Tape, path: str, x: Tensor, before: int, after: int, place: NormPlace = "before") -> Tensor:
     """Concatenate 2×2 tokens, which copies them; the gradient is copied back into the grid's order."""
     x = ops.reorder(t, x)
+    if place == "after":
+        x = ops.linear(t, f"{path}.reduce", x, 4 * before, after, bias=False)
+        return ops.LayerNorm(t, f"{path}.norm", x, after)
     normed = ops.LayerNorm(t, f"{path}.norm", x, 4 * before)
     return ops.linear(t, f"{path}.reduce", normed, 4 * before, after, bias=False)
 
@@ -65,8 +67,13 @@ def pyramid_vit(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
 
 def _vector(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
     n = _sizes(c, batch, len(c.stages) - 1)
-    tokens = ops.LayerNorm(t, "norm", _levels(t, c, batch, image)[-1], n.width)
-    return pool(t, c, n, tokens)
+    return pool(t, c, n, _features(t, c, n, batch, image))
+
+
+def _features(t: Tape, c: PyramidConfig, n: Sizes, batch: int, image: Tensor) -> Tensor:
+    if c.final_norm == "none":
+        return _levels(t, c, batch, image)[-1]
+    return ops.LayerNorm(t, "norm", _levels(t, c, batch, image)[-1], n.width)
 
 
 def _sizes(c: PyramidConfig, batch: int, level: int) -> Sizes:
@@ -79,15 +86,19 @@ def _encoder(c: PyramidConfig, level: int) -> Encoder:
     return Encoder(
         grid=c.grids[level],
         mlp=Mlp(width=c.mlp_ratio * c.stages[level].width),
-        attention=c.attention,
+        attention=c.attention_at(level),
         position=c.position,
         prefix=c.prefix,
+        qkv_bias=c.qkv_bias,
+        cosine_attention=c.cosine_attention,
+        block_norm=c.block_norm,
         dropout=c.dropout,
         attention_dropout=c.attention_dropout,
     )
 
 
 def _levels(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> list[Tensor]:
+    note_copies(t, c)
     x, levels = _embed(t, c, batch, image), []
     if c.embedding_norm:
         x = ops.LayerNorm(t, "embedding_norm", x, c.stages[0].width)
@@ -116,20 +127,20 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
     if level:
         before = _sizes(c, batch, level - 1)
         match c.merging:
-            case PatchMerging():
-                x = patch_merge(t, f"{path}.merge", x, before.width, n.width)
+            case PatchMerging(norm=place):
+                x = patch_merge(t, f"{path}.merge", x, before.width, n.width, place)
             case GridPooling():
                 x = grid_pool(t, f"{path}.merge", x, before, n)
     start = [x]
     del x
-    runs = _runs(depth, alone=bool(c.drop_path) and not earlier, paired=_shifts(c, encoder.grid))
+    runs = _runs(depth, alone=bool(c.drop_path) and not earlier, paired=_shifts(encoder))
     return t.repeat(f"{path}.blocks", one, start.pop(), runs)
 
 
-def _shifts(c: PyramidConfig, grid: Size) -> bool:
-    """Return whether every other block shifts its windows on this grid."""
+def _shifts(c: Encoder) -> bool:
+    """Return whether every other block shifts its windows."""
     spec = c.attention
-    return isinstance(spec, WindowedAttention) and CutGrid.of(grid, spec.window, shifted=spec.shift).shifted
+    return isinstance(spec, WindowedAttention) and CutGrid.of(c.grid, spec.window, shifted=spec.shift).shifted
 
 
 def _runs(depth: int, *, alone: bool, paired: bool) -> list[Run]:

@@ -12,5 +12,5 @@ def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, batch: int) -> Tensor:
     """A resized or padded image is a new tensor; a cropped one is a view."""
     if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
         return image
-    count = batch * c.channels * fit.fitted.area
+    count = batch * c.frames * c.channels * fit.fitted.area
     return Tensor(image.storage, count, image.size) if c.remainder in ("crop", "floor") else t.new(count, image.size)

@@ -7,9 +7,9 @@ from operator import index
 
 from vitrail.config import ViTConfig
 from vitrail.errors import require
-from vitrail.parts import Adaptive, RelativeBias, WindowedAttention
+from vitrail.parts import Adaptive, WindowedAttention
 from vitrail.plan.model.attention import shares_position, within
-from vitrail.plan.model.block import block
+from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
@@ -23,7 +23,7 @@ __all__ = ["encode", "sizes", "vector", "vit"]
 
 
 def sizes(c: ViTConfig, workload: Workload) -> Sizes:
-    grid, patches = c.grid, c.grid.area
+    grid, patches = c.grid, c.steps * c.grid.area
     if isinstance(c.embedding, Adaptive):
         patches = workload.adaptive_tokens or patches
         require(
@@ -59,6 +59,7 @@ def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None) -> Tensor:
     """The blocks."""
+    note_copies(t, c)
 
     def one(x: Tensor, i: int) -> Tensor:
         kind = c.attention.at(i)
@@ -81,7 +82,7 @@ def runs(c: ViTConfig) -> list[Run]:
     depth = index(c.depth)  # one number, in a sweep too
     first = 1 if c.drop_path or shares_position(c) else 0
     period = 2 if isinstance(c.attention, WindowedAttention) and c.attention.shift else 1
-    last = depth - period if isinstance(c.position, RelativeBias) and c.position.shared else depth
+    last = depth - period if c.position.acts_on == "scores" and not c.position.per_block else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
     if isinstance(c.attention, WindowedAttention) and c.attention.full:

@@ -67,9 +67,11 @@ def windowed_mix(
     """Attention within windows; `padding` is the key and value of padding that takes part in attention."""
     in_place = windows.in_place(prefix)
     gaps = p.heads == 1 and windows.higher and not windows.wider and not prefix
-    if (windows.thin and not in_place) or gaps:
+    apart = in_place and in_order and p.heads > 1 and windows.across.area > 1
+    if (windows.thin and not in_place) or gaps or apart:
         t.approximate(
-            "windows of whole rows, of one row or column, or padded below with one head: copies are not verified"
+            "windows of whole rows with normalised queries, of one row or column, or padded below with one head: "
+            "copies are not verified"
         )
     count, size = windows.across.area, windows.window.area
     keys = size + prefix

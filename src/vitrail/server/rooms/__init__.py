@@ -8,6 +8,8 @@ Register a room here by its name, which the page's address uses too.
 from vitrail.server.rooms import (
     attention,
     decide,
+    dense,
+    folder,
     match,
     memory,
     models,
@@ -33,4 +35,6 @@ ROOMS = {
     "decide": decide,
     "walk": walk,
     "match": match,
+    "dense": dense,
+    "folder": folder,
 }

@@ -136,8 +136,8 @@ _planned = lru_cache(maxsize=512)(compared)  # sliders return to the same values
 
 
 def members(family: str) -> list[str]:
-    """Return the presets of a family."""
-    return [name for name in PRESETS if family in ("all", _family(name))]
+    """Return the presets of a family that take still images."""
+    return [name for name, config in PRESETS.items() if config.frames == 1 and family in ("all", _family(name))]
 
 
 def _family(name: str) -> str:

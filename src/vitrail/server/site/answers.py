@@ -17,6 +17,7 @@ from typing import Any
 
 from vitrail.checkpoint.classify import class_name
 from vitrail.config import ViTConfig
+from vitrail.look.likeness import likeness
 from vitrail.look.views.words import cells_on
 from vitrail.look.walk import walk_through
 from vitrail.parts import Adaptive
@@ -25,6 +26,7 @@ from vitrail.server.controls import Seen
 from vitrail.server.default_size import automatic_side
 from vitrail.server.guess import Guess
 from vitrail.server.rooms import attention, projection, tokens
+from vitrail.server.rooms.match import match_frames
 from vitrail.server.rooms.tokens.sequence import Sequence, run_sequence
 from vitrail.server.rooms.walk import middle_of, setting_of
 from vitrail.server.rooms.walk.walk_tensors import PICKED
@@ -71,19 +73,27 @@ def answers_of(weights: str, session: Session, graph: Graph, side: int) -> dict[
     sequence = run_sequence(subject)
     left, right, bottom, top = cells_on(subject, recording.attention[0].layout).extent
     height, width = subject.photo.seen
+    box = [top / height, left / width, (bottom - top) / height, (right - left) / width]
+    layout = recording.features[1]
     found = {
         "attention": summary,
         "attention/maps": {
             "facts": maps,
-            "photo": {
-                "box": [top / height, left / width, (bottom - top) / height, (right - left) / width],
-                "side": attention.SHOWN_SIDE,
-            },
+            "photo": {"box": box, "side": attention.SHOWN_SIDE},
             "arrays": [
                 {"name": name, "from": name}
                 for name in graph.outputs
                 if name.startswith(("heads", "exact", "rolled", "contrast"))
             ],
+        },
+        "match/maps": {
+            "numbers": {
+                "grid": layout.grid,
+                "seen": subject.photo.seen,
+                "tokens_before": layout.prefix,
+                "approximation": likeness(recording, recording).approximation,
+            },
+            "photo": {"box": box, "side": match_frames.SHOWN_SIDE},
         },
         "attention/tokens": [_tokens(asked, session, str(layer)) for layer in [*range(len(recording.blocks)), -1]],
         "tokens/sequence": {

@@ -26,6 +26,7 @@ from vitrail.server.app import create_api
 from vitrail.server.errors import failure
 from vitrail.server.plans import Pair
 from vitrail.server.rooms import tokens
+from vitrail.server.rooms.match.match_facts import facts_of_numbers
 from vitrail.server.rooms.walk.walk_facts import facts_of
 from vitrail.server.session import Session
 from vitrail.server.site.stored import Stored
@@ -44,6 +45,8 @@ TREE = "/api/site/tree"
 """The facts of a quadtree from its counts, which the page has from a graph."""
 WALK = "/api/site/walk"
 """The facts of a walk from its numbers, which the page has picked from the outputs of a model's graph."""
+MATCH = "/api/site/match"
+"""The facts of two matched images, from numbers that the page has from graphs."""
 ABSENT = ("numpy", "PIL", "torch")
 """What the rooms import when they compute on pixels and weights, and a page does not have."""
 
@@ -82,7 +85,7 @@ class SiteSession(Session):
     def add_stored(self, stored: Stored) -> None:
         self._stored.append(stored)
 
-    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def once(self, key: Hashable, compute: Callable[[], T], seconds: float | None = None) -> T:
         """Return what the export has computed, or compute here and now: a page's worker has one thread."""
         result = next((found for stored in self._stored if (found := stored.get(key))), self._results.get(key))
         if result is None and isinstance(key, tuple) and key[0] in OTHERS:
@@ -119,6 +122,7 @@ class Backend:
         self._app.get(f"{CUT}/{{kind}}")(self.cut)
         self._app.post(TREE)(self.tree)
         self._app.post(WALK)(facts_of)
+        self._app.post(MATCH)(facts_of_numbers)
         _refuse_absent(self._app)
 
     async def answer(self, address: str, sent: str | None = None) -> tuple[int, str, bytes]:

@@ -36,6 +36,7 @@ from vitrail.server.rooms.projection.projection_filters import PRINCIPAL, pictur
 from vitrail.server.rooms.tokens.sequence import run_sequence
 from vitrail.server.rooms.walk.walk_tensors import ends_of, rows_of, shown
 from vitrail.server.site.colours import token_colours
+from vitrail.server.site.matching import matched_tokens
 from vitrail.server.site.operators import OPSET, operators
 
 __all__ = ["Graph", "Outputs", "trace"]
@@ -82,6 +83,7 @@ class Views(nn.Module):
             **_walk(subject, pixels[0], recording),
             **_filters(subject, self.learned),
             **token_colours(recording),
+            **matched_tokens(recording),
             **_guess("seen", recording.output[0], self.seen),
         }
         for image in others:

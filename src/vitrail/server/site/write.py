@@ -33,6 +33,7 @@ from vitrail.server.site.browser import ELSEWHERE, SiteSession
 from vitrail.server.site.cuts import cut_graphs
 from vitrail.server.site.first import record_answers
 from vitrail.server.site.graph import Graph, trace
+from vitrail.server.site.matching import match_graph
 from vitrail.server.site.packages import PACKAGES, WHEELS, fetched_files
 from vitrail.server.site.resize import resize_graph
 from vitrail.server.site.sizes import GRID_SIDES, other_sides
@@ -148,6 +149,7 @@ def _write(
         **own,
         f"resize-{PLAIN_RESIZE}": resize_graph(PLAIN_RESIZE),
         **cut_graphs(),
+        "match": match_graph(),
         **{name: path.read_bytes() for name, path in packages.items()},
         "vitrail.zip": _own_code(),
     }

@@ -1,6 +1,6 @@
 """Engines: uint8 images → vectors, behind one small interface.
 
-Shapes: B images, H×W pixels, C channels, T tokens, D width.
+Shapes: B images, H×W pixels, C channels, T tokens, D width; an image may be a clip of F frames.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Features(NamedTuple):
 
 
 class Engine(Protocol):
-    """Runs a model on uint8 images (B, H, W, C), as `prepare` returns them."""
+    """Runs a model on uint8 images (B, H, W, C), as `prepare` returns them, or on clips (B, F, H, W, C)."""
 
     name: str
     width: int
@@ -87,10 +87,11 @@ def build_engine(
 
     `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
     (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
-    `merge`: tokens that every block merges away. `device`: where it computes. `bf16`: multiply in bfloat16.
+    `merge`: tokens that every block after the first quarter merges away. `device`: where it computes. `bf16`: multiply
+    in bfloat16.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
-    require(merge >= 0, f"merge {merge} is negative; give the number of tokens that every block merges, or 0")
+    require(merge >= 0, f"merge {merge} is negative; give the number of tokens that a block merges, or 0")
     if threads is not None:
         torch.set_num_threads(threads)
     plain = isinstance(checkpoint.config, ViTConfig)
@@ -154,7 +155,8 @@ class PlainEngine:
         self.place = Place(device, bf16=bf16)
         self.model = checkpoint.model(dtype=torch.float32, device=self.place.device)
         self.preprocessing = checkpoint.preprocessing
-        blank = torch.zeros(1, *checkpoint.preprocessing.image, checkpoint.config.channels, dtype=torch.uint8)
+        config, size = checkpoint.config, checkpoint.preprocessing.image
+        blank = torch.zeros(1, *config.input_shape[:-3], *size, config.channels, dtype=torch.uint8)
         self.width = self.vectors(blank).shape[1]
 
     @torch.inference_mode()
@@ -163,7 +165,7 @@ class PlainEngine:
             return self.place.back(self._vectors(self.place.there(images)))
 
     def _vectors(self, images: Tensor) -> Tensor:
-        return one_vector(self.model.vector(self.preprocessing.normalise(images.permute(0, 3, 1, 2))))
+        return one_vector(self.model.vector(self.preprocessing.normalise(images.movedim(-1, -3))))
 
     @torch.inference_mode()
     def features(self, images: Tensor) -> Features:
@@ -171,7 +173,7 @@ class PlainEngine:
         require(isinstance(model, ViT), f"{type(model).__name__} has no tokens on one grid; use vectors() instead")
         assert isinstance(model, ViT)
         with self.place.computing():
-            pixels = self.preprocessing.normalise(self.place.there(images).permute(0, 3, 1, 2))
+            pixels = self.preprocessing.normalise(self.place.there(images).movedim(-1, -3))
             tokens, layout = model.features(pixels)
             vectors = one_vector(model.pooled(tokens, layout))
         return Features(self.place.back(vectors), self.place.back(tokens), layout)
@@ -187,7 +189,7 @@ class LeanEngine:
         self.name, self.width = "torch", model.config.vector_width
         self.model, self.preprocessing = model, checkpoint.preprocessing
         steps = checkpoint.preprocessing
-        plain = isinstance(model.embedding, PatchEmbed) and model.embedding.stride in (None, model.embedding.patch)
+        plain = type(model.embedding) is PatchEmbed and model.embedding.stride in (None, model.embedding.patch)
         self.front = model.from_bytes(steps.mean, steps.std) if plain and model.config.remainder == "error" else None
         self.lean = lean_blocks(model, keep=kept_tokens(model))
         self.last = self.lean[-1] if self.lean[-1].keep is None else lean_blocks(model, keep=None)[-1]
@@ -232,7 +234,7 @@ class LeanEngine:
         if self.front is not None:
             x, layout = self.front.embed(images)
         else:
-            x, layout = self.model.embed(self.preprocessing.normalise(images.permute(0, 3, 1, 2)))
+            x, layout = self.model.embed(self.preprocessing.normalise(images.movedim(-1, -3)))
         return x if self.model.embedding_norm is None else self.model.embedding_norm(x), layout
 
     def encode(self, x: Tensor, layout: Layout, blocks: Sequence[Stage]) -> tuple[Tensor, Layout]:
@@ -252,9 +254,9 @@ class LeanEngine:
         """Split a batch into parts that pass through the encoder together."""
         if self.place.device != "cpu":  # what fits into a processor's cache is no limit there
             return (images,)
-        return images.split(images_at_once(self.model.config, Size(*images.shape[1:3])))
+        return images.split(images_at_once(self.model.config, Size(*images.shape[-3:-1])))
 
 
 def images_at_once(config: ViTConfig, size: Size) -> int:
     """Return how many images of that size pass through the encoder together on a processor."""
-    return max(1, ROWS // (config.prefix.count + config.fit(size).grid.area))
+    return max(1, ROWS // (config.prefix.count + config.steps * config.fit(size).grid.area))

@@ -63,6 +63,7 @@ class Exported:
 def export(checkpoint: Checkpoint, path: Path, images: Tensor, *, dynamic: bool = False, opset: int = 18) -> Exported:
     """Write .onnx or .xml (with its .bin), and raise VitrailError if it differs from torch on uint8 (B, H, W, C)."""
     require(path.suffix in SUFFIXES, f"{path} does not end in {' or '.join(SUFFIXES)}; name a file like model.onnx")
+    checkpoint.config.require_still("export")
     require(path.parent.is_dir(), f"folder {path.parent} does not exist; make it first")
     _require_extra("onnx" if path.suffix == ".onnx" else "openvino")
     reason = why_fixed(checkpoint.config) if dynamic else None

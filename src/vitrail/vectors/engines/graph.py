@@ -33,6 +33,8 @@ def why_no_graph(config: Config) -> str | None:
     """Return why a model has no graph, so that only torch runs it; None if it has one."""
     if not isinstance(config, ViTConfig):
         return f"{type(config).__name__} is not one sequence of tokens"
+    if config.frames > 1:
+        return f"it takes clips of {config.frames} frames"
     patches = config.embedding
     if not isinstance(patches, parts.Patches) or patches.stride not in (None, patches.patch):
         return "its patches overlap or are not a plain projection"
@@ -40,7 +42,8 @@ def why_no_graph(config: Config) -> str | None:
         return f"its remainder is {config.remainder!r}"
     if not isinstance(config.attention, parts.FullAttention):
         return f"it has {type(config.attention).__name__}"
-    if config.norm != "layer" or config.patch_norm or config.attention_norm or config.mlp.norm:
+    elsewhere = config.patch_norm or config.attention_norm or config.mlp.norm or config.block_norm == "after"
+    if config.norm != "layer" or elsewhere or config.cosine_attention:
         return "its norms are of another kind, or at other places, than the graph has them"
     if config.position.inside is not None:
         return f"its positions act on {config.position.inside.acts_on}"
@@ -98,6 +101,8 @@ class _Encoder(OnnxWriter):
     def block(self, x: str, block: LeanBlock, mlp: parts.MlpKind, ranges: Mapping[str, InputRange]) -> str:
         into, out, fc1, fc2 = (ranges.get(name) for name in ("qkv", "out", "fc1", "fc2"))
         attention, *qkv = block.attention, *block.qkv
+        assert isinstance(block.norm1, Norm)
+        assert isinstance(block.norm2, Norm)
         layers = [layer for layer in (*qkv, block.out, block.fc1, block.fc2) if isinstance(layer, Dense)]
         *queries, last, out_layer, fc1_layer, fc2_layer = layers
         last = last if out is None else out.smoothed_values(last)
@@ -142,6 +147,10 @@ class _Encoder(OnnxWriter):
                 return self.op("Mul", x, self.op("Sigmoid", self.op("Mul", x, self.constant(np.float32(1.702)))))
             case "silu":
                 return self.op("Mul", x, self.op("Sigmoid", x))
+            case "relu":
+                return self.op("Relu", x)
+            case "tanh":
+                return self.op("Tanh", x)
 
     def pooled(self, x: str, engine: LeanEngine) -> str:
         """(B, T, D) → (B, D), or (B, 2, D) with a distillation token."""

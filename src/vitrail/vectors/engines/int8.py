@@ -126,8 +126,12 @@ def why_no_int8(config: Config) -> str | None:
     """Return why a model has no 8-bit layers; None if it has them."""
     if not isinstance(config, ViTConfig):
         return f"{type(config).__name__} has no int8 engine"
+    if config.frames > 1:
+        return f"it takes clips of {config.frames} frames, which are not cut from bytes"
     if config.attention_norm:
         return "it normalises what attention mixed, and int8 folds its steps into the values before"
+    if config.block_norm == "after":
+        return "its norms stand behind the layers, and int8 folds its steps into norms before them"
     return None
 
 
@@ -216,6 +220,8 @@ def _scaled_values(layer: Dense, factor: Tensor, shift: float) -> Dense:
 
 def _quantise(block: LeanBlock, layers: dict[str, Dense], ranges: Mapping[str, InputRange]) -> None:
     into, out, fc1, fc2 = (ranges[name] for name in ("qkv", "out", "fc1", "fc2"))
+    assert isinstance(block.norm1, Norm)
+    assert isinstance(block.norm2, Norm)
     block.norm1, block.norm2 = _folded(block.norm1, into), _folded(block.norm2, fc1)
     *queries, last = (layer for name, layer in layers.items() if name.startswith("qkv"))
     last = _scaled_values(last, out.factor, out.shift)  # so that attention passes quantised inputs to `out`

@@ -60,7 +60,8 @@ class LeanBlock:
         attention = block.attention
         self.attention, self.keep = attention, keep
         self.head_width = attention.out.weight.shape[1] // attention.num_heads
-        self.norm1, self.norm2 = norm_of(block.norm1), norm_of(block.norm2)
+        self.norm1: Norm | Map = norm_of(block.norm1)
+        self.norm2: Norm | Map = norm_of(block.norm2)
         weight, bias = attention.qkv.weight.detach(), attention.qkv_bias()
         bias = None if bias is None else bias.detach()
         if keep is None:
@@ -76,6 +77,9 @@ class LeanBlock:
         self.fc1: Map = dense_of(mlp.fc1)
         self.fc2: Map = dense_of(mlp.fc2, block.scale2)
         self.between = _between(mlp)
+        if block.place == "after":
+            self.norm1, self.out = _same, _then(self.out, self.norm1)
+            self.norm2, self.fc2 = _same, _then(self.fc2, self.norm2)
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
         h, keep = self.norm1(x), slice(self.keep)
@@ -105,9 +109,7 @@ class LeanBlock:
         heads = self.attention.num_heads
         split = [part.unflatten(-1, (-1, heads, self.head_width)).permute(2, 0, 3, 1, 4) for part in projected]
         q, k, v = (each for part in split for each in part.unbind(0))
-        if self.attention.q_norm is not None and self.attention.k_norm is not None:
-            q, k = self.attention.q_norm(q), self.attention.k_norm(k)
-        return q, k, v
+        return *self.attention.normed(q, k), v
 
 
 def lean_blocks(model: ViT, *, keep: int | None) -> list[LeanBlock]:
@@ -143,6 +145,14 @@ def dense_of(linear: nn.Linear, scale: Tensor | None = None) -> Dense:
     if scale is None:
         return Dense(weight, bias)
     return Dense(weight * scale.detach()[:, None], None if bias is None else bias * scale.detach())
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _then(first: Map, second: Map) -> Map:
+    return lambda x: second(first(x))
 
 
 def _between(mlp: FeedForward | GatedFeedForward) -> Map:

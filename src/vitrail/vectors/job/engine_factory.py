@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.formats.safetensors import read_safetensors
-from vitrail.checkpoint.pixels import Image, Prepared, prepare
+from vitrail.checkpoint.pixels import Prepared, prepare
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.sources.names import weights_path
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
@@ -31,6 +32,7 @@ from vitrail.vectors.engines.pack import PackedEngine, prepare_native
 from vitrail.vectors.engines.runtime import GraphEngine
 from vitrail.vectors.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.vectors.engines.tournament import Choice
+from vitrail.vectors.job.clips import prepare_clip
 from vitrail.vectors.job.options import Options
 from vitrail.vectors.job.plan import Plan, weights_sha256, weights_stamp
 
@@ -151,9 +153,11 @@ def packed(engine: Engine, options: Options) -> PackedEngine:
     return PackedEngine(engine) if options.adaptive is None else AdaptiveEngine(engine)
 
 
-def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Image], Prepared]:
+def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callable[[Any], Prepared]:
     """Return the function that turns an input into the pixels that the plan's engine takes."""
     options, steps, config = plan.options, plan.preprocessing, plan.config
+    if config.frames > 1:
+        return lambda frames: prepare_clip(frames, steps, config.frames, decode=decode, exact=options.exact)
     if options.native:
         assert isinstance(config, ViTConfig)
         patch, budget = config.patch, options.token_budget or config.grid.area

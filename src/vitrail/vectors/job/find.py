@@ -6,6 +6,8 @@
     .tar        an image per member, not compressed
     an image    one input
 
+For a model of clips: a folder, in which every folder of frames is a clip (`vitrail.vectors.job.clips`).
+
 Files are chosen by name, as in `vitrail.images.folder`: hidden files are skipped, links to folders are not followed,
 and a dangling link is an input that will fail. An id is the path relative to the input, with / between its parts,
 followed by the member of a tar (a.tar/cat.jpg) or the row of a table (a.parquet#7). Bytes that are not UTF-8 are
@@ -26,6 +28,7 @@ from typing import Any
 from vitrail.errors import VitrailError, require
 from vitrail.images.folder import SUFFIXES
 from vitrail.remote import BLOCK, Location, Remote, location_of
+from vitrail.vectors.job.clips import clip_inputs, refuse_video
 from vitrail.vectors.job.containers import table_inputs, tar_inputs
 from vitrail.vectors.job.digests import DigestSet
 from vitrail.vectors.job.inputs import Input, Inputs, Source, distinct, id_of
@@ -39,10 +42,14 @@ AT_ONCE = 8
 """Tars or tables of a store that are listed at the same time."""
 
 
-def find_inputs(path: Location) -> Inputs:
-    """Return the inputs of a path or a URL; files are opened lazily, while iterating."""
+def find_inputs(path: Location, *, clips: bool = False) -> Inputs:
+    """Return the inputs of a path or a URL, or its clips; files are opened lazily, while iterating."""
     kinds = "a folder, a list (.txt), a .parquet, a .tar or an image"
     path, suffix = path.absolute(), path.suffix.lower()
+    if not path.is_dir():
+        refuse_video(path.name if isinstance(path, Remote) else path)
+    if clips:
+        return _clips(path)
     web = isinstance(path, Remote) and path.scheme.startswith("http")
     if path.is_dir():
         return _folder(path)
@@ -57,6 +64,24 @@ def find_inputs(path: Location) -> Inputs:
         case _ if suffix in SUFFIXES:
             return Inputs(iter([_input(_source(path, path.name))]))
     raise VitrailError(f"{path} is not {kinds}; give one of these")
+
+
+def _clips(root: Location) -> Inputs:
+    require(
+        isinstance(root, Path) and root.is_dir(),
+        f"{root} is not a folder on this machine, and the model takes clips; give a folder with a folder of frames for "
+        "each clip",
+    )
+    assert isinstance(root, Path)
+
+    def clips() -> Iterator[Input]:
+        found = False
+        for each in clip_inputs(root):
+            found = True
+            yield each
+        require(found, f"{root} holds no clips; give a folder with a folder of frames for each clip")
+
+    return Inputs(distinct(clips()))
 
 
 def _source(path: Location, name: str) -> Source:

@@ -75,7 +75,7 @@ def freeze(
     asked = {"input": str(source.absolute()), **_asked(weights, checkpoint, options)}
     if find_generation(folder) is None:
         _check_empty(folder)
-        inputs = find_inputs(source)
+        inputs = find_inputs(source, clips=checkpoint.config.frames > 1)
         size, each = _shard_size(inputs, shard_size, workers)
         plan = _write_plan(folder, cut(_with_content(each, by), size), size, inputs, weights, asked)
         if plan is not None:
@@ -88,7 +88,7 @@ def freeze(
         "it, or another --out",
     )
     try:
-        inputs = find_inputs(source)
+        inputs = find_inputs(source, clips=checkpoint.config.frames > 1)
         with Comparison(folder, held, _with_content(inputs, by)) as now:
             changes = now.changes
             if not changes.matter(drop_vanished=drop_vanished):
@@ -201,7 +201,8 @@ def _with_content(inputs: Iterable[Input], by: By) -> Iterable[Input]:
     def hashed(each: Input) -> Input:
         try:
             found = open_input(each)
-            data = found if isinstance(found, bytes) else found.read_bytes()
+            files = found if isinstance(found, list) else [found]
+            data = b"".join(file if isinstance(file, bytes) else file.read_bytes() for file in files)
         except (ImageError, OSError):
             return each
         return each._replace(content=hashlib.sha256(data).hexdigest())

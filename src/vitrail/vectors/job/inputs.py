@@ -12,20 +12,20 @@ from vitrail.remote import Location, location_of
 
 __all__ = ["Input", "Inputs", "Place", "Source", "distinct", "id_of", "is_remote"]
 
-Place = Literal["file", "tar", "table"]
+Place = Literal["file", "tar", "table", "clip"]
 
 
 class Input(NamedTuple):
-    """One image: its id, where it is stored, and its file's size and time when it was listed."""
+    """One image, or a clip: its id, where it is stored, and its file's size and time when it was listed."""
 
     id: str
     place: Place
     file: bytes
-    """The absolute path, as bytes of the file system, or the URL."""
+    """The absolute path, as bytes of the file system, or the URL; of a clip, its folder."""
     start: int
     """Byte offset in a tar, or row number in a table."""
     length: int
-    """Size of the tar member, in bytes."""
+    """Size of the tar member, in bytes; the number of a clip's frames."""
     size: int
     """Size of the file; −1 if it did not exist, or for a URL in a list, which is not asked about."""
     modified: int

@@ -12,6 +12,7 @@ from typing import Any
 from vitrail.data.parquet import open_table
 from vitrail.images.decode import ImageError
 from vitrail.remote import Location, Remote, RemoteError
+from vitrail.vectors.job.clips import facts_of_frames, frames_of
 from vitrail.vectors.job.containers import image_column
 from vitrail.vectors.job.inputs import Input, is_remote
 
@@ -22,7 +23,7 @@ AHEAD = 8
 
 
 class Opener:
-    """Give each input as a path or as bytes.
+    """Give each input as a path or as bytes, and a clip as the paths of its frames.
 
     The latest row group of a table is cached: neighbours in a shard are neighbours in the file. `ahead` are the inputs
     that will be asked for, in order: those of a store are read before they are.
@@ -38,9 +39,11 @@ class Opener:
         self.column = ""
         self.group, self.first, self.last = None, 0, 0
 
-    def __call__(self, item: Input) -> Path | bytes:
+    def __call__(self, item: Input) -> Path | bytes | list[Path]:
         if is_remote(item):
             return self._from_store(item)
+        if item.place == "clip":
+            return _frames(item)
         if item.size >= 0:
             _check_unchanged(item)
         path = Path(os.fsdecode(item.file))
@@ -51,6 +54,11 @@ class Opener:
                 file.seek(item.start)
                 return file.read(item.length)
         return self._row(item, path)
+
+    def picture(self, item: Input) -> Path | bytes:
+        """Give an image of an input: itself, or the frame in the middle of a clip."""
+        found = self(item)
+        return found[len(found) // 2] if isinstance(found, list) else found
 
     # ── stores ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,6 +113,18 @@ class Opener:
         value = self.group[item.start - self.first].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         return data if isinstance(data, bytes) else b""
+
+
+def _frames(item: Input) -> list[Path]:
+    try:
+        frames = frames_of(Path(os.fsdecode(item.file)))
+        count, size, modified = facts_of_frames(frames)
+    except OSError as error:
+        raise ImageError(f"{item.id}: cannot be read ({error.strerror}), gone since the plan was made") from None
+    if count != item.length:
+        raise ImageError(f"{item.id}: changed since the plan was made (its frames); run the same command again")
+    _compare(item, size, modified, "its time")
+    return frames
 
 
 def _check_unchanged(item: Input) -> None:

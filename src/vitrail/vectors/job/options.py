@@ -53,8 +53,8 @@ class Options(Value):
     token_budget: PositiveInt | None = None
     """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
-    merge: Annotated[int, Range("[0, inf)", "give the tokens that every block merges, or 0")] = 0
-    """Tokens that every block merges away."""
+    merge: Annotated[int, Range("[0, inf)", "give the tokens that a block merges, or 0")] = 0
+    """Tokens that every block after the first quarter merges away."""
     adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
     """Use patches twice as large where an image has less detail than this."""
     tokens: Literal["npy", "safetensors"] | None = None
@@ -115,6 +115,12 @@ class Options(Value):
             plain or not special,
             f"{type(config).__name__} has no single sequence of tokens; leave out --native, --merge, --tokens, "
             "--scales and int8",
+        )
+        of_images = self.native or self.merge or self.tokens or self.adaptive is not None or self.scales != (1.0,)
+        require(
+            config.frames == 1 or not of_images,
+            f"the model takes clips of {config.frames} frames; leave out --native, --merge, --tokens, --adaptive and "
+            "--scales",
         )
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
         if self.compile:

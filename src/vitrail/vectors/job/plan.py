@@ -116,9 +116,10 @@ class Plan(Value):
     @cached_property
     def kind(self) -> str:
         """Hash of what a vector depends on besides its image; every part stores it."""
-        return _sha256({name: to_plain(getattr(self, name)) for name in ("config", "preprocessing", "options")} | {
-            "weights": self.weights_sha256
-        })  # fmt: skip
+        parts = {name: to_plain(getattr(self, name)) for name in ("config", "preprocessing", "options")}
+        if self.options.merge:  # earlier releases merged in the first blocks too: their parts are computed again
+            parts["merging"] = "after the first quarter"
+        return _sha256(parts | {"weights": self.weights_sha256})
 
     @cached_property
     def fingerprint(self) -> str:

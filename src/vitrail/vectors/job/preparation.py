@@ -59,7 +59,7 @@ AGREEMENT = "agreement.json"
 CALIBRATED, JUDGED = 32, 16
 """Images that int8 is calibrated on, and others that approximate engines are compared on."""
 COMPARED = 8
-"""Images that float32 engines are compared on."""
+"""Images that float32 engines are compared on, and int8 with the ranges of an earlier run."""
 WORTH = 20.0
 """Seconds of work, by estimate, from which on a tournament is held."""
 FLOPS_PER_SECOND = 8e10
@@ -80,10 +80,14 @@ def prepare_engine(
     stamp: str | None = None,
 ) -> None:
     """Find out on a sample of the images what the plan leaves open, and write it into the folder."""
-    options = plan.options
+    options, checkpoint = plan.options, open_weights(folder, plan, None, stamp)
+    kept = _kept(plan, batch, threads) if options.engine == "int8" else None
+    if kept is not None and kept.winner is not None and kept.winner.cosine is not None:
+        images = _sample(folder, plan, COMPARED, lost, decode, watch)
+        if _do_as_well(folder, plan, checkpoint, kept, kept.winner.cosine, images, batch=batch, threads=threads):
+            return
     images = _sample(folder, plan, CALIBRATED + JUDGED if options.approximate else COMPARED, lost, decode, watch)
-    checkpoint = open_weights(folder, plan, None, stamp)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the run's other workers have not begun
+    _use_all_cores()
     if not options.approximate:
         reference = PlainEngine(checkpoint).vectors(images)
         choice = _hold(plan, checkpoint, images, reference, batch=batch, threads=threads)
@@ -102,6 +106,34 @@ def prepare_engine(
     write_json_file(folder / AGREEMENT, asdict(found))
 
 
+def _use_all_cores() -> None:
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the run's other workers have not begun
+
+
+def _do_as_well(
+    folder: Location,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    kept: Choice,
+    cosine: float,
+    images: Tensor,
+    *,
+    batch: int,
+    threads: int,
+) -> bool:
+    """Take int8's ranges and runtime of an earlier run if they come as near to float32 as their `cosine` was there."""
+    ranges = read_safetensors(kept_folder(_key(plan)) / CALIBRATION)[0]
+    engine = _candidates(plan, checkpoint, ranges, batch, threads)[kept.engine]()
+    _use_all_cores()
+    found = agreement_of(engine.vectors(images), build_engine(checkpoint).vectors(images))
+    if found.mean < cosine - SPARE_COSINE:
+        return False
+    _write_ranges(folder, ranges)
+    _write_choice(folder, kept)
+    write_json_file(folder / AGREEMENT, asdict(found))
+    return True
+
+
 def _prepare_int8(
     folder: Location,
     plan: Plan,
@@ -113,16 +145,7 @@ def _prepare_int8(
     batch: int,
     threads: int,
 ) -> Agreement:
-    """Use the ranges and the runtime of an earlier run if they do as well here; otherwise find out anew."""
-    kept = _kept(plan, batch, threads)
-    if kept is not None and kept.winner is not None and kept.winner.cosine is not None:
-        ranges = read_safetensors(kept_folder(_key(plan)) / CALIBRATION)[0]
-        engine = _candidates(plan, checkpoint, ranges, batch, threads)[kept.engine]()
-        found = agreement_of(engine.vectors(judged), reference)
-        if found.mean >= kept.winner.cosine - SPARE_COSINE:
-            _write_ranges(folder, ranges)
-            _write_choice(folder, kept)
-            return found
+    """Calibrate int8 on the run's own images and choose its runtime."""
     ranges = LeanEngine(checkpoint).ranges(calibration)
     _write_ranges(folder, ranges)
     choice = _hold(plan, checkpoint, judged, reference, ranges, batch=batch, threads=threads)

@@ -22,6 +22,8 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any, Literal
 
+import torch
+
 from vitrail.checkpoint.pixels import prepare
 from vitrail.errors import VitrailError
 from vitrail.remote import Location
@@ -182,6 +184,7 @@ def _work(folder: Location, options: WorkerOptions, line: Connection, board: Any
         board[SINCE], board[ROW], board[DONE] = time.monotonic_ns(), NO_ROW if row is None else row, done
 
     decode, batch, threads, stamp = options.decode or prepare, options.batch, options.threads, options.stamp
+    torch.set_num_threads(threads)  # torch resizes images, whichever runtime computes: more threads wait in a loop
     engine = None
     while True:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Query
 
 from vitrail.server.arrays import Frame, Header, frame
-from vitrail.server.controls import Name, choice, number
+from vitrail.server.controls import Paired, choice, number
 from vitrail.server.default_size import default_size
 from vitrail.server.rooms.attention import Layered
 from vitrail.server.rooms.match.match_facts import MatchFacts
@@ -22,12 +22,9 @@ __all__ = ["Matched", "Question", "router"]
 router = APIRouter()
 
 
-class Matched(Layered):
+class Matched(Layered, Paired):
     """A model, two images, and the layer whose tokens are compared."""
 
-    second: Name = choice(
-        "turned", label="Second image", about="A bundled image, or the id of an uploaded one", source="images"
-    )
     match_shape: Literal["crop", "whole"] = choice(
         "crop",
         label="Shape",

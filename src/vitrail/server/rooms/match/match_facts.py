@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from vitrail.server.formulas import Formula, short
 from vitrail.server.plans import Pair
 
-__all__ = ["MatchFacts", "MatchSide", "match_formulas"]
+__all__ = ["MatchFacts", "MatchNumbers", "MatchSide", "facts_of_numbers", "match_formulas"]
 
 
 class MatchSide(BaseModel):
@@ -39,6 +39,51 @@ class MatchFacts(BaseModel):
     approximation: str
     """Why the score is not the cosine of the vectors; empty if it is."""
     formulas: list[Formula]
+
+
+class MatchNumbers(BaseModel):
+    """What an exported page has from its graphs, of two images of one size; lists are of the first and the second."""
+
+    grid: Pair
+    seen: Pair
+    tokens_before: int
+    """Tokens of the prefix, whose parts come first."""
+    approximation: str
+    nearest: tuple[list[int], list[int]]
+    cosines: tuple[list[float], list[float]]
+    parts: tuple[list[float], list[float]]
+    score: float
+    vectors: float
+
+
+def facts_of_numbers(numbers: MatchNumbers) -> MatchFacts:
+    """Return the facts of a match in an exported page, which has no tensors."""
+    before = numbers.tokens_before
+    sides = [
+        MatchSide(
+            grid=numbers.grid,
+            seen=numbers.seen,
+            nearest=nearest,
+            cosines=cosines,
+            parts_grid=numbers.grid,
+            parts=parts[before:],
+        )
+        for nearest, cosines, parts in zip(numbers.nearest, numbers.cosines, numbers.parts, strict=True)
+    ]
+    there, back = numbers.nearest
+    mutual = [(cell, kin) for cell, kin in enumerate(there) if back[kin] == cell]
+    pairs = sorted(mutual, key=lambda pair: -numbers.cosines[0][pair[0]])
+    count, exact = len(sides[0].parts), not numbers.approximation
+    return MatchFacts(
+        first=sides[0],
+        second=sides[1],
+        buddies=[*pairs],
+        score=numbers.score,
+        vectors=numbers.vectors,
+        prefix=sum(numbers.parts[0][:before]),
+        approximation=numbers.approximation,
+        formulas=match_formulas((count, count), numbers.score, numbers.vectors, len(pairs), exact),
+    )
 
 
 def match_formulas(counts: tuple[int, int], score: float, vectors: float, buddies: int, exact: bool) -> list[Formula]:

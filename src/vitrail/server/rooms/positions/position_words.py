@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import offsets_of
-from vitrail.parts import Position
+from vitrail.parts import Position, RelativeMlp
 from vitrail.plan.folklore import claim
 from vitrail.server.formulas import Formula, short
 from vitrail.server.rooms.positions.position_kinds import (
@@ -32,10 +32,13 @@ def parameters_of(kind: str, asked: Question, session: Session) -> tuple[int, Fo
     position = position_of(kind, config)
     if position is None:
         tensors = session.checkpoint(asked.weights).tensors
-        count = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("position.table"))
-        return count, Formula(
-            name=name, symbols="(2h − 1) · (2w − 1) · heads, summed over blocks", numbers=f"= {short(count)}"
+        count = sum(tensor.numel() for name, tensor in tensors.items() if ".position." in name)
+        each = (
+            "m · (3 + heads)"
+            if isinstance(getattr(config, "position", None), RelativeMlp)
+            else "(2h − 1) · (2w − 1) · heads"
         )
+        return count, Formula(name=name, symbols=f"{each}, summed over blocks", numbers=f"= {short(count)}")
     depth = plain_base(config, session).depth
     attention = {"attention": config.attention} if kind == "own" and isinstance(config, ViTConfig) else {}
     plain = plain_vit(config, grid_of(asked, session), position, session, depth=depth, **attention)

@@ -1,0 +1,203 @@
+"""`PyramidConfig`: stages of blocks on ever coarser grids, and the rules between their parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import ClassVar, Literal, Self
+
+from vitrail.config.base import BaseConfig, Epsilon, NormPlace, QkvBias, check_pool, check_sides
+from vitrail.errors import require
+from vitrail.geometry import Fit, Size, halved
+from vitrail.parts import (
+    ClsPool,
+    FullAttention,
+    Learned,
+    MeanPool,
+    Merging,
+    Patches,
+    PatchMerging,
+    Prefix,
+    RelativeBias,
+    RelativeMlp,
+    WindowedAttention,
+)
+from vitrail.rules import NonNegativeInt, PositiveInt, Rate, divided_by_heads, multiple
+from vitrail.value import Value
+
+__all__ = ["PyramidConfig", "PyramidStage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidStage(Value):
+    """Blocks of one width on one grid; each stage halves the grid of the one before.
+
+    >>> from vitrail import PyramidStage
+    >>> PyramidStage(width=96, depth=2, num_heads=3).depth
+    2
+    """
+
+    width: PositiveInt
+    depth: PositiveInt
+    num_heads: PositiveInt
+    window: Size | None = None
+    """Another window than the pyramid's, as in Swin S3."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        divided_by_heads("width", self.width, "num_heads", self.num_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig(BaseConfig):
+    """Stages of blocks on ever coarser grids; the defaults are Swin-T (arXiv 2103.14030), which has windows and biases.
+
+    PiT (arXiv 2103.16302) is a pyramid too: full attention, a CLS token, learned positions on the first grid.
+
+    >>> from vitrail import preset
+    >>> preset("swin-T").grids[0], preset("swin-T").grid
+    (Size(height=56, width=56), Size(height=7, width=7))
+    """
+
+    KIND: ClassVar[str] = "pyramid"
+
+    image: Size = Size(224, 224)
+    channels: PositiveInt = 3
+    embedding: Patches = Patches(patch=Size(4, 4))
+    prefix: Prefix = Prefix(cls=False)
+    position: Learned | RelativeBias | RelativeMlp = RelativeBias(prefix=False, convention="timm")
+    """A table on the first grid, or biases in every block."""
+    embedding_norm: bool = True
+    stages: tuple[PyramidStage, ...] = (
+        PyramidStage(width=96, depth=2, num_heads=3),
+        PyramidStage(width=192, depth=2, num_heads=6),
+        PyramidStage(width=384, depth=6, num_heads=12),
+        PyramidStage(width=768, depth=2, num_heads=24),
+    )
+    attention: FullAttention | WindowedAttention = WindowedAttention()
+    qkv_bias: QkvBias = "all"
+    cosine_attention: bool = False
+    """Scores are cosines of queries and keys times a learned scale per head, at most 100, as in Swin v2."""
+    merging: Merging = PatchMerging()
+    mlp_ratio: PositiveInt = 4
+    block_norm: NormPlace = "before"
+    """Where a block normalises: what attention and MLP read, or what they give, before it is added (Swin v2)."""
+    norm_eps: Epsilon = 1e-5
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    drop_path: Rate = 0.0
+    final_norm: Literal["tokens", "none"] = "tokens"
+    pool: ClsPool | MeanPool = MeanPool()
+    classes: NonNegativeInt = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.stages) > 0, "stages is empty, and a pyramid needs one or more; give at least one PyramidStage"
+        )
+        _check_merging(self)
+        _check_attention(self)
+        _check_position(self)
+        check_pool(self.pool, self.prefix)
+        self.check(self.image)
+
+    def check(self, image: Size) -> None:
+        """Raise an error unless every stage gets a whole grid from the image."""
+        if self.merging.even_sides_only:
+            check_sides("a pyramid", image, self.unit)
+        self.fit(image)
+
+    def fit(self, image: Size) -> Fit:
+        """Return how an image of this size is cut into the patches of the first stage."""
+        return self.embedding.fit(image, "error")
+
+    @property
+    def patch(self) -> Size:
+        """The patch size of the first stage."""
+        return self.embedding.patch
+
+    @property
+    def unit(self) -> Size:
+        """The size that an image must be a multiple of, so that every stage gets a whole grid."""
+        times = 2 ** (len(self.stages) - 1) if self.merging.even_sides_only else 1
+        return Size(*(times * side for side in self.embedding.unit))
+
+    def with_patch(self, patch: Size) -> Self:
+        """Return the config with another patch size in the first stage."""
+        return self.but(embedding=self.embedding.with_patch(patch))
+
+    def grids_on(self, image: Size) -> tuple[Size, ...]:
+        """Return the grid of every stage for an image of this size, finest first."""
+        return tuple(accumulate(self.stages[1:], lambda grid, _: halved(grid), initial=self.fit(image).grid))
+
+    def attention_at(self, level: int) -> FullAttention | WindowedAttention:
+        """Return the attention of a stage, with its own window if it has one."""
+        attention, window = self.attention, self.stages[level].window
+        return attention if window is None or isinstance(attention, FullAttention) else attention.but(window=window)
+
+    @cached_property
+    def grids(self) -> tuple[Size, ...]:
+        """The grid of every stage, finest first."""
+        return self.grids_on(self.image)
+
+    @property
+    def grid(self) -> Size:
+        return self.grids[-1]
+
+    @property
+    def position_grid(self) -> Size:
+        return self.grids[0] if isinstance(self.position, Learned) else self.grid
+
+    @property
+    def tokens(self) -> int:
+        """Prefix tokens and patches of the last stage."""
+        return self.prefix.count + self.grid.area
+
+
+# ── rules between parts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_merging(config: PyramidConfig) -> None:
+    if isinstance(config.merging, PatchMerging):
+        require(
+            config.prefix.count == 0,
+            "PatchMerging has no way for prefix tokens; use GridPooling(), or Prefix(cls=False) and MeanPool()",
+        )
+        require(
+            config.embedding.stride in (None, config.patch),
+            f"PatchMerging needs patches that do not overlap, and stride {config.embedding.stride} of patch "
+            f"{config.patch} makes them; use GridPooling(), or no stride",
+        )
+        return
+    for before, after in pairwise(stage.width for stage in config.stages):
+        multiple("GridPooling", "stage width", after, before)
+
+
+def _check_attention(config: PyramidConfig) -> None:
+    windowed = isinstance(config.attention, WindowedAttention)
+    require(
+        not (isinstance(config.attention, WindowedAttention) and config.attention.full),
+        "a pyramid's blocks all have windows; use WindowedAttention() without full",
+    )
+    require(
+        windowed or all(stage.window is None for stage in config.stages),
+        "a stage has a window, and the attention is FullAttention; use WindowedAttention(), or no window",
+    )
+
+
+def _check_position(config: PyramidConfig) -> None:
+    match config.position:
+        case Learned(rotary=rotary):
+            require(not rotary, "a pyramid's blocks rotate no queries and keys; use Learned() without rotary")
+        case RelativeBias(shared=shared, prefix=prefix):
+            require(
+                not (shared or prefix),
+                "a pyramid's biases are each block's own and between patches alone; use RelativeBias(prefix=False)",
+            )
+        case RelativeMlp(shared=shared, reference=reference):
+            require(not shared, "a pyramid's biases are each block's own; use RelativeMlp(shared=False)")
+            require(
+                len(reference) in (0, len(config.stages)),
+                f"reference has {len(reference)} windows for {len(config.stages)} stages; give one for each, or none",
+            )

@@ -1,0 +1,1 @@
+"""A folder of images as a map (`vitrail.atlas`): similar images are near each other."""

@@ -1,0 +1,70 @@
+"""Models with parts that few others have, drawn at random: cosine attention, norms after branches, relative MLPs."""
+
+from __future__ import annotations
+
+from random import Random
+
+from cases import draw
+
+from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.errors import VitrailError
+from vitrail.geometry import Size
+from vitrail.parts import Mlp, PatchMerging, RelativeBias, RelativeMlp, WindowedAttention
+from vitrail.plan import Workload, memory
+
+__all__ = ["draw_parts"]
+
+
+def draw_parts(count: int, seed: int) -> list[tuple[Config, Workload]]:
+    """The models of `draw` with such parts in them, where no rule is broken."""
+    random, cases, more = Random(seed), [], draw(4 * count, seed)
+    for config, workload in more:
+        if workload.library != "vitrail" or len(cases) == count:
+            continue
+        try:
+            changed = _pyramid(random, config) if isinstance(config, PyramidConfig) else _vit(random, config)
+            if changed != config:
+                memory(changed, workload)
+                cases.append((changed, workload))
+        except VitrailError:
+            continue
+    return cases
+
+
+def _pyramid(random: Random, config: PyramidConfig) -> PyramidConfig:
+    position = config.position
+    if isinstance(position, RelativeBias) and random.random() < 0.7:
+        position = _mlp(random, len(config.stages), shared=False)
+    merging = config.merging
+    if isinstance(merging, PatchMerging):
+        merging = PatchMerging(norm=random.choice(["before", "after"]))
+    return config.but(
+        position=position,
+        merging=merging,
+        qkv_bias=random.choice(["all", "no_key", "none"]),
+        cosine_attention=random.random() < 0.6,
+        block_norm=random.choice(["before", "after", "after"]),
+    )
+
+
+def _vit(random: Random, config: Config) -> Config:
+    if not isinstance(config, ViTConfig):
+        return config
+    place = random.choice(["before", "after"])
+    in_full = isinstance(config.attention, WindowedAttention) and bool(config.attention.full)
+    cosine = config.attention.scores and random.random() < 0.4
+    return config.but(
+        position=config.position if in_full or random.random() < 0.4 else _mlp(random, 1, shared=random.random() < 0.4),
+        cosine_attention=cosine,
+        qk_norm=config.qk_norm and not cosine,
+        block_norm=place,
+        layer_scale=config.layer_scale if place == "before" else None,
+        mlp=config.mlp.but(activation=random.choice(["relu", "tanh"])) if isinstance(config.mlp, Mlp) else config.mlp,
+    )
+
+
+def _mlp(random: Random, stages: int, *, shared: bool) -> RelativeMlp:
+    width = random.choice([8, 24, 512])
+    if random.random() < 0.3:
+        return RelativeMlp(coordinates="index", shared=shared, width=width)
+    return RelativeMlp(shared=shared, width=width, reference=(Size(4, 3),) * stages if random.random() < 0.3 else ())
