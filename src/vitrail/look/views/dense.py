@@ -35,7 +35,8 @@ def view_dense(
     top = HEADER
     lowest = min((float(each.min()) for each in similarity), default=0.0)
     for number, (image, tall) in enumerate(zip(images, heights, strict=True)):
-        words = f"{names[number]} · {times(image.cells.grid)} tokens, {image.passes} passes"
+        passes = "1 pass" if image.passes == 1 else f"{image.passes} passes"
+        words = f"{names[number]} · {times(image.cells.grid)} tokens, {passes}"
         sheet.text(top + WORDS - 0.1, MARGIN, words, size=8.5, colour=GREY)
         top += WORDS
         axes = sheet.picture(top, MARGIN, tall, SIDE)
