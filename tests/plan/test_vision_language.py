@@ -13,6 +13,7 @@ from peers import transformers
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.plan import ledger
+from vitrail.plan.reading import AnyResolution
 from vitrail.plan.vision_language import VISION_LANGUAGE, vision_language
 
 
@@ -92,3 +93,33 @@ def test_towers_have_the_weights_of_transformers_without_their_mergers():
     ours = vision_language("Qwen2.5-VL")
     assert ours is not None
     assert ledger(ours.tower).params == count
+
+
+def test_padding_lies_where_the_processor_pads():
+    """A white image, resized and padded by LLaVA-NeXT's own processor, is white where the view says that it is."""
+    processor = transformers.LlavaNextImageProcessor(
+        size={"shortest_edge": 336},
+        crop_size={"height": 336, "width": 336},
+        do_normalize=False,
+        image_grid_pinpoints=[[336, 672], [672, 672], [336, 1008]],
+    )
+    reader = AnyResolution(resolutions=(Size(336, 672), Size(672, 672), Size(336, 1008)))
+    for size in (Size(301, 500), Size(500, 301), Size(100, 290)):
+        crops = processor(torch.ones(3, *size) * 255, return_tensors="pt").pixel_values[0]
+        view = reader.read(size).views[1]
+        rows, columns = view.crops
+        whole = crops[1:].unflatten(0, (rows, columns)).permute(2, 0, 3, 1, 4).reshape(3, *view.size)
+        filled = whole[0] > 0
+        assert (int(filled.any(1).sum()), int(filled.any(0).sum())) == tuple(view.content)
+        corner = (int(filled.any(1).long().argmax()), int(filled.any(0).long().argmax()))
+        assert corner == tuple((all_ - part) // 2 for all_, part in zip(view.size, view.content, strict=True))
+
+
+def test_views_add_up_to_what_the_tower_and_the_language_model_receive():
+    reading = VISION_LANGUAGE["llava-next"].reader.read(Size(600, 800))
+    whole, tiles = reading.views
+    assert (whole.tokens, tiles.kept, tiles.tokens) == (24 * 24, (36, 48), 36 * (48 + 1))
+    assert reading.tokens == whole.tokens + tiles.tokens
+    assert (reading.crops, reading.patches) == (5, 5 * 24 * 24)
+    with_frame = VISION_LANGUAGE["internvl3"].reader.read(Size(800, 1200))
+    assert with_frame.tokens == sum(view.tokens for view in with_frame.views) + 2

@@ -31,6 +31,7 @@ from vitrail.server.rooms import (
     transfer,
     walk,
 )
+from vitrail.server.rooms.patch.visual_tokens import photo_size
 from vitrail.server.session import Session, SessionDep
 
 __all__ = ["COMMANDS", "router"]
@@ -62,7 +63,8 @@ def _patch(asked: patch.Question, session: Session) -> list[str]:
         channels=config.channels,
         prefix=_prefix(config.prefix),
     )
-    return [laws, _plan(asked, session, gpu=None)]
+    reading = _line("plan", asked.reader, image=photo_size(asked, session))
+    return [laws, _plan(asked, session, gpu=None), reading]
 
 
 def _prefix(prefix: Prefix) -> str:

@@ -243,7 +243,7 @@ class Control(BaseModel):
     options: list[Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]] = []
     """Pairs of value and label."""
     source: str = ""
-    """The session's list that has the options: models, weights, images or cards."""
+    """The session's list that has the options: models, weights, images, readers or cards."""
 
 
 def controls_of(question: type[BaseModel]) -> dict[str, Control]:

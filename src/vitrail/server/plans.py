@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from vitrail.checkpointing import Checkpointing
 from vitrail.config import ViTConfig
@@ -14,7 +14,7 @@ from vitrail.plan.workload import Shard, Workload
 from vitrail.server.controls import CardChoice, Geometry, Planned, Work
 from vitrail.server.session import Session
 
-__all__ = ["Pair", "PlanQuestion", "Shape", "card_of", "described", "divides", "sizes", "workload_of"]
+__all__ = ["Box", "Pair", "PlanQuestion", "Shape", "card_of", "described", "divides", "sizes", "workload_of"]
 
 
 Pair = Annotated[
@@ -24,6 +24,8 @@ Pair = Annotated[
     WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
 ]
 """A height and a width, or a row and a column, as a JSON array."""
+Box = Annotated[tuple[int, ...], Field(min_length=4, max_length=4)]
+"""Top, left, height and width, in pixels."""
 
 
 class Shape(Planned, Geometry):

@@ -99,3 +99,21 @@ def test_every_view_is_exported(page: Page):
     assert save(page, "When attention dominates", "PNG").startswith(b"\x89PNG")
     config = config_from_json(save(page, "Half and double the patch size", "JSON config").decode())
     assert json.loads(config.to_json())["image"] == "192x320"
+
+
+def test_a_deep_link_shows_how_a_vision_language_model_reads_the_image(page: Page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/?room=patch&reader=internvl3&photo_side=1200")
+    panel = page.get_by_role("region", name="How a vision-language model reads your image")
+    expect(figure(page, "visual tokens")).to_have_text("1,794")
+    tiles = panel.get_by_role("img", name="tiles, 896 × 1344 pixels in 64 × 96 patches")
+    expect(tiles.locator("canvas")).to_be_visible()
+    expect(panel.get_by_role("img", name="a thumbnail: 256 tokens")).to_be_visible()
+    between = "canvas => [...canvas.getContext('2d').getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data]"
+    assert tiles.locator("canvas").evaluate(between) == [0xE9, 0xB4, 0x4C, 255]  # the gold line between two rows
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    panel.get_by_role("button", name="Qwen2.5-VL-7B").click()
+    expect(figure(page, "visual tokens")).to_have_text("1,247")
+    expect(page).not_to_have_url(re.compile("reader="))  # the default
+    rows = save(page, "How a vision-language model reads your image", "CSV").decode().splitlines()
+    assert len(rows) == 1 + 6

@@ -13,6 +13,7 @@ from vitrail.geometry import Size, fit
 from vitrail.parts import Mlp
 from vitrail.plan.laws import block_flops
 from vitrail.plan.ledger import ledger
+from vitrail.plan.vision_language import VISION_LANGUAGE
 from vitrail.presets import preset
 
 
@@ -105,3 +106,37 @@ def test_a_crop_begins_where_the_model_begins_to_look():
     said = ask(height=230, width=250, patch_height=16, patch_width=16, remainder="crop")
     assert said["offset"] == list(fit(Size(230, 250), Size(16, 16), remainder="crop").offset) == [3, 5]
     assert ask(height=230, width=250, patch_height=16, patch_width=16, remainder="pad")["offset"] == [0, 0]
+
+
+def test_visual_tokens_are_those_of_vitrail_plan(capsys):
+    for reader in VISION_LANGUAGE:
+        said = ask("patch/tokens", reader=reader, photo_side=700, image="cat")
+        assert call("plan", reader, "--image", "x".join(map(str, said["image"])), "--json") == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert {name: said[name] for name in ("tokens", "patches", "crops")} == {
+            name: plan["reading"][name] for name in ("tokens", "patches", "crops")
+        }
+        assert said["flops"] == said["crops"] * plan["flops_forward"]
+        assert said["formulas"][1]["numbers"].endswith(f"= {said['tokens']:,}")
+        chosen = [entry for entry in said["everyone"] if entry["reader"] == reader]
+        assert [entry["tokens"] for entry in chosen] == [said["tokens"]]
+
+
+def test_a_photograph_keeps_its_shape_at_another_size():
+    own, cat = ask("patch/tokens")["image"], client().get("/api/images/cat").json()
+    assert own == [cat["height"], cat["width"]]
+    assert ask("patch/tokens", photo_side=1170)["image"] == [3 * side for side in own]
+
+
+def test_padding_and_dropped_rows_are_sent_as_boxes():
+    tiles = ask("patch/tokens", reader="llava-next", photo_side=900)["views"][1]
+    assert (tiles["size"], tiles["crop"], tiles["crops"]) == ([672, 672], [336, 336], [2, 2])
+    assert tiles["content"] == [112, 0, 448, 672]
+    assert tiles["kept"] == [112, 0, 448, 672]
+    assert (tiles["rows"], tiles["columns"], tiles["tokens"]) == (32, 48, 32 * 49)
+
+
+def test_a_reader_that_is_not_known_is_refused_with_those_that_are():
+    refused = client().get("/api/patch/tokens", params={"reader": "gpt"})
+    assert refused.status_code == 400
+    assert "choose qwen2-vl, " in refused.json()["error"]

@@ -4,7 +4,7 @@ import { backend } from './backend';
 /** The current image, loaded once per id. */
 let kept: { id: string; image: Promise<HTMLImageElement> } | null = null;
 
-function picture(id: string): Promise<HTMLImageElement> {
+export function picture(id: string): Promise<HTMLImageElement> {
   if (kept?.id !== id) kept = { id, image: load(backend.picture(id, 1024)) };
   return kept.image;
 }

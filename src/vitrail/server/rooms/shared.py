@@ -12,6 +12,7 @@ from starlette.responses import Response
 from vitrail.checkpoint.sources.catalogue import CATALOGUE
 from vitrail.errors import require
 from vitrail.geometry import Size, in_shape_of
+from vitrail.plan.vision_language import VISION_LANGUAGE
 from vitrail.presets import PRESETS
 from vitrail.server.controls import BINARY, CARD_WORDS, Control, Group, Seen, controls_of
 from vitrail.server.default_size import default_size
@@ -49,7 +50,7 @@ class Controls(BaseModel):
     config: list[str]
     """The names of the parameters of /api/config."""
     options: dict[str, list[Option]]
-    """The lists models, weights, images and cards."""
+    """The lists models, weights, images, readers and cards."""
     max_bytes: int
     """The largest image that may be uploaded."""
     max_weights: int
@@ -76,6 +77,7 @@ def describe_controls(session: Session) -> Controls:
             "models": [_model(name) for name in session.plannable],
             "weights": [_weights(name, session) for name in session.weights],
             "images": [Option(value=name, words=name, about=ABOUT[name]) for name in PICTURES],
+            "readers": [Option(value=name, words=known.title) for name, known in VISION_LANGUAGE.items()],
             "cards": [Option(value=value, words=words) for value, words in CARD_WORDS],
         },
         max_bytes=MAX_BODY,

@@ -22,6 +22,7 @@ __all__ = ["record_answers"]
 FIRST = (
     "patch",
     "patch/neighbours",
+    "patch/tokens",
     "projection",
     "tokens",
     "memory",
@@ -32,7 +33,7 @@ FIRST = (
     "decide",
     "decide/ranking",
 )
-"""Paths of questions without an image; the page leaves out values that are the defaults."""
+"""Paths of questions whose values are all the defaults, which the page leaves out."""
 
 
 def record_answers(site: dict[str, Any]) -> dict[str, Any]:

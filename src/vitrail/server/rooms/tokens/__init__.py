@@ -15,7 +15,7 @@ from vitrail.server.arrays import Frame, Header, frame
 from vitrail.server.controls import Asking, number
 from vitrail.server.default_size import default_size
 from vitrail.server.formulas import Formula, short
-from vitrail.server.plans import Pair, Shape, described
+from vitrail.server.plans import Box, Pair, Shape, described
 from vitrail.server.rooms.tokens.cuts import (
     PYRAMID,
     Cut,
@@ -26,7 +26,7 @@ from vitrail.server.rooms.tokens.cuts import (
     kinds_of,
     pyramid_cut,
 )
-from vitrail.server.rooms.tokens.sequence import Box, Sequence, run_sequence
+from vitrail.server.rooms.tokens.sequence import Sequence, run_sequence
 from vitrail.server.session import Session, SessionDep
 
 if TYPE_CHECKING:

@@ -6,14 +6,13 @@ Shapes: C channels, H×W pixels, T tokens, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, position_id
 from vitrail.parts import Adaptive, Patches, Stem, WindowedAttention
+from vitrail.server.plans import Box
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
     from vitrail.look.subject import Subject
     from vitrail.nn.layout import Layout
 
-__all__ = ["Box", "Sequence", "run_sequence"]
-
-Box = Annotated[tuple[int, ...], Field(min_length=4, max_length=4)]
-"""Top, left, height and width."""
+__all__ = ["Sequence", "run_sequence"]
 
 
 @dataclass(frozen=True)

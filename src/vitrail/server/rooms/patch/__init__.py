@@ -26,15 +26,18 @@ from vitrail.server.plan_formulas import (
     tokens_formula,
 )
 from vitrail.server.plans import Pair, Shape, described, divides, sizes, workload_of
+from vitrail.server.rooms.patch import visual_tokens
+from vitrail.server.rooms.patch.visual_tokens import Reader
 from vitrail.server.session import SessionDep
 
 __all__ = ["Question", "router"]
 
 router = APIRouter()
+router.include_router(visual_tokens.router)
 
 
-class Question(Shape, Work):
-    """Image and patch sizes, a model and a workload."""
+class Question(Shape, Work, Reader):
+    """Image and patch sizes, a model and a workload; and a vision-language model that reads the photograph."""
 
 
 Asked = Annotated[Question, Query()]
