@@ -61,7 +61,7 @@ def main() -> None:
     for name, rate in figures["questions_per_second"].items():
         print(f"sweep of {name:16} {rate:10,.0f} questions a second")
     if asked.peer:
-        ours = times["B/16"]["training"]
+        ours = times["B/16"]["training, first"]
         print(f"torch's MemTracker       {figures['peer_milliseconds']:.0f} ms, vitrail {ours:.2f} ms, for ViT-B/16")
 
 

@@ -187,10 +187,9 @@ def _moments(log: list[Event], looks: list[int], units: list[tuple[int | None, i
             unit, times = units[kind]
             change[unit] = change.get(unit, 0) + times * count
         start = look + 1
-        added = [count for count in change.values() if count]
-        if not added or max(added) < 0:
+        if max(change.values(), default=0) <= 0:
             continue
-        if ends and min(added) > 0:
+        if ends and min(change.values()) >= 0:
             last = changes[-1]
             for unit, count in change.items():
                 last[unit] = last.get(unit, 0) + count
