@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import Any, Literal, Self, get_args
 
 from vitrail.errors import VitrailError, require, shown
-from vitrail.many import Many
+from vitrail.traced import Traced
 
 __all__ = [
     "Fit",
@@ -62,7 +62,7 @@ class Size:
             return
         for name in ("height", "width"):
             value = getattr(self, name)
-            whole = value if isinstance(value, Many) else 0 if isinstance(value, bool) else _whole(value)
+            whole = value if isinstance(value, Traced) else 0 if isinstance(value, bool) else _whole(value)
             require(
                 0 < whole < _LIMIT,
                 f"{name} {shown(value)} is not a positive whole number of up to 9 digits; "

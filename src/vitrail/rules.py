@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any
 
 from vitrail.errors import VitrailError, require, shown
-from vitrail.many import Many
+from vitrail.traced import Traced
 
 __all__ = [
     "FiniteFloat",
@@ -76,9 +76,9 @@ Rate = Annotated[float, Range("[0, 1)", "use 0 for none")]
 def whole_number(place: str, value: Any, within: Range) -> int:
     """Return the value as a Python int, or raise an error that names the field. NumPy integers pass, bools do not.
 
-    `Many` numbers stay what they are, and are checked alike.
+    `Traced` numbers stay what they are, and are checked alike.
     """
-    if type(value) not in (int, Many):
+    if type(value) not in (int, Traced):
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise within.error(place, value, "whole number")
         value = int(value)

@@ -16,9 +16,9 @@ from typing import Literal
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import FullAttention
 from vitrail.plan.allocators import VERDICTS, VerdictName, allocator_of
-from vitrail.plan.array_meter import highest
 from vitrail.plan.cards import Card, Rate
 from vitrail.plan.workload import AttentionKernel, Memory, Precision, Workload
+from vitrail.traced import highest
 
 __all__ = [
     "Bound",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from vitrail.config import Config
-from vitrail.plan.array_meter import highest
+from vitrail.plan.meter import Meter
+from vitrail.plan.recall import recalled
 from vitrail.plan.sharding import EXACT, micro_batches, optimizer_part, shard_sizes
 from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import is_split
 from vitrail.plan.workload import Memory, Optimizer, Workload
+from vitrail.traced import highest
 
 __all__ = ["COMPONENTS", "is_followed", "memory", "memory_of", "persistent_bytes"]
 
@@ -36,9 +38,13 @@ def memory(config: Config, workload: Workload) -> Memory:
     2011288200
     """
     if not is_followed(workload):
-        return memory_of(run_step(config, workload), workload)
+        return recalled(config, workload, _planned)
     *earlier, last = micro_batches(config, workload)
     return memory_of(last, workload, *earlier)
+
+
+def _planned(config: Config, workload: Workload, meter: Meter) -> Memory:
+    return memory_of(run_step(config, workload, meter=meter), workload)
 
 
 def memory_of(step: Step, workload: Workload, *earlier: Step) -> Memory:

@@ -48,9 +48,6 @@ class Meter:
         self.components[component] += storage.size
         storage.component = component
 
-    def bytes_of(self, component: str) -> int:
-        return self.components[component]
-
     def shrink(self, storage: Storage, size: int) -> None:
         """Release a part of a storage."""
         self._look()
@@ -61,21 +58,16 @@ class Meter:
     def state(self) -> dict[str, int]:
         return self.components.copy()
 
-    def extrapolate(self, before: dict[str, int], times: int) -> dict[str, int]:
-        """Apply the change since `before` another `times` times, and return it by component."""
-        self._look()
-        changes = {name: (size - before.get(name, 0)) * times for name, size in self.components.items()}
-        for name, change in changes.items():
-            self.components[name] += change
-            self.live = self.live + change
-        return changes
-
     def enter(self) -> Any:
         """Begin a stretch, with a peak of its own."""
         self._look()
         entered = self.peak, self.at_peak, self.state()
         self.peak, self.at_peak = self.live, entered[2]
         return entered
+
+    def change(self, entered: Any, component: str) -> int:
+        """Return the change of a component's bytes since a stretch began."""
+        return self.components[component] - entered[2].get(component, 0)
 
     def leave(self, entered: Any, more: int) -> None:
         """End a stretch that stands for itself and `more` after it.
@@ -85,8 +77,11 @@ class Meter:
         self._look()
         peak, at_peak, before = entered
         if more:
-            changes = self.extrapolate(before, more)
+            changes = {name: (size - before.get(name, 0)) * more for name, size in self.components.items()}
+            for name, change in changes.items():
+                self.components[name] += change
             risen = sum(changes.values())
+            self.live += risen
             if risen > 0:
                 self.peak += risen
                 self.at_peak = {name: self.at_peak.get(name, 0) + change for name, change in changes.items()}
@@ -112,11 +107,14 @@ class Stretch:
 
     __slots__ = ("_entered", "_meter", "more")
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter, self.more = meter, 0
+    def __init__(self, meter: Meter, more: int = 0) -> None:
+        self._meter, self.more = meter, more
 
     def begin(self) -> None:
         self._entered = self._meter.enter()
+
+    def change(self, component: str) -> int:
+        return self._meter.change(self._entered, component)
 
     def end(self) -> None:
         self._meter.leave(self._entered, self.more)

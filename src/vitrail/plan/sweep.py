@@ -1,8 +1,8 @@
-"""Plan many questions at once: the planner runs on arrays of batches, images, widths and other numbers.
+"""Plan many questions at once: one run of the planner answers all that take the same branches of its code.
 
-There is one planner. Questions that take the same branches of its code are one run on `Many` numbers; where they
-differ, the run is repeated for each part. What is refused, or might not fit 64 bits, is planned alone, in Python's
-integers.
+There is one planner. It runs on the `Traced` numbers of one question, and what it computed is computed again for all
+others that meet the conditions of its branches, on arrays. What they leave is asked again. A refusal names its
+question, so the refused are planned alone.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from vitrail.config import Config
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
-from vitrail.many import LIMIT, Many, Split, TooLarge
-from vitrail.plan.array_meter import ArrayMeter
 from vitrail.plan.cards import Card
 from vitrail.plan.fit import Search, largest_batch, on_card
 from vitrail.plan.hardware import flash_scratch_bytes, needed_bytes
 from vitrail.plan.memory import memory, memory_of
 from vitrail.plan.meter import Meter, NoMeter
 from vitrail.plan.step import run_step
+from vitrail.plan.traced_meter import TracedMeter
 from vitrail.plan.workload import Memory, Workload
+from vitrail.traced import Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["Describe", "Sweep", "sweep"]
 
 Describe = Callable[..., tuple[Config, Workload]]
-"""The values of one question, or of many → its config and workload. It must compute with them, and not look at them."""
-_TOGETHER = 16_384
-"""Questions of one run, so that its arrays stay small."""
+"""The values of one question → its config and workload. It must compute with them, and not look at them."""
+_TOGETHER = 4096
+"""Questions that are computed at a time: their arrays fit the processor's cache."""
 _FEW = 64
 """Fewer questions than this are sooner planned one by one than NumPy is imported."""
+
+
+class _Alone(Exception):  # noqa: N818 - the caller plans such questions one by one
+    """A question whose run answers for no other."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,11 @@ def _planned(config: Config, workload: Workload, meter: Meter, target: Card | No
 
 
 def _held(config: Config, work: Workload, meter: Meter) -> Memory:
-    """Return the memory of a step, or of many alike; those that devices share are planned one by one."""
+    """Return the memory of a step; one that devices share depends on how each number divides."""
     if work.shard is None:
         return memory_of(run_step(config, work, meter=meter), work)
-    if isinstance(meter, ArrayMeter):
-        raise TooLarge
+    if isinstance(meter, TracedMeter):
+        raise _Alone
     return memory(config, work)
 
 
@@ -180,32 +184,52 @@ def _answers(
     """Yield (places, what is planned for all of them), or (one place, why it has no plan)."""
     import numpy as np
 
-    # columns of few values first: these mostly decide which branches are taken
-    together, order = 1, np.arange(count)
-    if all(column.dtype != object for column in columns.values()):
-        together = _TOGETHER
-        order = np.lexsort([order, *sorted(columns.values(), key=lambda column: -len(np.unique(column)))])
-    waiting = [order[start : start + together] for start in range(0, count, together)]
+    together = np.arange(count)
+    exact = all(column.dtype != object for column in columns.values())
+    waiting = [together] if exact else [together[place : place + 1] for place in together]
     while waiting:
         places = waiting.pop()
+        asked, trace = {name: column[places] for name, column in columns.items()}, Trace()
+        if len(places) == 1:
+            yield places, _alone(describe, asked, plan)
+            continue
         try:
-            config, workload = describe(**_values({name: column[places] for name, column in columns.items()}))
-            yield places, plan(config, workload, Meter() if len(places) == 1 else ArrayMeter())
-        except Split as split:
-            waiting += [places[split.keys == key] for key in np.unique(split.keys)]
-        except (VitrailError, TooLarge) as error:
-            if len(places) == 1:
-                yield places, error
-            else:
-                waiting += [places[place : place + 1] for place in range(len(places))]
+            found = plan(*describe(**_values(asked, trace)), TracedMeter(trace))
+        except (VitrailError, _Alone):
+            found = None
+        program = trace.program(found or {})
+        alike = np.concatenate([program.met(part, len(here)) for here, part in _parts(places, asked)])
+        if not alike.all():
+            waiting.append(places[~alike])
+        if found is None:
+            waiting += [place[None] for place in places[alike]]
+            continue
+        for here, part in _parts(places[alike], {name: column[alike] for name, column in asked.items()}):
+            yield here, program.on_arrays(part)
 
 
-def _values(columns: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a question: one number where all are equal, otherwise many."""
+def _parts(places: Any, asked: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the questions in parts whose arrays stay small."""
+    for start in range(0, len(places), _TOGETHER):
+        part = slice(start, start + _TOGETHER)
+        yield places[part], {name: column[part] for name, column in asked.items()}
+
+
+def _alone(describe: Describe, asked: dict[str, Any], plan: Callable[[Config, Workload, Meter], Any]) -> Any:
+    """Plan a single question, or return why it has no plan."""
+    try:
+        return plan(*describe(**_values(asked)), Meter())
+    except VitrailError as error:
+        return error
+
+
+def _values(asked: dict[str, Any], trace: Trace | None = None) -> dict[str, Any]:
+    """Return the values of the first of some questions; with a trace, traced where they differ."""
     found: dict[str, Any] = {}
-    for name, column in columns.items():
-        alike = len(column) == 1 or (column == column[0]).all()
-        value: Any = column[:1].tolist()[0] if alike else Many(column, int(abs(column).max()))
+    for name, column in asked.items():
+        value: Any = column[len(column) // 2 :][:1].tolist()[0]
+        if trace is not None and (column != value).any():
+            value = trace.input(name, value)
         part, dot, side = name.partition(".")
         if not dot:
             found[name] = value
@@ -224,9 +248,10 @@ def _store(columns: dict[str, Any], places: Any, answer: dict[str, Any], count: 
 
     for name, value in answer.items():
         column = columns.setdefault(name, np.zeros(count, dtype=np.int64))
-        if isinstance(value, int) and abs(value) >= LIMIT and column.dtype != object:
+        large = abs(value) >= 2**63 if isinstance(value, int) else value.dtype == object
+        if large and column.dtype != object:
             column = columns[name] = column.astype(object)
-        column[places] = value.values if isinstance(value, Many) else value
+        column[places] = value
 
 
 def _listed(column: Any, errors: list[str]) -> list[Any]:

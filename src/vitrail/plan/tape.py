@@ -355,14 +355,14 @@ class Tape:
                 key = f"{self.scope}{name}.{groups[done][0]}"
                 kind, outer = (x.size, x.node is None), self._casts
                 self._casts = self._past_casts[key][0] if key in self._past_casts else {}  # those of a first pass
-                forward, backward, held = Stretch(self.meter), Stretch(self.meter), self.meter.bytes_of("activations")
+                forward, backward = Stretch(self.meter), Stretch(self.meter)
                 forward.begin()
                 self._nodes.append(backward.end)
                 for number in groups[done]:
                     x = self.checkpoint(block, x, number) if self._recomputes(number) else block(x, number)
                 self._nodes.append(backward.begin)
                 steady = (x.size, x.node is None) == kind
-                outlived = x.node is None and self.meter.bytes_of("activations") != held
+                outlived = x.node is None and forward.change("activations") != 0
                 more = len(groups) - done - 1 if steady and not begins and not outlived else 0
                 begins = not steady
                 forward.more = backward.more = more
@@ -403,9 +403,10 @@ class Tape:
     def end_autocast(self) -> None:
         """Release the cached casts of weights; those that backward needs stay alive."""
         for casts, times in [*self._past_casts.values(), (self._casts, 0)]:
-            before = self.meter.state()
+            stretch = Stretch(self.meter, times)
+            stretch.begin()
             casts.clear()
-            self.meter.extrapolate(before, times)
+            stretch.end()
         self._past_casts = {}
 
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
