@@ -68,6 +68,8 @@ _positions = st.one_of(
         reference=st.sampled_from([(), (Size(4, 3),)]),
     ),
     st.builds(parts.RelativeMlp, shared=st.booleans(), coordinates=st.just("index"), width=st.just(8)),
+    st.just(parts.DecomposedBias()),
+    st.just(parts.Learned(relative=parts.DecomposedBias())),
     _rotary,
     st.just(parts.NoPosition()),
 )
@@ -79,7 +81,13 @@ _attentions = st.one_of(
         shift=st.booleans(),
         window_padding=st.sampled_from(["masked", "zeros"]),
     ),
-    st.just(parts.WindowedAttention(window=Size(3, 2), shift=False, full=(1,))),
+    st.builds(
+        parts.WindowedAttention,
+        window=st.just(Size(3, 2)),
+        shift=st.just(False),
+        window_padding=st.sampled_from(["masked", "zeros"]),
+        full=st.just((1,)),
+    ),
     st.just(parts.SparseAttention()),
     st.just(parts.LinearAttention()),
 )
@@ -137,6 +145,7 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             drop_path=draw(rates),
             final_norm=draw(st.sampled_from(["tokens", "pooled", "none"])),
             final_norm_eps=draw(st.sampled_from([None, None, 1e-5])),
+            neck=draw(st.sampled_from([None, None, None, parts.Neck(width=12)])),
             pool=draw(_pools),
             classes=draw(st.sampled_from([0, 7])),
             head_bias=draw(st.booleans()),

@@ -118,6 +118,8 @@ def test_text_that_is_not_json_is_refused():
 @pytest.mark.parametrize("kind", get_args(parts.Position))
 def test_a_position_says_what_happens_to_its_weights_on_a_new_grid(kind):
     config = ViTConfig(image=Size(20, 28), embedding=parts.Patches(patch=Size(4, 4)), width=24, depth=1, num_heads=3)
+    if kind is parts.DecomposedBias:  # it is between patches
+        config = config.but(prefix=parts.Prefix(cls=False), pool=parts.MeanPool())
     config = config.but(mlp=parts.Mlp(width=40), position=kind())
     preprocessing = Preprocessing(image=config.image)
     checkpoint = Checkpoint(config=config, tensors=build(config).state_dict(), preprocessing=preprocessing)

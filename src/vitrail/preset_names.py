@@ -16,8 +16,8 @@ ViTName = Literal[
     "dinov3-7B/16", "clip-B/32", "clip-B/16", "clip-L/14", "clip-L/14-336", "siglip-B/16", "siglip-L/16",
     "siglip-So400m/14", "siglip2-B/16", "siglip2-L/16", "siglip2-So400m/16", "siglip2-giant-opt/16", "mae-B/16",
     "mae-L/16", "mae-H/14", "videomae-S", "videomae-B", "videomae-L", "videomae-H", "vivit-B", "vjepa2-L",
-    "vjepa2-H", "vjepa2-g", "beit-B/16", "beit-L/16", "flexivit-S/16", "flexivit-B/16", "flexivit-L/16",
-    "cifar", "cifar-small", "fashion-mnist",
+    "vjepa2-H", "vjepa2-g", "beit-B/16", "beit-L/16", "sam-B/16", "sam-L/16", "sam-H/16",
+    "flexivit-S/16", "flexivit-B/16", "flexivit-L/16", "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
 PyramidName = Literal[
     "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "swinv2-T", "swinv2-S", "swinv2-B",
@@ -45,6 +45,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"deit_(?P<size>tiny|small|base)_patch16_(?P<image>\d+)", "deit-{size}/16"),
     (r"deit_(?P<size>tiny|small|base)_distilled_patch16_(?P<image>\d+)", "deit-{size}/16-distilled"),
     (r"beit_(?P<size>base|large)_patch16_(?P<image>\d+)", "beit-{size}/16"),
+    (r"samvit_(?P<size>base|large|huge)_patch16", "sam-{size}/16"),
     (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
     (r"swin_(?P<size>tiny|small|base|large)_patch4_window7_(?P<image>224)", "swin-{size}"),
     (r"swin_(?P<size>base|large)_patch4_window12_(?P<image>384)", "swin-{size}-384"),
@@ -71,6 +72,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"google/siglip-(?P<size>base|large)-patch16-(?P<image>\d+)", "siglip-{size}/16"),
     (r"google/siglip-(?P<size>so400m)-patch14-(?P<image>\d+)", "siglip-{size}/14"),
     (r"google/siglip2-(?P<size>base|large|so400m)-patch16-(?P<image>\d+)", "siglip2-{size}/16"),
+    (r"facebook/sam-vit-(?P<size>base|large|huge)", "sam-{size}/16"),
     (r"microsoft/beit-(?P<size>base|large)-patch16-(?P<image>\d+)", "beit-{size}/16"),
     (r"microsoft/swin-(?P<size>tiny|small|base|large)-patch4-window7-(?P<image>224)(-in22k)?", "swin-{size}"),
     (r"microsoft/swin-(?P<size>base|large)-patch4-window12-(?P<image>384)(-in22k)?", "swin-{size}-384"),

@@ -14,11 +14,13 @@ from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionPool,
     ClsPool,
+    DecomposedBias,
     FullAttention,
     GridPooling,
     Learned,
     MeanPool,
     Mlp,
+    Neck,
     Patches,
     PatchMerging,
     Prefix,
@@ -172,6 +174,21 @@ def _beit(shape: str, scale: float) -> ViTConfig:
     )
 
 
+def _sam(shape: str, *full: int) -> ViTConfig:
+    """The image encoder of SAM (arXiv 2304.02643): windows, and blocks that see the whole grid of 64×64."""
+    return ViTConfig(
+        **_shape(shape),
+        image=Size(1024, 1024),
+        prefix=Prefix(cls=False),
+        position=Learned(relative=DecomposedBias()),
+        attention=WindowedAttention(window=Size(14, 14), shift=False, window_padding="zeros", full=full),
+        final_norm="none",
+        neck=Neck(width=256),
+        pool=MeanPool(),
+        classes=0,
+    )
+
+
 def _tiny(side: int, *, width: int, depth: int, channels: int = 3) -> ViTConfig:
     """A model for small images of ten classes, small enough to train on a laptop; not a published model."""
     return ViTConfig(
@@ -297,6 +314,9 @@ PRESETS: dict[str, Config] = {
     },
     "beit-B/16": _beit("B", 0.1),
     "beit-L/16": _beit("L", 1e-5),
+    "sam-B/16": _sam("B", 2, 5, 8, 11),
+    "sam-L/16": _sam("L", 5, 11, 17, 23),
+    "sam-H/16": _sam("H", 7, 15, 23, 31),
     **{
         f"flexivit-{shape}/16": _vit(shape, 16, image=Size(240, 240), position=Learned(prefix="none"))
         for shape in ("S", "B", "L")

@@ -178,7 +178,7 @@ def _plain(step: Value, config: Config, positions: tuple[type, ...]) -> ViTConfi
         f"{name} is defined for full attention and images that the patch divides; change the config",
     )
     require(
-        isinstance(config.position, positions) and getattr(config.position, "rotary", None) is None,
+        isinstance(config.position, positions) and config.position.inside in (None, config.position),
         f"{name} is not defined for {config.position.name}; use {', '.join(kind.__name__ for kind in positions)}",
     )
     require(config.frames == 1, f"{name} is defined for still images, not for clips of {config.frames} frames")

@@ -226,6 +226,8 @@ def _vit_parts(c: ViTConfig) -> Iterator[str]:
     yield from (f"blocks.{number}" for number in range(c.depth))
     if c.final_norm != "none":
         yield "norm"
+    if c.neck is not None:
+        yield "neck"
     if isinstance(c.pool, AttentionPool):
         yield "pool"
     yield from _head_parts(c)

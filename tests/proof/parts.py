@@ -9,7 +9,19 @@ from cases import draw
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.parts import Mlp, PatchMerging, RelativeBias, RelativeMlp, WindowedAttention
+from vitrail.parts import (
+    DecomposedBias,
+    Learned,
+    MaxPool,
+    MeanPool,
+    Mlp,
+    Neck,
+    PatchMerging,
+    Prefix,
+    RelativeBias,
+    RelativeMlp,
+    WindowedAttention,
+)
 from vitrail.plan import Workload, memory
 
 __all__ = ["draw_parts"]
@@ -23,6 +35,8 @@ def draw_parts(count: int, seed: int) -> list[tuple[Config, Workload]]:
             continue
         try:
             changed = _pyramid(random, config) if isinstance(config, PyramidConfig) else _vit(random, config)
+            if isinstance(changed, ViTConfig) and random.random() < 0.4:
+                changed = _necked(random, changed)
             if changed != config:
                 memory(changed, workload)
                 cases.append((changed, workload))
@@ -68,3 +82,25 @@ def _mlp(random: Random, stages: int, *, shared: bool) -> RelativeMlp:
     if random.random() < 0.3:
         return RelativeMlp(coordinates="index", shared=shared, width=width)
     return RelativeMlp(shared=shared, width=width, reference=(Size(4, 3),) * stages if random.random() < 0.3 else ())
+
+
+def _necked(random: Random, config: ViTConfig) -> ViTConfig:
+    """Decomposed biases in windows and in the grid, and a neck, as SAM has them."""
+    attention = config.attention
+    if isinstance(attention, WindowedAttention) or random.random() < 0.6:
+        attention = WindowedAttention(
+            window=attention.window if isinstance(attention, WindowedAttention) else Size(3, 2),
+            shift=False,
+            window_padding=random.choice(["masked", "zeros"]),
+            full=random.choice([(), (0,), (config.depth - 1,)]),
+        )
+    neck = random.choice([None, Neck(width=8), Neck(width=40)])
+    return config.but(
+        prefix=Prefix(cls=False),
+        position=random.choice([DecomposedBias(), Learned(relative=DecomposedBias())]),
+        attention=attention,
+        attention_dropout=0.0,
+        neck=neck,
+        final_norm=config.final_norm if neck is None else "none",
+        pool=random.choice([MeanPool(), MaxPool()]),
+    )

@@ -22,7 +22,21 @@ __all__ = ["Case", "cases"]
 
 TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam")
 """Parts of timm's names; hybrids and others that only share a part are there to be refused."""
-LIKE_VIT = ("vit", "deit", "dino", "beit", "clip", "siglip", "jepa", "data2vec-vision", "swin", "mae", "pvt", "ijepa")
+LIKE_VIT = (
+    "vit",
+    "deit",
+    "dino",
+    "beit",
+    "clip",
+    "siglip",
+    "jepa",
+    "data2vec-vision",
+    "swin",
+    "mae",
+    "pvt",
+    "ijepa",
+    "sam_vision",
+)
 """Parts of transformers' model types."""
 
 
@@ -79,6 +93,8 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
     heads, pool_heads = known.arguments.get("num_heads", 12), known.arguments.get("attn_pool_num_heads", 1)
     width = 16 * heads if (16 * heads) % pool_heads == 0 else 16 * heads * pool_heads
     arguments = {"embed_dim": width, "depth": 2, "img_size": image}
+    if known.kind == "VisionTransformerSAM":  # windows that do not divide the grid
+        return {**arguments, "window_size": 2, "global_attn_indexes": (1,)}, image
     kv_heads = known.arguments.get("num_kv_heads")
     return {**arguments, **({"num_kv_heads": kv_heads[:2]} if isinstance(kv_heads, list) else {})}, image
 
@@ -132,6 +148,8 @@ OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit")
 """Known by the shape of a preset alone."""
 CLIPS = {"videomae": {"num_frames": 4}, "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]}}
 """Models of clips, and how small they are."""
+WINDOWS = {"sam_vision_model": {"window_size": 3, "global_attn_indexes": [1], "output_channels": 16}}
+"""Windows that do not divide the small grid, and a full block."""
 
 
 def _transformers_cases() -> Iterator[Case]:
@@ -139,7 +157,9 @@ def _transformers_cases() -> Iterator[Case]:
         if not any(part in kind for part in LIKE_VIT):
             continue
         fields = config().to_dict()
-        small = {key: value for key, value in SMALL.items() if key in fields} | CLIPS.get(kind, {})
+        small = (
+            {key: value for key, value in SMALL.items() if key in fields} | CLIPS.get(kind, {}) | WINDOWS.get(kind, {})
+        )
         if kind in TOWERS:
             inside = fields["vision_config"]
             tower = {key: value for key, value in SMALL.items() if key in inside}
@@ -158,7 +178,7 @@ def _transformers_cases() -> Iterator[Case]:
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(fields["image_size"] if kind in OWN_SIZE else arguments.get("image_size", 32)),
                         outline=None
-                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS)
+                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS, *WINDOWS)
                         else partial(_outline_transformers, model, config),
                     )
 
@@ -211,6 +231,8 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     output = module(images, **options)
     if "logits" in output:
         return output.logits
+    if kind in WINDOWS:
+        return output.last_hidden_state.mean((2, 3))
     if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", *OWN_SIZE):
         return output.pooler_output
     if kind in ("ijepa", "videomae"):

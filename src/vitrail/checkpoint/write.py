@@ -317,7 +317,7 @@ def _essence(config: Config) -> dict[str, Any]:
     fields["attention"] = type(config.attention).__name__
     if isinstance(config.position, Learned):
         rows = config.position.prefix_rows(config.prefix)
-        beside = f" and {config.position.rotary}" if config.position.rotary else ""
+        beside = f" and {config.position.inside}" if config.position.inside else ""
         fields["position"] = f"a learned table with {rows} prefix rows{beside}"
     if isinstance(config.position, RelativeBias):
         fields["position"] = ("RelativeBias", config.position.shared, config.position.prefix)

@@ -188,8 +188,11 @@ def _check_attention(config: PyramidConfig) -> None:
 
 def _check_position(config: PyramidConfig) -> None:
     match config.position:
-        case Learned(rotary=rotary):
-            require(not rotary, "a pyramid's blocks rotate no queries and keys; use Learned() without rotary")
+        case Learned() as learned:
+            require(
+                learned.inside is None,
+                f"a pyramid's blocks have a table alone, and not {learned.name}; use Learned()",
+            )
         case RelativeBias(shared=shared, prefix=prefix):
             require(
                 not (shared or prefix),

@@ -17,8 +17,11 @@ from vitrail.parts import (
     Embedding,
     FullAttention,
     Learned,
+    MaxPool,
+    MeanPool,
     Mlp,
     MlpKind,
+    Neck,
     Patches,
     Pool,
     Position,
@@ -81,7 +84,9 @@ class ViTConfig(BaseConfig):
 
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     final_norm_eps: Epsilon | None = None
-    """Epsilon of the final norm, where it differs from `norm_eps`, as in VideoMAE's classifiers."""
+    """Epsilon of the final norm or the neck's, where it differs from `norm_eps`, as in VideoMAE's classifiers."""
+    neck: Neck | None = None
+    """A projection and a convolution of the patches behind the blocks, in the place of a final norm, as in SAM."""
     pool: Pool = ClsPool()
     classes: NonNegativeInt = 1000
     """Outputs of the head; with 0 there is no head, and the model returns the pooled vector."""
@@ -101,8 +106,9 @@ class ViTConfig(BaseConfig):
         _check_position(self)
         _check_attention(self)
         _check_pool(self)
+        _check_neck(self)
         require(
-            self.final_norm_eps is None or self.final_norm != "none",
+            self.final_norm_eps is None or self.final_norm != "none" or self.neck is not None,
             f"final_norm_eps {self.final_norm_eps} is for a final norm, and this model has none; leave it out",
         )
         self.fit(self.image)
@@ -134,9 +140,14 @@ class ViTConfig(BaseConfig):
         return self.width // self.num_heads
 
     @property
+    def feature_width(self) -> int:
+        """The width of the tokens that `features` returns and pooling reads: the neck's, or the model's."""
+        return self.width if self.neck is None else self.neck.width
+
+    @property
     def vector_width(self) -> int:
         """The width of the pooled vector, which is the input of the head."""
-        return self.width * (2 if isinstance(self.pool, ClsMeanPool) else 1)
+        return self.feature_width * (2 if isinstance(self.pool, ClsMeanPool) else 1)
 
     @property
     def position_parameters(self) -> int:
@@ -179,14 +190,16 @@ class ViTConfig(BaseConfig):
 
 def _check_position(config: ViTConfig) -> None:
     config.position.check(config)
+    inside = config.position.inside
+    for position in (config.position, inside):
+        require(
+            not (isinstance(config.embedding, Adaptive) and position is not None and position.on_regular_grids_only),
+            f"{type(position).__name__} needs a regular grid, and adaptive patches have none; "
+            "use Learned, SinCos2d or a rotary position",
+        )
     require(
-        not (isinstance(config.embedding, Adaptive) and config.position.on_regular_grids_only),
-        f"{type(config.position).__name__} needs a regular grid, and adaptive patches have none; "
-        "use Learned, SinCos2d or a rotary position",
-    )
-    require(
-        not (config.steps > 1 and config.position.acts_on == "scores"),
-        f"{type(config.position).__name__} has offsets of rows and columns, and none between the {config.steps} steps "
+        not (config.steps > 1 and inside is not None and inside.acts_on == "scores"),
+        f"{type(inside).__name__} has offsets of rows and columns, and none between the {config.steps} steps "
         "of a clip; use another position, or one tubelet as deep as the clip",
     )
 
@@ -250,4 +263,23 @@ def _check_pool(config: ViTConfig) -> None:
     require(
         not (isinstance(pool, AttentionPool | ClsMeanPool) and config.final_norm == "pooled"),
         f"{type(pool).__name__} needs normalised tokens, and final_norm is 'pooled'; use final_norm 'tokens'",
+    )
+
+
+def _check_neck(config: ViTConfig) -> None:
+    if config.neck is None:
+        return
+    require(
+        config.final_norm == "none",
+        f"the neck has norms of its own, and final_norm is {config.final_norm!r}; use final_norm 'none' with a neck",
+    )
+    require(
+        config.prefix.count == 0 and isinstance(config.pool, MeanPool | MaxPool),
+        "the neck is a convolution over the patches, and has no prefix behind it; "
+        "use Prefix(cls=False) with MeanPool() or MaxPool()",
+    )
+    require(
+        config.steps == 1 and not isinstance(config.embedding, Adaptive) and config.remainder != "pad",
+        "the neck is a convolution over one regular grid without padding; "
+        "use still images, regular patches and another remainder, or neck=None",
     )

@@ -125,7 +125,7 @@ def features_of(
     """Return the features of an image of `whole` pixels, which the model sees through windows of its own input size."""
     patch, window = model.config.patch, model.config.image
     grid = Size(*(side // move for side, move in zip(whole, step, strict=True)))
-    size_bytes = 4 * model.config.width * grid.area
+    size_bytes = 4 * _width(model, layer) * grid.area
     require(
         size_bytes <= MOST_BYTES,
         f"features of {grid} tokens take {size_bytes / 2**30:.1f} GiB; use a larger stride or a smaller size",
@@ -139,6 +139,11 @@ def features_of(
     top, left = ((edge - move) / 2 for edge, move in zip(patch, step, strict=True))
     cells = Cells(grid=grid, step=(step.height, step.width), top=top, left=left)
     return Dense(features=features, cells=cells, pixels=shown, original=Size(*pixels.shape[:2]), passes=len(corners))
+
+
+def _width(model: ViT, layer: int | None) -> int:
+    """Return the width of the tokens after a block, or of the features."""
+    return model.config.feature_width if layer is None else model.config.width
 
 
 def _patch_of(checkpoint: Checkpoint) -> Size:
@@ -206,7 +211,7 @@ def _joined(
     """Run the model on every window, and put the tokens (D, h, w) in their places; where tiles overlap, blend them."""
     rows, columns = (side // edge for side, edge in zip(window, patch, strict=True))
     nearness = _from_edge(rows)[:, None] * _from_edge(columns)
-    total = image.new_zeros(model.config.width, *grid)
+    total = image.new_zeros(_width(model, layer), *grid)
     weight = image.new_zeros(*grid)
     apart = [edge // move for edge, move in zip(patch, step, strict=True)]  # tokens of a window are so far apart
     for start in range(0, len(corners), AT_ONCE):

@@ -23,6 +23,7 @@ from vitrail.look.weights import attention_chunks, attention_rows
 from vitrail.nn.attention import Attention, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MapTransformer
+from vitrail.nn.query_bias import Bias, QueryBias
 from vitrail.nn.windowed_attention import Padding
 
 __all__ = ["AttentionInputs", "Queries", "attention_modules", "watching"]
@@ -44,7 +45,7 @@ class AttentionInputs(Brief):
     q: Tensor
     """(B, h, T, d), like k: after norms and rotation."""
     k: Tensor
-    bias: Tensor | None
+    bias: Bias | None
     padding: Padding | None
     layout: Layout
     places: Size | None
@@ -144,7 +145,7 @@ def _observed(
 ) -> Callable[..., Tensor]:
     mix = attention.mixed
 
-    def mixed(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def mixed(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float) -> Tensor:
         with torch.no_grad():
             observe(
                 AttentionInputs(
@@ -153,7 +154,7 @@ def _observed(
                     mix=attention.mix,
                     q=q.detach().contiguous(),  # else views of memory that also holds the values
                     k=k.detach().contiguous(),
-                    bias=None if bias is None else bias.detach(),
+                    bias=_detached(bias),
                     padding=attention.padding(layout),
                     layout=layout,
                     places=places,
@@ -162,6 +163,12 @@ def _observed(
         return mix(q, k, v, layout, bias, dropout)
 
     return mixed
+
+
+def _detached(bias: Bias | None) -> Bias | None:
+    if isinstance(bias, QueryBias):
+        return bias.each(Tensor.detach)
+    return None if bias is None else bias.detach()
 
 
 def _places(model: nn.Module) -> dict[nn.Module, Size]:

@@ -21,6 +21,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MobileViT
 from vitrail.nn.positions import AddedPosition, AttentionPosition
 from vitrail.nn.pyramid import PyramidViT
+from vitrail.nn.query_bias import OffsetVectors
 from vitrail.nn.relative import RelativePosition
 from vitrail.nn.rotary import Rotation
 
@@ -92,6 +93,11 @@ def position_similarity(
             assert isinstance(rotation, Rotation)
             rotated = rotation.rotate(equal)[0, :, prefix:]  # (1 or h, N, d)
             values, measure = rotated @ rotated.mT / width, "q·k of equal tokens, over |q||k|"
+        case OffsetVectors():
+            raise VitrailError(
+                "DecomposedBias depends on the queries, so that positions alone cause no similarity; "
+                "look at the attention of an image instead"
+            )
         case _:
             raise VitrailError("this model has no positions, so there is no similarity to show; use one that has some")
     kind = model.config.position.describe().words

@@ -23,11 +23,12 @@ from vitrail.charts.notebook import Brief
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 from vitrail.look.record import Recording, record
-from vitrail.look.weights import attention_rows
-from vitrail.nn.attention import Attention, Mix, within
+from vitrail.look.weights import attention_rows, bias_of
+from vitrail.nn.attention import Attention, FullMix, Mix, within
 from vitrail.nn.intermediates import layer_index
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed, cut_patches
+from vitrail.nn.query_bias import Bias
 from vitrail.nn.remainder import fit_pixels
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
@@ -102,7 +103,7 @@ class BlockWalk(Brief):
     leaving: Tensor
     """(T, D)"""
     mix: Mix
-    bias: Tensor | None
+    bias: Bias | None
     padding: Padding | None
     """Key and value of the zero tokens that pad windows, if padding takes part in attention."""
     layout: Layout
@@ -113,9 +114,9 @@ class BlockWalk(Brief):
         weights = attention_rows(self.mix, q, k, self.bias, self.layout, queries, padding=self.padding)[0]
         scores = (self.q[:, queries] @ self.k.mT) / math.sqrt(self.q.shape[-1])
         # the bias of a window covers the window, not the whole sequence
-        whole = self.bias is not None and self.bias.shape[-1] == weights.shape[-1]
-        bias = self.bias[:, queries].expand_as(scores) if self.bias is not None and whole else None
-        if bias is not None:
+        bias = None
+        if self.bias is not None and isinstance(self.mix, FullMix):
+            bias = bias_of(self.bias, queries).expand_as(scores[None])[0]
             scores = scores + bias
         mixed = weights @ self.v
         if self.padding is not None:  # its weight is 1 minus the sum of the row
@@ -243,7 +244,7 @@ def walk_through(model: nn.Module, image: Tensor, *, block: int = 0, recording: 
         head=None if model.head is None else model.head.weight.detach(),
         head_bias=None if model.head is None or model.head.bias is None else model.head.bias.detach(),
         logits=recording.output[0],
-        lens=torch.cat([model.classify(model.pooled(model.normed(stage), layout)) for stage in stages]),
+        lens=torch.cat([model.classify(model.pooled(model.normed(stage, layout), layout)) for stage in stages]),
         layout=layout,
     )
 

@@ -17,17 +17,18 @@ from vitrail.errors import VitrailError
 from vitrail.nn.attention import FullMix, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.linear_attention import LinearMix, feature_map
+from vitrail.nn.query_bias import Bias, QueryBias
 from vitrail.nn.sparse_attention import SparseMix
 from vitrail.nn.windowed_attention import CutGrid, Padding, WindowedMix
 
-__all__ = ["attention_chunks", "attention_rows"]
+__all__ = ["attention_chunks", "attention_rows", "bias_of"]
 
 CHUNK_ELEMENTS = 1 << 22
 """Weights computed at a time, which keeps temporary memory near 16 MiB."""
 
 Scores = Callable[[Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]
 """Queries (Q,) → their bias and a mask of the keys they attend to, each broadcastable to (B, h, Q, T) or None, and the
-bias of the padding in their windows, (h or 1, Q, m), −∞ for slots without padding; None if padding takes no part."""
+bias of the padding in their windows, (…, h or 1, Q, m), −∞ for slots without padding; None if padding takes no part."""
 
 
 Chunk = tuple[slice, Tensor, Tensor | None]
@@ -38,7 +39,7 @@ def attention_rows(
     mix: Mix,
     q: Tensor,
     k: Tensor,
-    bias: Tensor | None,
+    bias: Bias | None,
     layout: Layout,
     queries: Tensor,
     *,
@@ -65,7 +66,7 @@ def attention_chunks(
     mix: Mix,
     q: Tensor,
     k: Tensor,
-    bias: Tensor | None,
+    bias: Bias | None,
     layout: Layout,
     queries: Tensor,
     *,
@@ -81,7 +82,10 @@ def attention_chunks(
     step = max(1, chunk_elements // (batch * heads * tokens))
     with torch.autocast(q.device.type, enabled=False):  # autocast would compute the scores in half precision
         q, k = q[:, :, queries].to(precise), k.to(precise)
-        bias = None if bias is None else bias.to(precise)
+        if isinstance(bias, QueryBias):
+            bias = bias.each(lambda part: part.to(precise))
+        elif bias is not None:
+            bias = bias.to(precise)
         empty = None if padding is None else padding[0].to(precise)
         linear = isinstance(mix, LinearMix)
         one_chunk = _kernel(k, layout) if linear else _softmax(k, _scores(mix, bias, layout), empty)
@@ -138,11 +142,18 @@ def _softmax(k: Tensor, scores_of: Scores, empty: Tensor | None) -> OneChunk:
     return chunk
 
 
-def _scores(mix: Mix, bias: Tensor | None, layout: Layout) -> Scores:
+def bias_of(bias: Bias, queries: Tensor, slots: Tensor | None = None) -> Tensor:
+    """Return the bias of some queries, (…, h, Q, keys); `slots` (Q,) are their rows in a bias that windows share."""
+    if isinstance(bias, QueryBias):
+        return bias.each(lambda part: part[:, :, queries]).whole()
+    return bias[:, queries if slots is None else slots]
+
+
+def _scores(mix: Mix, bias: Bias | None, layout: Layout) -> Scores:
     """Return the bias and masks of a mix."""
     keys = None if layout.mask is None else layout.mask[:, None, None, :]
     if isinstance(mix, FullMix):
-        return lambda queries: (None if bias is None else bias[:, queries], keys, None)
+        return lambda queries: (None if bias is None else bias_of(bias, queries), keys, None)
     if isinstance(mix, SparseMix):
         return _criss_cross(layout, keys)
     if isinstance(mix, WindowedMix):
@@ -162,19 +173,21 @@ def _criss_cross(layout: Layout, keys: Tensor | None) -> Scores:
     return scores_of
 
 
-def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tensor | None) -> Scores:
-    device = layout.mask.device if layout.mask is not None else bias.device if bias is not None else None
+def _windowed(windows: CutGrid, bias: Bias | None, layout: Layout, keys: Tensor | None) -> Scores:
+    like = bias.rows if isinstance(bias, QueryBias) else bias
+    device = layout.mask.device if layout.mask is not None else like.device if like is not None else None
     numbers = torch.arange(1, layout.grid.area + 1, device=device)
     members = windows.split(numbers[None, None, :, None])[0, :, 0, :, 0]  # (W, m): patch + 1, or 0 for padding
     window, slot = (place[members.flatten().argsort()[-layout.grid.area :]] for place in _places(members))  # (N,) each
     may_attend = windows.allowed(layout.patch_mask, members.device)  # (B or 1, W, 1, m, m)
 
     def padding_of(queries: Tensor, patch: Tensor) -> Tensor:
-        """Return (h or 1, Q, m): the bias of the padding in each query's window."""
+        """Return (…, h or 1, Q, m): the bias of the padding in each query's window."""
         is_padding = (members == 0)[window[patch]] & (queries >= layout.prefix)[:, None]
         if may_attend is not None:
             is_padding &= may_attend[0, window[patch], 0, slot[patch]]
-        added = torch.zeros(1, *is_padding.shape, device=is_padding.device) if bias is None else bias[:, slot[patch]]
+        zeros = torch.zeros(1, *is_padding.shape, device=is_padding.device)
+        added = zeros if bias is None else bias_of(bias, patch, slot[patch])
         return added.masked_fill(~is_padding, -math.inf)
 
     def scores_of(queries: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
@@ -191,7 +204,7 @@ def _windowed(windows: CutGrid, bias: Tensor | None, layout: Layout, keys: Tenso
         )
         if bias is None:
             return None, allowed, of_padding
-        added = F.pad(bias[:, slot[patch]][..., slot], (layout.prefix, 0))  # (h, Q, T)
+        added = F.pad(bias_of(bias, patch, slot[patch])[..., slot], (layout.prefix, 0))  # (…, h, Q, T)
         return added.masked_fill((queries < layout.prefix)[:, None], 0.0), allowed, of_padding
 
     return scores_of

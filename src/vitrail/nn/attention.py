@@ -21,6 +21,7 @@ from vitrail.nn.lora import LoraLinear
 from vitrail.nn.mlp import linear
 from vitrail.nn.norm import Norm, build_norm
 from vitrail.nn.positions import AttentionPosition
+from vitrail.nn.query_bias import Bias, OffsetVectors, QueryBias
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.sparse_attention import SparseMix
 from vitrail.nn.windowed_attention import Padding, WindowedMix
@@ -32,7 +33,7 @@ class Mix(Protocol):
     """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float
+        self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float
     ) -> Tensor: ...
 
 
@@ -50,7 +51,9 @@ class FullMix:
     def __init__(self, *, fused: bool) -> None:
         self.fused = fused
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float) -> Tensor:
+        if isinstance(bias, QueryBias):
+            bias = bias.whole()
         if layout.mask is not None:
             keys = layout.mask[:, None, None, :]
             bias = keys if bias is None else bias.masked_fill(~keys, -math.inf)
@@ -91,7 +94,7 @@ class Attention(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        position: AttentionPosition | None = None,
+        position: AttentionPosition | OffsetVectors | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.dropout, self.attention_dropout = num_heads, dropout, attention_dropout
@@ -121,14 +124,16 @@ class Attention(nn.Module):
 
     def placed(
         self, q: Tensor, k: Tensor, layout: Layout, shared: Rotation | Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor, Bias | None]:
         """Return rotated queries and keys, and a bias for their scores; `q` may be only the first few queries."""
+        if isinstance(self.position, OffsetVectors):
+            return q, k, self.position.bias(q, layout)
         position = shared if self.position is None else self.position.within(layout, k)
         if isinstance(position, Rotation):
             return position.first(q.shape[2]).rotate(q), position.rotate(k), None
         return q, k, position
 
-    def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float) -> Tensor:
         """Queries, keys and values, each (B, h, T, d) → mixed values (B, h, T, d)."""
         padding = self.padding(layout)
         if padding is None:

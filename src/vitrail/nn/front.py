@@ -29,6 +29,7 @@ from vitrail.nn.positions import (
 )
 from vitrail.nn.prefix import Prefix
 from vitrail.nn.pyramid import PyramidEmbed
+from vitrail.nn.query_bias import OffsetVectors
 from vitrail.nn.relative import OffsetMlp, RelativeTable
 from vitrail.nn.remainder import fit_pixels, inside_of
 from vitrail.nn.rotary import AxialRotation, ClipRotation, MixedRotation, RotatedTable
@@ -153,7 +154,7 @@ def build_position(config: ViTConfig) -> PositionModule | None:
             return None if spec.per_block else build_inside(config)
 
 
-def build_inside(config: ViTConfig) -> AttentionPosition | None:
+def build_inside(config: ViTConfig, block: int = 0) -> AttentionPosition | OffsetVectors | None:
     """Build a module of the position that acts inside attention: a block's, if `per_block` is true, or the model's."""
     match config.position.inside:
         case parts.Rotary() as spec:
@@ -173,6 +174,9 @@ def build_inside(config: ViTConfig) -> AttentionPosition | None:
         case parts.RelativeMlp() as spec:
             span, padding = config.attention.span(config.grid), _window_padding(config.attention)
             return OffsetMlp(spec, span, config.num_heads, window_padding=padding)
+        case parts.DecomposedBias():
+            kind, grid = config.attention.at(block), config.grid
+            return OffsetVectors(grid, kind.span(grid), config.head_width, window_padding=_window_padding(kind))
     return None
 
 

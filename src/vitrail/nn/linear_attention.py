@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.nn.layout import Layout
+from vitrail.nn.query_bias import Bias
 
 __all__ = ["LinearMix", "feature_map"]
 
@@ -21,7 +22,7 @@ def feature_map(x: Tensor) -> Tensor:
 class LinearMix:
     """φ(Q)(φ(K)ᵀV), divided by φ(Q)·Σφ(K)."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float) -> Tensor:
         q, k = feature_map(q), feature_map(k)
         if layout.mask is not None:
             k = k * layout.mask[:, None, :, None]

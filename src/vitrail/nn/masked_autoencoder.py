@@ -79,7 +79,7 @@ class Reconstruction(nn.Module):
         for block in encoder.blocks:
             x = block(x, layout)
         places = order.argsort(dim=1)
-        predicted = self.decoder(encoder.normed(x), places)
+        predicted = self.decoder(encoder.normed(x, layout), places)
         error = (predicted - patches_of(image, encoder.config.patch)).square().mean(dim=-1)  # (B, N)
         masked = places >= self.visible
         return (error * masked).sum() / (masked.numel() - len(masked) * self.visible)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.nn.layout import Layout
+from vitrail.nn.query_bias import Bias
 
 __all__ = ["SparseMix"]
 
@@ -19,7 +20,7 @@ __all__ = ["SparseMix"]
 class SparseMix:
     """h + w + p scores per patch instead of h·w + p; prefix tokens attend to all tokens."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None, dropout: float) -> Tensor:
         prefix, grid = layout.prefix, tuple(layout.grid)
         q_grid, k_grid, v_grid = (x[:, :, prefix:].unflatten(2, grid) for x in (q, k, v))  # (B, n, h, w, d)
         q_grid = q_grid * (1 / math.sqrt(q.shape[-1]))

@@ -20,6 +20,7 @@ from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import build_mlp
+from vitrail.nn.neck import ConvNeck
 from vitrail.nn.norm import build_norm
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
@@ -42,6 +43,7 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
         self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
         last = eps if config.final_norm_eps is None else config.final_norm_eps
         self.norm = build_norm(kind, width, last) if config.final_norm != "none" else None
+        self.neck = None if config.neck is None else ConvNeck(width, config.neck.width, norm=kind, norm_eps=last)
         self.pool = build_pool(config.pool, width, distillation=config.prefix.distillation, norm_eps=eps, norm=kind)
         distilled = config.classes if config.prefix.distillation else 0
         self.head = build_head(config.vector_width, config.classes, bias=config.head_bias)
@@ -56,14 +58,14 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
         return self.pooled(*self.features(image, sizes))
 
     def features(self, image: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Tensor, Layout]:
-        """(B, C, H, W) → the encoder's tokens (B, T, D), normalised if `final_norm` is "tokens", and their layout."""
+        """(B, C, H, W) → the encoder's tokens (B, T, D), as pooling reads them, and their layout."""
         x, layout = self.embed(image, sizes)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         position = within(self.position, layout, x)
         for block in self.blocks:
             x = block(x, layout, position)
-        return self.normed(x), layout
+        return self.normed(x, layout), layout
 
     def count_layers(self) -> int:
         return len(self.blocks)
@@ -81,8 +83,11 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
                 features[index] = (self.norm(x) if norm and self.norm is not None else x, layout)
         return features
 
-    def normed(self, x: Tensor) -> Tensor:
-        """Return the last block's tokens as pooling reads them: normalised if `final_norm` is "tokens"."""
+    def normed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return the last block's tokens as pooling reads them: behind the neck, or normalised if `final_norm` is
+        "tokens"."""
+        if self.neck is not None:
+            return self.neck(x, layout)
         return self.norm(x) if self.norm is not None and self.config.final_norm == "tokens" else x
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
@@ -119,7 +124,7 @@ def _build_block(config: ViTConfig, index: int) -> Block:
         norm_eps=config.norm_eps,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        position=build_inside(config) if inside is not None and inside.per_block else None,
+        position=build_inside(config, index) if inside is not None and inside.per_block else None,
     )
     return Block(
         width,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitrail.geometry import Size, Windows
 from vitrail.nn.layout import Layout
+from vitrail.nn.query_bias import Bias, QueryBias
 
 __all__ = ["CutGrid", "Padding", "WindowedMix"]
 
@@ -47,7 +48,7 @@ class WindowedMix:
         k: Tensor,
         v: Tensor,
         layout: Layout,
-        bias: Tensor | None,
+        bias: Bias | None,
         dropout: float,
         padding: Padding | None = None,
     ) -> Tensor:
@@ -57,6 +58,8 @@ class WindowedMix:
         q_parts, k_parts, v_parts = (
             windows.split(x[:, :, prefix:], fill) for x, fill in ((q, None), (k, key), (v, value))
         )  # (B, W, n, m, d)
+        if isinstance(bias, QueryBias):
+            bias = bias.each(windows.split).whole()  # (B, W, n, m, m)
         allowed = windows.allowed(layout.patch_mask, q.device)  # (B or 1, W, 1, m, m), or None if all may attend
         scores = _join(bias, allowed)
         if prefix:

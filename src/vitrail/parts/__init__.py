@@ -3,11 +3,12 @@
 Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
-from . import attention, embeddings, merging, mlp, pools, position_kind, positions, prefix, relative
+from . import attention, embeddings, merging, mlp, neck, pools, position_kind, positions, prefix, relative
 from .attention import *
 from .embeddings import *
 from .merging import *
 from .mlp import *
+from .neck import *
 from .pools import *
 from .position_kind import *
 from .positions import *
@@ -19,6 +20,7 @@ __all__ += attention.__all__
 __all__ += embeddings.__all__
 __all__ += merging.__all__
 __all__ += mlp.__all__
+__all__ += neck.__all__
 __all__ += pools.__all__
 __all__ += position_kind.__all__
 __all__ += positions.__all__

@@ -13,7 +13,7 @@ from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts.position_kind import Description, Learning, PositionKind
 from vitrail.parts.prefix import Prefix
-from vitrail.parts.relative import RelativeBias, RelativeMlp
+from vitrail.parts.relative import DecomposedBias, RelativeBias, RelativeMlp
 from vitrail.rules import Range, multiple
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ Temperature = Annotated[float, Range("(0, inf)", "10000 is usual for sines, 100 
 class Learned(PositionKind):
     """A learned row per token, added once. `prefix` says which prefix tokens have a row.
 
-    With `rotary`, queries and keys are rotated too, in every block, as in EVA-02 and the Perception Encoder.
+    With `rotary`, queries and keys are rotated too, in every block, as in EVA-02 and the Perception Encoder; with
+    `relative`, a bias is added to the scores of every block, as in SAM.
 
     >>> from vitrail import Learned, Rotary, ViTConfig
     >>> ViTConfig(position=Learned()).position_parameters
@@ -53,25 +54,33 @@ class Learned(PositionKind):
     prefix: Literal["all", "cls", "none"] = "all"
     convention: Convention = "timm"
     rotary: Rotary | RotaryMixed | None = None
+    relative: DecomposedBias | None = None
 
     acts_on = "tokens"
     resampled = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.rotary is None or self.relative is None,
+            "rotary and relative positions beside one table are not supported; give one of them",
+        )
+
     @property
     def name(self) -> str:
-        return "Learned" if self.rotary is None else f"Learned and {self.rotary.name}"
+        return "Learned" if self.inside is None else f"Learned and {self.inside.name}"
 
     @property
-    def inside(self) -> PositionKind | None:
-        return self.rotary
+    def inside(self) -> Rotary | RotaryMixed | DecomposedBias | None:
+        return self.rotary or self.relative
 
     def describe(self) -> Description:
-        if self.rotary is not None:
-            beside = self.rotary.describe()
+        if self.inside is not None:
+            beside, what = self.inside.describe(), "rotations" if self.rotary else "biases"
             return Description(
                 words=f"learned and {beside.words}",
                 about=f"One learned vector per patch, added once. {beside.about}",
-                on_new_grid=f"the table is resampled; rotations are {beside.on_new_grid}",
+                on_new_grid=f"the table is resampled; {what} are {beside.on_new_grid}",
             )
         return Description(
             words="learned",
@@ -88,7 +97,7 @@ class Learned(PositionKind):
 
     def learns(self, config: ViTConfig) -> Learning:
         grid, width, rows = config.grid, config.width, self.prefix_rows(config.prefix)
-        beside = self.rotary.learns(config) if isinstance(self.rotary, RotaryMixed) else None
+        beside = self.inside.learns(config) if isinstance(self.inside, RotaryMixed | DecomposedBias) else None
         steps, times = ("steps · ", f"{config.steps} · ") if config.steps > 1 else ("", "")
         return Learning(
             (config.steps * grid.area + rows) * width + (beside.count if beside else 0),
@@ -97,8 +106,8 @@ class Learned(PositionKind):
         )
 
     def check(self, config: ViTConfig) -> None:
-        if self.rotary is not None:
-            self.rotary.check(config)
+        if self.inside is not None:
+            self.inside.check(config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,7 +375,17 @@ class NoPosition(PositionKind):
 
 
 Position = (
-    Learned | SinCos1d | SinCos2d | SinCos3d | RelativeBias | RelativeMlp | Rotary | Rotary3d | RotaryMixed | NoPosition
+    Learned
+    | SinCos1d
+    | SinCos2d
+    | SinCos3d
+    | RelativeBias
+    | RelativeMlp
+    | DecomposedBias
+    | Rotary
+    | Rotary3d
+    | RotaryMixed
+    | NoPosition
 )
 
 

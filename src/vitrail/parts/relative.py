@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from vitrail.errors import require
 from vitrail.geometry import Size, offsets_of
+from vitrail.parts.attention import WindowedAttention
 from vitrail.parts.position_kind import Description, Learning, PositionKind
 from vitrail.rules import PositiveInt
 
 if TYPE_CHECKING:
     from vitrail.config import ViTConfig
 
-__all__ = ["RelativeBias", "RelativeConvention", "RelativeMlp"]
+__all__ = ["DecomposedBias", "RelativeBias", "RelativeConvention", "RelativeMlp"]
 
 RelativeConvention = Literal["timm", "huggingface"]
 
@@ -162,3 +163,71 @@ class RelativeMlp(PositionKind):
             len(self.reference) <= 1,
             f"reference has {len(self.reference)} windows, and a ViT has one stage; give one, or none",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecomposedBias(PositionKind):
+    """A bias that depends on the query: its products with a vector for the row offset and one for the column offset.
+
+    Every block learns its own vectors, which its heads share, for the offsets within its window or within the grid
+    (MViTv2, arXiv 2112.01526). SAM has it beside a table: `Learned(relative=DecomposedBias())`.
+
+    >>> from vitrail import DecomposedBias, MeanPool, Prefix, ViTConfig
+    >>> ViTConfig(position=DecomposedBias(), prefix=Prefix(cls=False), pool=MeanPool()).position_parameters
+    41472
+    """
+
+    acts_on = "scores"
+    on_regular_grids_only = True
+    resampled = True
+
+    def describe(self) -> Description:
+        return Description(
+            words="decomposed relative bias",
+            about=(
+                "A learned vector for every row offset and one for every column offset. Their products with the query "
+                "are added to the attention scores, so that the bias depends on what the patch shows."
+            ),
+            on_new_grid="resampled: offsets are stretched with the grid; those of windows are kept",
+        )
+
+    @property
+    def per_block(self) -> bool:
+        return True
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        return ()  # it depends on the queries, so that nothing can be said of two places alone
+
+    def learns(self, config: ViTConfig) -> Learning:
+        attention, grid, d = config.attention, config.grid, config.head_width
+        if not isinstance(attention, WindowedAttention):
+            return Learning(
+                _offsets(grid) * d * config.depth,
+                "(2h + 2w − 2) · d · depth",
+                f"{_offsets(grid)} · {d} · {config.depth}",
+            )
+        full, window = len(attention.full), attention.span(grid)
+        windowed = config.depth - full
+        return Learning(
+            (_offsets(window) * windowed + _offsets(grid) * full) * d,
+            "((2r + 2c − 2) · windowed + (2h + 2w − 2) · full) · d",
+            f"({_offsets(window)} · {windowed} + {_offsets(grid)} · {full}) · {d}",
+        )
+
+    def check(self, config: ViTConfig) -> None:
+        require(
+            config.prefix.count == 0,
+            f"DecomposedBias is between patches, and the model has {config.prefix.count} prefix tokens; "
+            "use Prefix(cls=False) and MeanPool()",
+        )
+        attention = config.attention
+        require(
+            not (isinstance(attention, WindowedAttention) and attention.shift),
+            "DecomposedBias is for windows that stay in place; use shift=False, and full blocks to connect them",
+        )
+
+
+def _offsets(span: Size) -> int:
+    """Return the number of row offsets and of column offsets."""
+    return sum(offsets_of(span))

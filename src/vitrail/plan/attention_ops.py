@@ -116,11 +116,14 @@ def fused_mix(
     p: Problem,
     bias: Tensor | None = None,
     in_order: bool = False,
+    *,
+    shared: bool = True,
 ) -> tuple[Tensor, bool]:
-    """PyTorch's fused kernel; also return whether merging the heads copies its result."""
+    """PyTorch's fused kernel; also return whether merging the heads copies its result. A bias may be `shared` by all
+    images."""
     cut = is_flash(t, p, bias) and p.head_width % 8 != 0
     heads_first = is_plain(t, p, bias) or (is_flash(t, p, bias) and in_order)
-    return sdpa(t, path, q, k, v, p, bias, shared=True), cut or (heads_first and not p.merges)
+    return sdpa(t, path, q, k, v, p, bias, shared=shared), cut or (heads_first and not p.merges)
 
 
 def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from vitrail.config import Config
-from vitrail.parts import FullAttention
+from vitrail.parts import FullAttention, WindowedAttention
 from vitrail.plan import peers
 from vitrail.plan.meter import Meter
 from vitrail.plan.model.build import build
@@ -48,6 +48,14 @@ class Step:
         return max(units.values())
 
 
+def _is_explicit(config: Config, workload: Workload) -> bool:
+    """Whether softmax attention runs step by step; windows, and full blocks between them, always use a kernel."""
+    attention = getattr(config, "attention", None)
+    if isinstance(attention, WindowedAttention):
+        return False
+    return workload.attention == "eager" or attention == FullAttention(fused=False)
+
+
 def run_step(
     config: Config, workload: Workload, *, kind: Callable[..., Tape] = Tape, meter: Meter | None = None
 ) -> Step:
@@ -61,7 +69,7 @@ def run_step(
         fp16=workload.precision == "amp-fp16",
         size=workload.parameter_bytes,
         kernel=workload.attention,
-        explicit=workload.attention == "eager" or getattr(config, "attention", None) == FullAttention(fused=False),
+        explicit=_is_explicit(config, workload),
         checkpointing=workload.checkpointing,
         has_grads=workload.accumulate > 1,
         tuned=None if not train or workload.tuning.is_everything else workload.tuning.on(config),

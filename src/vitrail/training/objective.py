@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.surgery.projection import resize_projection
+from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
 from vitrail.nn.adaptive import AdaptiveEmbed
@@ -159,7 +160,8 @@ def _width(model: nn.Module) -> int:
     head = model.head
     if isinstance(head, nn.Linear):
         return head.in_features
-    return model.config.width  # type: ignore[union-attr,return-value]
+    config = model.config
+    return config.vector_width if isinstance(config, ViTConfig) else config.width  # type: ignore[union-attr,return-value]
 
 
 # ── another patch size, for a step ──────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from vitrail.checkpoint.header import Evidence, Header
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.parts import AttentionPool, Learned, RelativeBias, RelativeMlp, WindowedAttention
+from vitrail.parts import AttentionPool, Learned, RelativeBias, RelativeMlp, Rotary, RotaryMixed, WindowedAttention
 from vitrail.plan.ledger import ledger
 from vitrail.presets import PRESETS
 
@@ -202,8 +202,9 @@ def _convention(config: Config) -> str:
     match config.position, config.attention:
         case RelativeBias() | RelativeMlp(), WindowedAttention():
             return "kept: they count offsets within a window"
-        case Learned(convention=convention, rotary=rotary), _:
-            beside = f", and the rotation is {rotary.describe().on_new_grid}" if rotary else ""
+        case Learned(convention=convention, inside=inside), _:
+            what = "rotation is" if isinstance(inside, Rotary | RotaryMixed) else "biases are"
+            beside = f", and the {what} {inside.describe().on_new_grid}" if inside else ""
             return f"resampled as {convention} does{beside}"
         case position, _:
             return position.describe().on_new_grid

@@ -28,7 +28,15 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition, AttentionPosition, PositionModule
 from vitrail.nn.relative import RelativePosition
 from vitrail.nn.rotary import Rotation
-from vitrail.parts import Learned, NoPosition, Position, RelativeBias, WindowedAttention, position_variants
+from vitrail.parts import (
+    DecomposedBias,
+    Learned,
+    NoPosition,
+    Position,
+    RelativeBias,
+    WindowedAttention,
+    position_variants,
+)
 
 __all__ = ["Survival", "learned_table", "survival", "survival_of"]
 
@@ -82,6 +90,8 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
         case RelativeBias():
             tables = [tensor for name, tensor in tensors.items() if name.endswith("position.table")]
             carry = _relative(torch.cat(tables, dim=1).double(), old, method or position.convention)
+        case DecomposedBias():
+            raise VitrailError("DecomposedBias depends on the queries; give weights with another kind of position")
         case NoPosition():
             raise VitrailError("NoPosition has no positions to carry; give weights that have some")
         case _:

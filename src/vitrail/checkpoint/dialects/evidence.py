@@ -28,6 +28,7 @@ from vitrail.parts import (
     Learned,
     MeanPool,
     Mlp,
+    Neck,
     Patches,
     Prefix,
     RelativeBias,
@@ -158,6 +159,8 @@ def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
         "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
         "layer_scale": 1e-5 if "blocks.0.scale1" in tensors else None,
     }
+    if "neck.conv.weight" in tensors:
+        shown["neck"] = Neck(width=_need(tensors, "neck.conv.weight", 4).shape[0])
     if "pool.query" in tensors:
         inner = _need(tensors, "pool.mlp.fc1.weight", 2).shape[0]
         shown["pool"] = AttentionPool(mlp_width=inner, activation=activation)
@@ -199,6 +202,7 @@ def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str,
         and preset.mlp == fields["mlp"].but(**activation)
         and isinstance(preset.pool, AttentionPool) == ("pool.query" in tensors)
         and learned == ("position.table" in tensors)
+        and (preset.neck is None) == ("neck.conv.weight" not in tensors)
         and isinstance(preset.position, RelativeBias) == ("blocks.0.attention.position.table" in tensors)
     )
 

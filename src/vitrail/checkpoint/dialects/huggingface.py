@@ -66,6 +66,7 @@ from vitrail.checkpoint.dialects.huggingface_stages import (
     settle_swin,
 )
 from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, QWEN3, SIGLIP, SIGLIP2, TIPS, TOWERS
+from vitrail.checkpoint.dialects.sam import HUGGINGFACE_SAM
 from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.dialects.timm_stages import settle_stages
 from vitrail.checkpoint.formats.file import Stored
@@ -260,6 +261,7 @@ HUGGINGFACE = Dialect(
         *CLIPS,
         *CLASSIFIERS,  # told from the plain models by one layer more
         *TOWERS,
+        HUGGINGFACE_SAM,
         family(
             "dinov3",
             DINOV3_ROWS,

@@ -34,6 +34,7 @@ __all__ = [
     "JOINED",
     "MASK_TOKEN",
     "PIXELS_LAST",
+    "POINTWISE",
     "Q_AND_KV",
     "SAME",
     "SPLIT",
@@ -115,6 +116,8 @@ PIXELS_LAST = _each(
     lambda x, _: x.permute(0, 2, 3, 1).flatten(1),
 )
 """A patch projection as a linear layer over (row, column, channel)."""
+POINTWISE = _each(lambda x, _: x.flatten(1), lambda x, _: x[:, :, None, None])
+"""A linear layer over the values of a pixel as a 1×1 convolution's weight."""
 JOINED = Transform(
     read=lambda tensors, _, count: [torch.cat(tensors)],
     write=lambda tensors, _, count: list(tensors[0].chunk(count)),

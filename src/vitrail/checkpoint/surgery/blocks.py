@@ -8,6 +8,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.surgery.changes import Change
 from vitrail.config import ViTConfig
 from vitrail.errors import require
+from vitrail.parts import WindowedAttention
 
 __all__ = ["without_blocks"]
 
@@ -40,4 +41,7 @@ def without_blocks(checkpoint: Checkpoint, dropped: Sequence[int]) -> tuple[Chec
             tensors[names[part] + name[len(part) :]] = tensor
         else:
             changes.append(Change(name=name, status="unused", before=tuple(tensor.shape), after=None, note="dropped"))
-    return checkpoint.but(config=config.but(depth=len(kept)), tensors=tensors), tuple(changes)
+    attention = config.attention
+    if isinstance(attention, WindowedAttention):
+        attention = attention.but(full=tuple(new for new, old in enumerate(kept) if old in attention.full))
+    return checkpoint.but(config=config.but(depth=len(kept), attention=attention), tensors=tensors), tuple(changes)

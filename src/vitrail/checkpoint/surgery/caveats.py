@@ -171,7 +171,7 @@ def _on_parts(source: ViTConfig | PyramidConfig, target: ViTConfig | PyramidConf
     old, new = source.position, target.position
     exact = isinstance(old, Learned | RotaryMixed)  # removed rows are added to their tokens; frequencies stay
     if isinstance(old, Learned):
-        exact = isinstance(new, Learned) and old.rotary == new.rotary
+        exact = isinstance(new, Learned) and old.inside == new.inside
     if isinstance(old, RelativeBias) and isinstance(new, RelativeBias) and old.shared == new.shared:
         exact = (
             old.prefix == new.prefix or new.prefix or target.prefix.count == 0

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from vitrail.checkpoint.surgery.changes import Resized
 from vitrail.checkpoint.surgery.resample import Method, axis_matrix, cut_relative, resample_relative, resample_table
 from vitrail.config import Config, MobileConfig
-from vitrail.geometry import offsets_of
+from vitrail.geometry import Size, offsets_of
 from vitrail.nn.positions import LearnedTable
+from vitrail.nn.query_bias import OffsetVectors, resample_vectors
 from vitrail.nn.relative import RelativeTable
 from vitrail.nn.resample import resample_steps
 from vitrail.parts import Learned
@@ -57,6 +58,8 @@ def carry_position(
             return _carry_learned(tensor, old, new, rows=rows, method=method)
         case RelativeTable(), RelativeTable():
             return _carry_relative(tensor, old, new, method=method)
+        case OffsetVectors(), OffsetVectors():
+            return _carry_vectors(name, tensor, old, new, method=method)
     return None
 
 
@@ -124,3 +127,22 @@ def _carry_relative(table: Tensor, old: RelativeTable, new: RelativeTable, *, me
     elif entries[0] < entries[1]:
         result = torch.cat([result, result.new_zeros(entries[1] - entries[0], result.shape[1])])
     return Carried(result, note, moved)
+
+
+def _carry_vectors(
+    name: str, table: Tensor, old: OffsetVectors, new: OffsetVectors, *, method: Method | None
+) -> Carried:
+    """Resample the vectors for the offsets along one axis of a grid; a smaller window keeps those of near offsets."""
+    rows = name.endswith("rows")
+    before, after = (each.span.height if rows else each.span.width for each in (old, new))
+    if before == after:
+        return Carried(table)
+    if new.window_padding is not None and after < before:
+        return Carried(table[before - after : before + after - 1], f"{before} → {after} places, the near offsets")
+    sides = 2 * before - 1, 2 * after - 1
+    if method is None:
+        result = resample_vectors(table, sides[1])
+    else:
+        result = resample_table(table, old=Size(sides[0], 1), new=Size(sides[1], 1), method=method)
+    moved = Resized(what="biases", old=old.span, new=new.span, by=method or "bilinear")
+    return Carried(result, f"{before} → {after} places by {method or 'bilinear'} over offsets", moved)

@@ -15,6 +15,7 @@ from vitrail.config import NormKind, NormPlace, ViTConfig
 from vitrail.geometry import Size
 from vitrail.parts import (
     AttentionKind,
+    DecomposedBias,
     FullAttention,
     LinearAttention,
     MlpKind,
@@ -34,6 +35,7 @@ from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unb
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.linear_attention import linear_mix
 from vitrail.plan.model.norm import norm
+from vitrail.plan.model.query_bias import QueryBias, query_bias
 from vitrail.plan.model.relative import offset_mlp, relative_bias
 from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
@@ -84,7 +86,10 @@ def attention(
 
 def placed(
     t: Tape, c: ViTConfig | Encoder, n: Sizes, q: Tensor, k: Tensor, path: str, shared: Rotation | Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor | QueryBias | None]:
+    if isinstance(c.position.inside, DecomposedBias):
+        span, ordered = c.attention.span(c.grid), c.qk_norm or c.cosine_attention
+        return q, k, query_bias(t, f"{path}.position", q, self_attention(t, n), c.grid, span, ordered)
     position = shared if shares_position(c) else within(t, c, n, f"{path}.position", q.size)
     if isinstance(position, Rotation):
         return position.rotate(t, path, q), position.rotate(t, path, k), None
@@ -106,7 +111,7 @@ def mix(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Tensor | None,
+    bias: Tensor | QueryBias | None,
     shifted: bool,
 ) -> tuple[Tensor, bool]:
     p = self_attention(t, n)
@@ -126,20 +131,40 @@ def mix(
 
 
 def full_mix(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, bias: Tensor | None, rate: float, in_order: bool
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    bias: Tensor | QueryBias | None,
+    rate: float,
+    in_order: bool,
 ) -> tuple[Tensor, bool]:
+    shared = not isinstance(bias, QueryBias)
+    if isinstance(bias, QueryBias):
+        bias = bias.whole(t)
     if t.explicit:
-        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order), not p.merges
-    return fused_mix(t, path, q, k, v, p, bias, in_order)
+        return softmax_attention(t, path, q, k, v, p, rate, bias, in_order, shared), not p.merges
+    return fused_mix(t, path, q, k, v, p, bias, in_order, shared=shared)
 
 
 def softmax_attention(
-    t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, rate: float, bias: Tensor | None, in_order: bool
+    t: Tape,
+    path: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    p: Problem,
+    rate: float,
+    bias: Tensor | None,
+    in_order: bool,
+    shared: bool = True,
 ) -> Tensor:
     """softmax(QKᵀ/√d + bias)V in explicit steps. Heads that are not `in_order` are copied for the products."""
     scores = _scores(t, path, ops.fresh(t, q), k, p, in_order)
     if bias is not None:
-        scores = ops.add(t, scores, bias, "attention_maps", spread=True)
+        scores = ops.add(t, scores, bias, "attention_maps", spread=shared)
     weights = ops.dropout(t, path, softmax(t, path, scores), rate)
     copies = False, not p.single
     mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)

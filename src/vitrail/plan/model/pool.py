@@ -25,7 +25,8 @@ def pool(t: Tape, c: ViTConfig | PyramidConfig, n: Sizes, x: Tensor) -> Tensor:
             mean = ops.mean(t, _patches(t, c, n, x), n.batch * n.width)
             return ops.cat(t, ops.narrow(t, x, n.batch * n.width), mean)
         case MaxPool():
-            if t.train and not c.prefix.count and isinstance(c, ViTConfig) and c.final_norm == "none":
+            bare = isinstance(c, ViTConfig) and c.final_norm == "none" and c.neck is None
+            if t.train and not c.prefix.count and bare:
                 t.approximate("max pooling without prefix and final norm copies a gradient, which is not modelled")
             return ops.amax(t, "pool", _patches(t, c, n, x), n.batch * n.width)
     assert isinstance(c, ViTConfig)

@@ -13,6 +13,7 @@ from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.neck import behind, neck
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.rotary import Rotation
@@ -46,7 +47,7 @@ def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     tokens = features(t, c, n, image)
-    x = pool(t, c, n, tokens)
+    x = pool(t, c, behind(c, n), tokens)
     return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "pooled" else x
 
 
@@ -54,6 +55,8 @@ def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     start = [_embedded(t, c, n, image)]
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
     x = encode(t, c, n, start.pop(), shared)
+    if c.neck is not None:
+        return neck(t, c, c.neck, n, x)
     return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "tokens" else x
 
 

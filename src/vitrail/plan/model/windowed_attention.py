@@ -5,11 +5,13 @@ Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from vitrail.geometry import Windows
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, is_flash, sdpa
+from vitrail.plan.model.query_bias import QueryBias
 from vitrail.plan.tape import Tape, Tensor
 
 __all__ = ["CutGrid", "windowed_mix"]
@@ -60,7 +62,7 @@ def windowed_mix(
     p: Problem,
     windows: CutGrid,
     prefix: int,
-    bias: Tensor | None,
+    bias: Tensor | QueryBias | None,
     padding: tuple[Tensor, Tensor] | None,
     in_order: bool,
 ) -> tuple[Tensor, bool]:
@@ -79,8 +81,15 @@ def windowed_mix(
     q_parts, k_parts, v_parts = (
         _split(t, x, p, windows, prefix, fill) for x, fill in ((q, None), (k, key), (v, value))
     )
+    spread = not isinstance(bias, QueryBias)  # over images and windows
+    if isinstance(bias, QueryBias):
+        if windows.thin:
+            t.approximate("decomposed biases in windows of whole rows: copies are not verified")
+        split = bias.each(lambda x, keys: _split(t, x, replace(p, head_width=keys), windows, prefix, None))
+        bias = split.whole(t)
+        del split
     allowed = t.new(count * size * size, 1, "attention_maps") if windows.masked else None
-    scores = _join_masks(t, path, bias, allowed, count)
+    scores = _join_masks(t, path, bias, allowed, count if spread else 1, spread)
     if prefix:
         k_parts = _with_prefix(t, k, k_parts, p, count, prefix)
         v_parts = _with_prefix(t, v, v_parts, p, count, prefix)
@@ -88,8 +97,10 @@ def windowed_mix(
             scores = ops.pad(t, scores, scores.count // size * keys, "attention_maps")
     if scores is not None:
         own = p.heads if bias is not None else 1
-        scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None)
-        if allowed is not None and p.batch > 1:  # windows have different masks: the expanded ones must be copied
+        scores = ops.expand(t, scores, p.batch * count * own * size * keys, new_axis=allowed is None and spread)
+        if (
+            allowed is not None and spread and p.batch > 1
+        ):  # windows have different masks: the expanded ones must be copied
             scores = ops.copy(t, scores)
     problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
@@ -136,7 +147,9 @@ def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefi
     return ops.cat(t, ops.expand(t, ops.narrow(t, x, values), count * values), part)
 
 
-def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None, count: int) -> Tensor | None:
+def _join_masks(
+    t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None, count: int, spread: bool
+) -> Tensor | None:
     if bias is None or allowed is None:
         return allowed if bias is None else bias
     hidden = t.new(allowed.count, 1, "attention_maps")
@@ -145,6 +158,8 @@ def _join_masks(t: Tape, path: str, bias: Tensor | None, allowed: Tensor | None,
 
     def backward(grad: Tensor):
         filled = t.new(count * own, size)
+        if not spread:
+            return (filled,)
         summed = t.new(own, size)
         del filled
         return (summed,)

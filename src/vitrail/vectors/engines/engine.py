@@ -208,7 +208,7 @@ class LeanEngine:
     def features(self, images: Tensor) -> Features:
         with self.place.computing():
             parts = [self.encode(*self.embed(self.place.there(part)), self.whole) for part in self.parts(images)]
-            tokens, layout = torch.cat([self.model.normed(x) for x, _ in parts]), parts[0][1]
+            tokens, layout = torch.cat([self.model.normed(*part) for part in parts]), parts[0][1]
             vectors = one_vector(self.model.pooled(tokens, layout))
         return Features(self.place.back(vectors), self.place.back(tokens), layout)
 
@@ -245,7 +245,7 @@ class LeanEngine:
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """Pool the tokens, all or the kept ones → (B, D)."""
-        return one_vector(self.model.pooled(self.model.normed(x), layout))
+        return one_vector(self.model.pooled(self.model.normed(x, layout), layout))
 
     def _vectors(self, images: Tensor) -> Tensor:
         return self.pooled(*self.encode(*self.embed(images), self.blocks))

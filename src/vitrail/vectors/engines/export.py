@@ -156,7 +156,7 @@ class _Open(nn.Module):
             x = model.embedding_norm(x)
         for block in model.blocks:
             x = block(x, layout)
-        return one_vector(model.pooled(model.normed(x), layout))
+        return one_vector(model.pooled(model.normed(x, layout), layout))
 
 
 def _position(table: LearnedTable, rows: int, columns: int, prefix: int) -> Tensor:

@@ -97,7 +97,7 @@ class LeanBlock:
         if self.keep is None:
             mixed = self.attention.mixed(q, k, v, layout, bias, 0.0)
         else:
-            bias = bias[..., : self.keep, :] if bias is not None else None
+            bias = bias[..., : self.keep, :] if isinstance(bias, Tensor) else None
             mixed = FullMix(fused=True)(q, k, v, layout, bias, 0.0)
         return self.attention.joined(mixed)
 

@@ -67,4 +67,4 @@ def fine_grid(config: Config, whole: Size, shifts: int) -> FineGrid:
         shifts in allowed,
         f"{shifts} shifts do not divide the patch {config.patch}; use one of {', '.join(map(str, allowed))}",
     )
-    return FineGrid(whole=whole, patch=config.patch, shifts=shifts, width=config.width)
+    return FineGrid(whole=whole, patch=config.patch, shifts=shifts, width=config.feature_width)

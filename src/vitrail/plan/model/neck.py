@@ -1,0 +1,38 @@
+"""The cost of the neck."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitrail.config import ViTConfig
+from vitrail.parts import Neck, Patches, Stem, Tubelets
+from vitrail.plan import ops
+from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.norm import norm
+from vitrail.plan.tape import Tape, Tensor, module
+
+__all__ = ["behind", "neck"]
+
+
+@module
+def neck(t: Tape, c: ViTConfig, spec: Neck, n: Sizes, x: Tensor) -> Tensor:
+    width, given = spec.width, x
+    if _in_image_order(c) and n.batch > 1 and n.patches > 1:
+        given = t.cast(x, t.compute)
+        x = ops.copy(t, given)
+    x = ops.Linear(t, "neck.project", x, n.width, width, False)
+    del given
+    x = norm(t, c.norm, "neck.norm1", x, width)
+    x = ops.Conv(t, "neck.conv", x, 9 * width * width, width, n.batch * n.patches, False)
+    return norm(t, c.norm, "neck.norm2", x, width)
+
+
+def _in_image_order(c: ViTConfig) -> bool:
+    """Whether tokens are still stored as the patches' convolution gave them, channel by channel, so that a linear layer
+    copies them: without a norm before the blocks, sums keep that order."""
+    return isinstance(c.embedding, Patches | Stem | Tubelets) and not c.patch_norm and not c.embedding_norm
+
+
+def behind(c: ViTConfig, n: Sizes) -> Sizes:
+    """Return the sizes of the tokens that pooling reads."""
+    return replace(n, width=c.feature_width)
