@@ -111,6 +111,7 @@ def test_inspect_as_json_has_everything(tmp_path: Path, capsys):
     assert found["config"]["position"] == {
         **{"kind": "learned", "prefix": "none", "convention": "timm"},
         "rotary": None,
+        "relative": None,
     }
     assert found["checks"] == {"not_finite": [], "unused": []}
     assert found["preprocessing"]["mean"] == [0.485, 0.456, 0.406]

@@ -78,7 +78,7 @@ def adapt(
         Numbers of blocks to leave out, counted from 0, e.g. 5,9; use it with --heal (default: none).
     to
         Library whose names and layout are written: timm, huggingface, torchvision, google, dino, dinov2, dinov3,
-        openclip or vitrail (default: the input's own).
+        openclip, sam or vitrail (default: the input's own).
     method
         How positions are resampled: timm, huggingface, dinov2, torchvision, big_vision, siglip2, bilinear, area or
         exact (default: as the library that trained the weights does).

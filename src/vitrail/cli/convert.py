@@ -29,7 +29,7 @@ def convert(
         The file to write, whose ending sets the format; or a folder for huggingface.
     to
         Library whose names and layout are written: timm, huggingface, torchvision, google, dino, dinov2, dinov3,
-        openclip or vitrail.
+        openclip, sam or vitrail.
     """
     from vitrail.checkpoint.assess.describe import check, few
     from vitrail.checkpoint.read import load

@@ -54,6 +54,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
+PADDED = "; it pads the shorter side, and here the image is squashed"
 
 
 LIBRARY = frozenset(
@@ -348,7 +349,7 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         resize="crop" if crops else "squash",
         crop_share=min(image) / shorter if crops else 1.0,
         half_pixel="down",
-        source="preprocessor_config.json",
+        source="preprocessor_config.json" + (PADDED if stated.flag("do_pad", False) else ""),
     )
 
 

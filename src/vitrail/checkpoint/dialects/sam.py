@@ -25,6 +25,7 @@ from vitrail.checkpoint.dialects.huggingface_config import (
     describe,
     tower_type,
 )
+from vitrail.checkpoint.dialects.huggingface_family import of_type
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import GRID_LAST, POINTWISE, Row, both
 from vitrail.checkpoint.dialects.timm_architectures import architecture_named, architectures_of
@@ -361,11 +362,7 @@ HUGGINGFACE_SAM = Family(
     name="sam",
     rows=HUGGINGFACE_ROWS,
     anchor="patch_embed.projection.weight",
-    signs=lambda stored, prefix: (
-        tower_type(stored.config) in (None, "sam", "sam_vision_model")
-        and f"{prefix}layers.0.attn.qkv.weight" in stored.tensors
-        and f"{prefix}neck.conv1.weight" in stored.tensors
-    ),
+    signs=of_type("sam", "sam_vision_model", names=lambda names: "neck.conv1.weight" in names),
     known=_known_huggingface,
     statistics=IMAGENET,
     write=describe("sam_vision_model", _huggingface_fields, plain=("SamVisionModel", "vision_encoder.")),

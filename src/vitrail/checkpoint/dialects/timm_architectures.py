@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 __all__ = ["Architecture", "architecture_named", "architectures_of", "shape_digest"]
@@ -26,6 +26,10 @@ BY_IMAGE_OR_TASK = re.compile(
     r"(head|head_dist|pre_logits)\.|pos_embed$|.*relative_position_(bias_table|index)$|mask_token$|decoder|rope\.periods$"
 )
 """Tensors whose presence or shape depends on the image or on the task, not on the architecture."""
+
+
+HYBRID = re.compile(r"vit_\w+?_(r\d*_|resnet|resnext|mci_)")
+"""timm's names of hybrids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,11 @@ class Architecture:
 def architecture_named(name: str) -> Architecture:
     table = _table()
     if name not in table:
+        require(
+            HYBRID.match(name) is None,
+            f"timm's {name} has a convolutional network before its patches, which none of vitrail's embeddings is; "
+            "convert a model that begins with patches",
+        )
         near = get_close_matches(name, table, n=1)
         raise VitrailError(
             f"timm's architecture {name!r} is not one of the {len(table)} that vitrail reads"
