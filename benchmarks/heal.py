@@ -2,12 +2,12 @@
 
     vitrail weights fetch dinov2-S/14
     python benchmarks/heal.py --train WALLPAPERS --train SMALL_PHOTOS --held PHOTOS [--cases patch16,registers]
-                              [--minutes 20] [--threads 2] [--probe CIFAR10 [--probed 2000]] [--json]
+                              [--minutes 20] [--threads 2] [--probe CIFAR10] [--probe shapes] [--probed 2000] [--json]
 
 The peer is resizing alone: the pseudo-inverse of the patch projection and resampled positions, which is what FlexiViT's
 and timm's resizers do. Errors are 1 − cosine with the original's features on every image of --held, none of which is
 healed with. With --probe, a linear probe and nearest neighbours read the original, the resized and the healed model on
-CIFAR-10, upscaled. Where the folders come from: docs/heal.md.
+CIFAR-10, upscaled, or on drawn shapes. Where the folders come from: docs/heal.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +25,29 @@ import torch
 from measure import machine
 
 from vitrail import Checkpoint, adapt, heal, load
+from vitrail.data.source import Split
 from vitrail.errors import VitrailError
+from vitrail.geometry import Size
 from vitrail.healing.report import Healing, to_json
 from vitrail.images.decode import decode
 from vitrail.images.folder import image_files
 
+REGISTERS = {"prefix": "cls,registers=4"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "patch16": ("patch 14 → 16, image 256", {"patch": 16, "image": 256}),
     "patch28": ("patch 14 → 28, image 224", {"patch": 28}),
     "wide": ("patch 14 → 16x8, image 256x128", {"patch": "16x8", "image": "256x128"}),
     "image": ("image 224 → 336", {"image": 336}),
-    "registers": ("4 registers added", {"prefix": "cls,registers=4"}),
+    "registers": ("4 registers added", REGISTERS),
+    "dropped": ("4 registers dropped, from a model that was healed with them", {"prefix": "cls"}),
     "mean": ("CLS → mean pool", {"pool": "mean"}),
     "blocks": ("blocks 5 and 9 of 12 dropped", {"drop_blocks": (5, 9)}),
     "grey": ("RGB → grey", {"channels": 1}),
     "four": ("RGB → four channels", {"channels": 4}),
+    "thirteen": ("RGB → thirteen channels", {"channels": 13}),
 }
-MOST_FOUR = 400
-"""Images that are held in memory for four channels."""
+MOST_ARRAYS = 400
+"""Images of more than three channels that are held in memory."""
 
 
 def main() -> None:
@@ -52,7 +57,8 @@ def main() -> None:
     parser.add_argument("--cases", default="patch16,registers", help=f"of {', '.join(CASES)}, joined by commas")
     parser.add_argument("--minutes", type=float, default=20.0, help="time of each healing")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--probe", type=Path, help="CIFAR-10, as vitrail data fetch cifar10 writes it")
+    parser.add_argument("--probe", action="append", default=[], help="CIFAR-10's folder, as vitrail data fetch cifar10 "
+                        "writes it, or shapes")  # fmt: skip
     parser.add_argument("--probed", type=int, default=2000, help="images that the probe learns from; half as many test")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -78,20 +84,22 @@ def main() -> None:
 
 
 def measured(
-    name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probe: Path | None, count: int
+    name: str, before: Checkpoint, train: list[Path], held: list[Path], minutes: float, probes: list[str], count: int
 ) -> dict[str, Any]:
     words, changes = CASES[name]
+    if name == "dropped":
+        before, _ = heal(before, adapt(before, REGISTERS)[0], list(train), minutes=minutes, watch=say)
     dropped = changes.get("drop_blocks", ())
     after, _ = adapt(before, {} if dropped else changes, drop_blocks=dropped)
-    given: Callable[[list[Path]], list[Any]] = four_channels if name == "four" else list
+    given: Callable[[list[Path]], list[Any]] = {"four": four_channels, "thirteen": thirteen_channels}.get(name, list)
     images, judged = given(train), given(held)
     wall, spent = time.perf_counter(), time.process_time()
     healed, report = heal(before, after, images, judge=judged, minutes=minutes, watch=say)
     row = {"case": words, **figures(report)}
     row |= {"minutes": (time.perf_counter() - wall) / 60, "cpu_minutes": (time.process_time() - spent) / 60}
-    if probe is not None and after.config.channels == 3:
-        row["probe"] = {label: probed(each, probe, count) for label, each in
-                        (("original", before), ("resized", after), ("healed", healed))}  # fmt: skip
+    if after.config.channels == 3:
+        models = {"original": before, "resized": after, "healed": healed}
+        row["probes"] = {data: {label: probed(each, data, count) for label, each in models.items()} for data in probes}
     return row
 
 
@@ -110,28 +118,42 @@ def figures(report: Healing) -> dict[str, Any]:
 
 def four_channels(paths: list[Path]) -> list[np.ndarray]:
     """Photographs with a fourth channel that carries information of its own kind: the brightest of the three."""
+    return [np.concatenate([pixels, pixels.max(axis=2, keepdims=True)], axis=2) for pixels in arrays(paths)]
+
+
+def thirteen_channels(paths: list[Path]) -> list[np.ndarray]:
+    """Photographs with ten further channels: brightest, darkest, their difference, the mean, and slopes."""
     found = []
-    for path in paths[:: max(1, len(paths) // MOST_FOUR)]:
+    for pixels in arrays(paths):
+        values = pixels.astype(np.float32)
+        high, low, mean = values.max(2), values.min(2), values.mean(2)
+        down, right = (np.abs(slope) for slope in np.gradient(values, axis=(0, 1)))
+        further = [high, low, high - low, mean, *down.transpose(2, 0, 1), *right.transpose(2, 0, 1)]
+        found.append(np.concatenate([pixels, np.stack(further, axis=2).astype(np.uint8)], axis=2))
+    return found
+
+
+def arrays(paths: list[Path]) -> Iterator[np.ndarray]:
+    for path in paths[:: max(1, len(paths) // MOST_ARRAYS)]:
         try:
             pixels = decode(path)
         except VitrailError:
             continue
         step = max(1, min(pixels.shape[:2]) // 512)
-        pixels = pixels[::step, ::step]
-        found.append(np.concatenate([pixels, pixels.max(axis=2, keepdims=True)], axis=2))
-    return found
+        yield pixels[::step, ::step]
 
 
-def probed(checkpoint: Checkpoint, folder: Path, count: int) -> dict[str, float]:
-    """Accuracy of a linear classifier (ridge) and of the nearest neighbour on frozen vectors of CIFAR-10."""
+def probed(checkpoint: Checkpoint, data: str, count: int) -> dict[str, float]:
+    """Accuracy of a linear classifier (ridge) and of the nearest neighbour on frozen vectors."""
     from vitrail.data.open import open_source
-    from vitrail.training.evaluate import evenly
+    from vitrail.data.source import Subset
 
     sets = []
     model = checkpoint.model(dtype=torch.float32)
     steps = checkpoint.preprocessing.squashed(checkpoint.config.image)
-    for split, images in (("train", count), ("test", count // 2)):
-        source = evenly(open_source([str(folder)], split, image=checkpoint.config.image), images)  # type: ignore[arg-type]
+    splits: tuple[tuple[Split, int], ...] = (("train", count), ("test", count // 2))
+    for split, images in splits:
+        source = Subset(open_source(data, split, image=Size(224, 224)), np.arange(images))
         vectors, labels = [], []
         for first in range(0, len(source), 16):
             pairs = [source[index] for index in range(first, min(first + 16, len(source)))]
@@ -161,8 +183,9 @@ def show(row: dict[str, Any]) -> None:
         print(f"  {name:18} {old:9.5f} → {new:9.5f}  ({new / old if old else 1:.3f})")
     for step in row["steps"]:
         print(f"  {'kept' if step['kept'] else 'left out':9} {step['error']:.5f}  {step['name']}")
-    for label, found in row.get("probe", {}).items():
-        print(f"  CIFAR-10, {label:9} linear {found['linear']:.1%}, nearest {found['nearest']:.1%}")
+    for data, models in row.get("probes", {}).items():
+        for label, found in models.items():
+            print(f"  {Path(data).name}, {label:9} linear {found['linear']:.1%}, nearest {found['nearest']:.1%}")
 
 
 if __name__ == "__main__":

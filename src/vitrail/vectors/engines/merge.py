@@ -105,11 +105,13 @@ class MergingEncoder:
         self.first = first_merging(len(blocks))
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+        for block in self.blocks[: self.first]:
+            x = block(x, layout, position)
         batch, count, _ = x.shape
         patches = count - layout.prefix
         owner = torch.arange(patches).expand(batch, -1)
         now = Merged(patches=x[:, layout.prefix :], sizes=x.new_ones(batch, patches), owner=owner)
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks[self.first :]:
             h = block.norm1(x)
             q, k, v = block.heads(block.project(h, h[:, : block.keep]))
             likeness = k.mean(dim=1)[:, layout.prefix :]
@@ -119,7 +121,7 @@ class MergingEncoder:
             counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted)
             x = x[:, : block.keep] + block.out(block.attention.joined(mixed))
-            if self.first <= index < len(self.blocks) - 1:
+            if block is not self.blocks[-1]:
                 now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
                 now = merge_patches(now, likeness, self.r)
                 x = torch.cat([x[:, : layout.prefix], now.patches], dim=1)
