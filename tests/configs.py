@@ -108,6 +108,22 @@ _pools = st.one_of(
     st.just(parts.ClsMeanPool()),
     st.builds(parts.AttentionPool, num_heads=st.just(2), mlp_width=st.just(20), prefix=st.booleans()),
 )
+_merges = st.sampled_from([1, 2])
+_merger_norms = st.sampled_from(["layer", "rms", "none"])
+_mergers = st.one_of(
+    st.none(),
+    st.builds(
+        parts.MlpMerger,
+        width=st.just(14),
+        mlp_width=st.just(20),
+        merge=_merges,
+        norm=_merger_norms,
+        norm_merged=st.booleans(),
+        activation=st.sampled_from(["gelu", "quick_gelu", "relu"]),
+        bias=st.booleans(),
+    ),
+    st.builds(parts.LinearMerger, width=st.just(14), merge=_merges, norm=_merger_norms, bias=st.booleans()),
+)
 
 
 @st.composite
@@ -115,6 +131,7 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
     """A small ViTConfig that breaks no rule; what breaks one is drawn again."""
     rates = st.sampled_from([0.0, 0.1])
     places: tuple[NormPlace, ...] = ("before", "after")
+    merger = draw(_mergers) if draw(st.integers(0, 3)) == 0 else None
     head_norm, place = draw(st.sampled_from([None, "norm", "cosine"])), draw(st.sampled_from(places))
     try:
         return ViTConfig(
@@ -147,8 +164,9 @@ def vit_configs(draw: st.DrawFn) -> ViTConfig:
             final_norm_eps=draw(st.sampled_from([None, None, 1e-5])),
             neck=draw(st.sampled_from([None, None, None, parts.Neck(width=12)])),
             pool=draw(_pools),
-            classes=draw(st.sampled_from([0, 7])),
+            classes=0 if merger else draw(st.sampled_from([0, 7])),
             head_bias=draw(st.booleans()),
+            merger=merger,
         )
     except VitrailError:
         assume(False)

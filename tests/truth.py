@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from libraries import make, tune
 from sharding import optimizer_of, process_group, spread
-from vitrail.config import Config
+from vitrail.config import Config, ViTConfig
 from vitrail.plan import Workload
 from vitrail.tracking.step import DTYPES, checkpoint_module, materialise, track_step
 from vitrail.tracking.tracker import Tracker
@@ -78,7 +78,8 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
             track_step(model, given, lambda loss: loss, workload, tracker, advance=model.advance)  # type: ignore[arg-type]
             return tracker
         images = torch.zeros(workload.batch, *config.input_shape, device=device, dtype=dtype)
-        labels = torch.zeros(workload.batch, dtype=torch.long, device=device) if workload.train else None
+        merged = config.visual_tokens if isinstance(config, ViTConfig) and config.merger else 1
+        labels = torch.zeros(workload.batch * merged, dtype=torch.long, device=device) if workload.train else None
         optimizer = optimizer_of(model, workload)
         loss = partial(_cross_entropy, labels)
         track_step(runs, (images,), loss, workload, tracker, optimizer=optimizer, micro_batch=micro_batch)
@@ -86,4 +87,4 @@ def follow_step(config: Config, workload: Workload, *, device: str = "cuda", fak
 
 
 def _cross_entropy(labels: Any, logits: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits, labels)
+    return F.cross_entropy(logits.flatten(0, -2), labels)

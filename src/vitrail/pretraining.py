@@ -182,5 +182,6 @@ def _plain(step: Value, config: Config, positions: tuple[type, ...]) -> ViTConfi
         f"{name} is not defined for {config.position.name}; use {', '.join(kind.__name__ for kind in positions)}",
     )
     require(config.frames == 1, f"{name} is defined for still images, not for clips of {config.frames} frames")
+    require(config.merger is None, f"{name} has no use for a merger; leave it out")
     require(not config.prefix.distillation, f"{name} has no use for a distillation token; leave it out")
     return config

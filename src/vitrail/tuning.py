@@ -230,6 +230,8 @@ def _vit_parts(c: ViTConfig) -> Iterator[str]:
         yield "neck"
     if isinstance(c.pool, AttentionPool):
         yield "pool"
+    if c.merger is not None:
+        yield "merger"
     yield from _head_parts(c)
 
 

@@ -13,8 +13,10 @@ from peer_models import randomise, relative_error
 from peers import transformers
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
+from vitrail.checkpoint.surgery.merger import with_merger
 from vitrail.checkpoint.write import encode, save
 from vitrail.geometry import Size
+from vitrail.parts import MlpMerger
 
 TEXT = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1},
@@ -60,6 +62,12 @@ def test_the_tower_of_qwen_gives_the_same_patches_and_goes_back(kind: str, tmp_p
     image = torch.randn(3, 40, 56, generator=torch.Generator().manual_seed(1))  # windows of 4×4 do not divide 10×14
     patches = theirs.model.visual(*flat_patches(image, 4)).last_hidden_state
     assert relative_error(ours.model()(image[None]), patches.mean(0, keepdim=True)) < 1e-5
+
+    merged = with_merger(ours)
+    norm = "rms" if kind == "qwen2_5_vl" else "layer"
+    assert merged.config == ours.config.but(merger=MlpMerger(width=16, mlp_width=192, norm=norm))
+    tokens = theirs.model.visual(*flat_patches(image, 4)).pooler_output[None]
+    assert relative_error(merged.model()(image[None]), tokens) < 1e-5
 
     save(ours, tmp_path / "back")
     again = type(theirs).from_pretrained(tmp_path / "back")

@@ -13,10 +13,12 @@ from torch import Tensor
 from peer_models import randomise, relative_error
 from peers import transformers
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.merger import with_merger
 from vitrail.checkpoint.write import save
-from vitrail.config import PyramidConfig, PyramidStage
+from vitrail.config import PyramidConfig, PyramidStage, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
+from vitrail.parts import LinearMerger, Merger, MlpMerger
 from vitrail.presets import PRESETS
 
 VISION = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 32, "patch_size": 8}
@@ -131,6 +133,48 @@ def test_the_tower_of_a_whole_model_is_read_alone_and_goes_back(kind: str, tmp_p
     assert not info["unexpected_keys"]
     for name, tensor in before.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
+
+
+GELU = MlpMerger(width=16, mlp_width=16, norm_eps=1e-5)
+MERGERS: dict[str, tuple[Merger, dict[str, Any]]] = {
+    "internvl": (GELU.but(norm_merged=True), {}),
+    "llava": (GELU.but(merge=1, norm="none"), {}),
+    "paligemma": (LinearMerger(width=16), {"projection_dim": 16}),
+    "gemma3": (LinearMerger(width=16, merge=2, norm="rms", bias=False), {"mm_tokens_per_image": 4}),
+}
+
+
+@pytest.mark.parametrize("kind", MERGERS)
+@torch.no_grad()
+def test_a_tower_with_its_merger_gives_what_the_language_model_receives(kind: str, tmp_path: Path):
+    (merger, more), whole = MERGERS[kind], WHOLE[kind]
+    options = {**whole.options, **more}
+    theirs = randomise(getattr(transformers, whole.model)(transformers.CONFIG_MAPPING[kind](**options)))
+    theirs.save_pretrained(tmp_path / "whole")
+    ours = with_merger(load(tmp_path / "whole"))
+    assert isinstance(ours.config, ViTConfig)
+    assert ours.config.merger == merger
+    assert ours.config.depth == (1 if kind == "llava" else 2)  # LLaVA reads the last block but one
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    tokens = theirs.get_image_features(pixels).pooler_output
+    assert relative_error(ours.model()(pixels), torch.stack(tuple(tokens))) < 1e-5
+
+    save(ours, tmp_path / "ours.safetensors")
+    again = load(tmp_path / "ours.safetensors")
+    assert again.config == ours.config
+    assert torch.equal(again.model()(pixels), ours.model()(pixels))
+    with pytest.raises(VitrailError, match="merger"):  # other libraries' names have no place for a merger
+        save(ours, tmp_path / "theirs.safetensors", dialect="timm")
+
+
+def test_mergers_that_are_not_there_or_read_several_blocks_are_refused(tmp_path: Path):
+    with pytest.raises(VitrailError, match="no merger is beside this tower; read the whole vision-language model"):
+        with_merger(load("default"))
+    options = {**WHOLE["llava"].options, "vision_feature_layer": [-2, -1]}
+    config = transformers.CONFIG_MAPPING["llava"](**options)
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(tmp_path / "whole")
+    with pytest.raises(VitrailError, match="vision_feature_layer"):
+        with_merger(load(tmp_path / "whole"))
 
 
 SWIN = PyramidConfig(

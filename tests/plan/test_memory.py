@@ -30,7 +30,18 @@ from vitrail.parts import (
 from vitrail.plan import Shard, Workload, memory
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_NAMES = ("memory", "degenerate", "tuned", "sharded", "checkpointed", "pretraining", "families", "clips", "parts")
+GOLDEN_NAMES = (
+    "memory",
+    "degenerate",
+    "tuned",
+    "sharded",
+    "checkpointed",
+    "pretraining",
+    "families",
+    "clips",
+    "parts",
+    "mergers",
+)
 GOLDEN_FILES = [ROOT / "golden" / f"{name}.json" for name in GOLDEN_NAMES]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]
 SMALL = ViTConfig(image=Size(80, 112), width=96, depth=5, num_heads=3, mlp=Mlp(width=160), classes=11)

@@ -24,9 +24,11 @@ from vitrail.parts import (
     Hierarchical,
     Learned,
     LinearAttention,
+    LinearMerger,
     MaxPool,
     MeanPool,
     Mlp,
+    MlpMerger,
     NoPosition,
     Patches,
     Prefix,
@@ -72,6 +74,16 @@ CONFIGS: dict[str, Config] = {
     "swiglu": PLAIN.but(mlp=SwiGLU(width=72), classes=0),
     "pooled by attention": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144)),
     "pooled by attention to all": PLAIN.but(pool=AttentionPool(num_heads=4, mlp_width=144, prefix=True)),
+    "merged by an MLP": PLAIN.but(
+        image=Size(64, 96),
+        classes=0,
+        merger=MlpMerger(width=40, mlp_width=56, norm="rms", activation="quick_gelu"),
+    ),
+    "merged and then normalised": PLAIN.but(
+        image=Size(64, 96), classes=0, merger=MlpMerger(width=40, mlp_width=56, norm_merged=True)
+    ),
+    "projected": PLAIN.but(classes=0, merger=MlpMerger(width=40, mlp_width=56, merge=1, norm="none", bias=False)),
+    "averaged": PLAIN.but(image=Size(64, 96), classes=0, merger=LinearMerger(width=40, merge=2, norm="rms")),
     "windows": PLAIN.but(attention=WindowedAttention(window=Size(3, 4)), position=RelativeBias(prefix=False)),
     "windows and a full block": PLAIN.but(
         attention=WindowedAttention(window=Size(3, 4), shift=False, full=(1,)), norm="rms", out_bias=False

@@ -81,18 +81,73 @@ def test_tokens_are_those_of_the_processor_on_a_thousand_sizes(name: str):
     assert not wrong
 
 
-def test_towers_have_the_weights_of_transformers_without_their_mergers():
-    with torch.device("meta"):
-        theirs = transformers.Qwen2_5_VLModel.config_class().vision_config
-        theirs.hidden_size, theirs.out_hidden_size = 1280, 3584
-        from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
+def numel(*modules: torch.nn.Module) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
-        tower = Qwen2_5_VisionTransformerPretrainedModel(theirs)
-    merger = sum(parameter.numel() for parameter in tower.merger.parameters())
-    count = sum(parameter.numel() for parameter in tower.parameters()) - merger
-    ours = vision_language("Qwen2.5-VL")
+
+def qwen2_weights() -> int:
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
+
+    return numel(Qwen2VisionTransformerPretrainedModel(transformers.Qwen2VLConfig().vision_config))
+
+
+def qwen2_5_weights() -> int:
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
+
+    vision = transformers.Qwen2_5_VLConfig().vision_config
+    vision.hidden_size, vision.out_hidden_size = 1280, 3584
+    return numel(Qwen2_5_VisionTransformerPretrainedModel(vision))
+
+
+def qwen3_weights() -> int:
+    vision = transformers.Qwen3VLConfig().vision_config
+    vision.out_hidden_size = 4096
+    tower = transformers.Qwen3VLVisionModel(vision)
+    return numel(tower) - numel(tower.pos_embed, tower.deepstack_merger_list)
+
+
+def internvl_weights() -> int:
+    from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
+
+    text = {"model_type": "qwen2", "hidden_size": 3584}
+    config = transformers.InternVLConfig(text_config=text, vision_config={"attention_bias": True})
+    tower = transformers.InternVLVisionModel(config.vision_config)
+    return numel(tower, InternVLMultiModalProjector(config))
+
+
+def llava_weights() -> int:
+    from transformers.models.llava_next.modeling_llava_next import LlavaNextMultiModalProjector
+
+    config = transformers.LlavaNextConfig()
+    tower = transformers.CLIPVisionModel(config.vision_config)
+    return numel(tower, LlavaNextMultiModalProjector(config)) - numel(tower.encoder.layers[-1], tower.post_layernorm)
+
+
+WEIGHTS: dict[str, Callable[[], int]] = {
+    "qwen2-vl": qwen2_weights,
+    "qwen2.5-vl": qwen2_5_weights,
+    "qwen3-vl": qwen3_weights,
+    "internvl3": internvl_weights,
+    "llava-next": llava_weights,
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_towers_and_mergers_have_the_weights_of_transformers(name: str):
+    ours = vision_language(name.upper())
     assert ours is not None
-    assert ledger(ours.tower).params == count
+    with torch.device("meta"):
+        assert ledger(ours.tower).params == WEIGHTS[name]()
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_merger_gives_as_many_tokens_as_the_reading_counts(name: str):
+    """On all crops together, before padding is dropped and other tokens are added."""
+    ours = VISION_LANGUAGE[name]
+    reading = ours.reader.read(Size(700, 900))
+    merged = reading.crops * ours.on(reading).visual_tokens
+    assert merged == sum(view.grid.area // view.merge**2 for view in reading.views)
+    assert all(view.merge == ours.tower.merger.merge for view in reading.views if ours.tower.merger)
 
 
 def test_padding_lies_where_the_processor_pads():

@@ -4,8 +4,8 @@
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
 cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
 trained, `--sharded` one device of steps that are spread over several, `--checkpointed` steps with every kind of
-activation checkpointing, `--pretraining` self-supervised steps, `--clips` models of clips, and `--parts` models with
-parts that few others have.
+activation checkpointing, `--pretraining` self-supervised steps, `--clips` models of clips, `--parts` models with
+parts that few others have, and `--mergers` vision towers with a merger.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from cases import draw  # noqa: E402
 from checkpointings import draw_checkpointed  # noqa: E402
 from clips import draw_clips  # noqa: E402
 from degenerate import degenerate  # noqa: E402
+from mergers import draw_mergers  # noqa: E402
 from parts import draw_parts  # noqa: E402
 from pretrainings import draw_pretraining  # noqa: E402
 from shards import draw_sharded  # noqa: E402
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--pretraining", action="store_true", help="random self-supervised steps")
     parser.add_argument("--clips", action="store_true", help="random models of clips")
     parser.add_argument("--parts", action="store_true", help="random models with parts that few others have")
+    parser.add_argument("--mergers", action="store_true", help="random vision towers with a merger")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -71,6 +73,7 @@ def main() -> int:
     else:
         kinds = {draw_tuned: options.tuned, draw_sharded: options.sharded, draw_checkpointed: options.checkpointed}
         kinds |= {draw_pretraining: options.pretraining, draw_clips: options.clips, draw_parts: options.parts}
+        kinds |= {draw_mergers: options.mergers}
         drawn = next((kind for kind, asked in kinds.items() if asked), draw)
         cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()

@@ -53,7 +53,7 @@ def inspect(
         ("format", f"{found.format}, {found.dialect} names{family}"),
         ("same shape as", found.variant),
         *_size(found),
-        ("head", f"{found.classes:,} outputs" if found.classes else "none: the model gives its pooled vector"),
+        ("head", f"{found.classes:,} outputs" if found.classes else _headless(found)),
         ("parameters", f"{found.parameters:,}; stored values: {_stored(found)}"),
         ("prefix", ", ".join(found.prefix) or "none"),
         ("positions", found.position),
@@ -68,6 +68,14 @@ def inspect(
         ("not finite", f"[bold red]{escape(few(checks.not_finite))}[/]" if checks.not_finite else "none"),
     ]
     show(table(escape(str(weights)), ("", ""), rows, "lw"))
+
+
+def _headless(found: Description) -> str:
+    config = found.config
+    if not isinstance(config, ViTConfig) or config.merger is None:
+        return "none: the model gives its pooled vector"
+    merger = config.merger
+    return f"none: its {type(merger).__name__} gives {config.visual_tokens:,} tokens of width {merger.width:,}"
 
 
 def _size(found: Description) -> list[tuple[str, str]]:

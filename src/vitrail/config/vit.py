@@ -19,6 +19,7 @@ from vitrail.parts import (
     Learned,
     MaxPool,
     MeanPool,
+    Merger,
     Mlp,
     MlpKind,
     Neck,
@@ -91,6 +92,8 @@ class ViTConfig(BaseConfig):
     classes: NonNegativeInt = 1000
     """Outputs of the head; with 0 there is no head, and the model returns the pooled vector."""
     head_bias: bool = True
+    merger: Merger | None = None
+    """With one, the model returns the tokens that a language model receives, and not a vector of an image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,6 +115,7 @@ class ViTConfig(BaseConfig):
             f"final_norm_eps {self.final_norm_eps} is for a final norm, and this model has none; leave it out",
         )
         self.fit(self.image)
+        _check_merger(self)
 
     @property
     def patch(self) -> Size:
@@ -134,6 +138,11 @@ class ViTConfig(BaseConfig):
     def tokens(self) -> int:
         """Prefix tokens and the patches of every step; for adaptive patches, the maximum."""
         return self.prefix.count + self.steps * self.grid.area
+
+    @property
+    def visual_tokens(self) -> int:
+        """Tokens that the merger gives; without one, those of the patches."""
+        return self.steps * self.grid.area // (self.merger.merge**2 if self.merger else 1)
 
     @property
     def head_width(self) -> int:
@@ -161,7 +170,8 @@ class ViTConfig(BaseConfig):
     @property
     def unit(self) -> Size:
         """The size that an image must be a multiple of, so that no remainder is left."""
-        return self.embedding.unit
+        merge = self.merger.merge if self.merger else 1
+        return Size(*(merge * side for side in self.embedding.unit))
 
     def with_patch(self, patch: Size) -> Self:
         """Return the config with another patch size; the rest of its embedding is scaled in proportion.
@@ -282,4 +292,27 @@ def _check_neck(config: ViTConfig) -> None:
         config.steps == 1 and not isinstance(config.embedding, Adaptive) and config.remainder != "pad",
         "the neck is a convolution over one regular grid without padding; "
         "use still images, regular patches and another remainder, or neck=None",
+    )
+
+
+def _check_merger(config: ViTConfig) -> None:
+    if config.merger is None:
+        return
+    name, merge = type(config.merger).__name__, config.merger.merge
+    require(
+        config.classes == 0,
+        f"{name} gives tokens for a language model, and none to classify; use classes=0, or merger=None",
+    )
+    require(
+        not isinstance(config.pool, AttentionPool) and config.final_norm != "pooled",
+        f"{name} reads the tokens, and no pooled vector; use a pool that learns nothing, and another final_norm",
+    )
+    require(config.neck is None, f"{name} reads the encoder's tokens, and not a neck's; use merger=None, or neck=None")
+    require(
+        not isinstance(config.embedding, Adaptive) and config.remainder != "pad" and config.steps == 1,
+        f"{name} needs a regular grid without padding, of a still image; use Patches, and another remainder",
+    )
+    require(
+        config.grid.height % merge == config.grid.width % merge == 0,
+        f"grid {config.grid} is not divisible by merge {merge}; use an image that is a multiple of {config.unit}",
     )

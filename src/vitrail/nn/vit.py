@@ -19,6 +19,7 @@ from vitrail.nn.front import VisionFrontEnd, build_inside
 from vitrail.nn.head import Classifier, build_head
 from vitrail.nn.intermediates import Intermediates
 from vitrail.nn.layout import Layout
+from vitrail.nn.mergers import build_merger
 from vitrail.nn.mlp import build_mlp
 from vitrail.nn.neck import ConvNeck
 from vitrail.nn.norm import build_norm
@@ -48,9 +49,13 @@ class ViT(VisionFrontEnd, Intermediates, Classifier):
         distilled = config.classes if config.prefix.distillation else 0
         self.head = build_head(config.vector_width, config.classes, bias=config.head_bias)
         self.distillation_head = build_head(config.vector_width, distilled, bias=config.head_bias)
+        self.merger = None if config.merger is None else build_merger(config.merger, width)
 
     def forward(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:
-        """(B, C, H, W) → logits (B, classes), or the vector (B, D) of a model without a head."""
+        """(B, C, H, W) → logits (B, classes), or the vector (B, D) of a model without a head, or the tokens of one with
+        a merger."""
+        if self.merger is not None:
+            return self.merger(*self.features(image, sizes))
         return self.classify(self.vector(image, sizes))
 
     def vector(self, image: Tensor, sizes: Sequence[Size] | None = None) -> Tensor:

@@ -3,9 +3,10 @@
 Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
-from . import attention, embeddings, merging, mlp, neck, pools, position_kind, positions, prefix, relative
+from . import attention, embeddings, mergers, merging, mlp, neck, pools, position_kind, positions, prefix, relative
 from .attention import *
 from .embeddings import *
+from .mergers import *
 from .merging import *
 from .mlp import *
 from .neck import *
@@ -18,6 +19,7 @@ from .relative import *
 __all__: list[str] = []
 __all__ += attention.__all__
 __all__ += embeddings.__all__
+__all__ += mergers.__all__
 __all__ += merging.__all__
 __all__ += mlp.__all__
 __all__ += neck.__all__

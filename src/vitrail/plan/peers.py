@@ -40,6 +40,7 @@ def _check_common(library: str, c: Config) -> tuple[ViTConfig, Patches, Learned]
     norms = c.norm == "layer" and not (c.patch_norm or c.attention_norm or c.mlp.norm)
     _require(library, norms, "these norms", "layer norms before attention and MLP")
     _require(library, c.out_bias and c.mlp.bias, "layers without a bias", "out_bias=True and Mlp(bias=True)")
+    _require(library, c.merger is None, "a merger", "merger=None")
     _require(library, c.head_bias, "a head without bias", "head_bias=True")
     assert isinstance(c.embedding, Patches)
     assert isinstance(c.position, Learned)

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
-from vitrail.parts import MeanPool, Mlp, Patches, Prefix, Rotary, SwiGLU, WindowedAttention
+from vitrail.parts import MeanPool, Mlp, MlpMerger, Patches, Prefix, Rotary, SwiGLU, WindowedAttention
 from vitrail.plan.reading import AnyResolution, ImageReader, NativeResolution, PatchBudget, Reading, Tiles
 from vitrail.presets import preset
 from vitrail.value import Value
@@ -17,13 +17,13 @@ __all__ = ["VISION_LANGUAGE", "VisionLanguage", "vision_language"]
 
 @dataclass(frozen=True, kw_only=True)
 class VisionLanguage(Value):
-    """A way to read images, and the tower that reads them."""
+    """A way to read images, and the tower that reads them, with the merger behind it."""
 
     title: str
     reader: ImageReader
     tower: ViTConfig
-    left_out: str
-    """What of the vision model the tower's plan does not count."""
+    left_out: str = ""
+    """What of the vision model the tower's plan does not count, or counts in another way."""
 
     def on(self, reading: Reading) -> ViTConfig:
         """Return the tower for the crops of a reading."""
@@ -50,45 +50,57 @@ def _qwen(width: int, depth: int, mlp: Mlp | SwiGLU, patch: int, **changes: Any)
 
 
 WINDOWS = WindowedAttention(window=Size(8, 8), shift=False, full=(7, 15, 23, 31))
-RESIZED = "its table of positions, which is resized, is counted as resized"
+QWEN = MlpMerger(width=3584, mlp_width=5120)
 VISION_LANGUAGE: dict[str, VisionLanguage] = {
     "qwen2-vl": VisionLanguage(
         title="Qwen2-VL-7B",
         reader=NativeResolution(),
-        tower=_qwen(1280, 32, Mlp(width=5120, activation="quick_gelu"), 14),
-        left_out="the merger's norm and two linear layers are not counted",
+        tower=_qwen(1280, 32, Mlp(width=5120, activation="quick_gelu"), 14, merger=QWEN),
     ),
     "qwen2.5-vl": VisionLanguage(
         title="Qwen2.5-VL-7B",
         reader=NativeResolution(),
-        tower=_qwen(1280, 32, SwiGLU(width=3420), 14, norm="rms", attention=WINDOWS),
-        left_out="the merger's norm and two linear layers are not counted",
+        tower=_qwen(1280, 32, SwiGLU(width=3420), 14, norm="rms", attention=WINDOWS, merger=QWEN.but(norm="rms")),
     ),
     "qwen3-vl": VisionLanguage(
         title="Qwen3-VL-8B",
         reader=NativeResolution(patch=16, min_pixels=65_536, max_pixels=16_777_216),
-        tower=_qwen(1152, 27, Mlp(width=4304, activation="gelu_tanh"), 16).but(
-            embedding=Patches(patch=Size(16, 16)),
-        ),
-        left_out="the table of positions, 2,304 rows, and its four mergers are not counted",
+        tower=_qwen(
+            1152,
+            27,
+            Mlp(width=4304, activation="gelu_tanh"),
+            16,
+            merger=MlpMerger(width=4096, mlp_width=4608),
+        ).but(embedding=Patches(patch=Size(16, 16))),
+        left_out="the table of positions, 2,304 rows, and the three mergers inside the tower are not counted",
     ),
     "internvl3": VisionLanguage(
         title="InternVL3-8B",
         reader=Tiles(),
-        tower=preset("L/14", image=Size(448, 448), layer_scale=0.1, final_norm="none", classes=0),
-        left_out="the projection to the language model is not counted",
+        tower=preset(
+            "L/14",
+            image=Size(448, 448),
+            layer_scale=0.1,
+            final_norm="none",
+            classes=0,
+            merger=MlpMerger(width=3584, mlp_width=3584, norm_merged=True, norm_eps=1e-5),
+        ),
     ),
     "llava-next": VisionLanguage(
-        title="LLaVA-NeXT",
+        title="LLaVA-NeXT-7B",
         reader=AnyResolution(),
-        tower=preset("clip-L/14-336", classes=0),
-        left_out="the projection to the language model is not counted",
+        tower=preset("clip-L/14-336", classes=0).but(
+            depth=23,
+            final_norm="none",
+            merger=MlpMerger(width=4096, mlp_width=4096, merge=1, norm="none"),
+        ),
+        left_out="the tower's last block and norm, whose output is not read, are not counted",
     ),
     "siglip2-naflex": VisionLanguage(
         title="SigLIP 2 B/16 NaFlex",
         reader=PatchBudget(),
         tower=preset("siglip2-B/16"),
-        left_out=RESIZED,
+        left_out="its table of positions, which is resized, is counted as resized",
     ),
 }
 """Settings as published."""

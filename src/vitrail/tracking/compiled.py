@@ -76,6 +76,8 @@ def _check(config: Config, workload: Workload) -> None:
     )
     require(workload.checkpointing is None, "a compiled step chooses what it recomputes; leave --checkpointing out")
     adaptive = isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive)
+    merged = isinstance(config, ViTConfig) and config.merger is not None
+    require(not merged, "a compiled step is traced for models with one output for an image; leave the merger out")
     require(not adaptive, "a compiled step cannot be traced with adaptive patches, whose number depends on pixels")
 
 

@@ -167,11 +167,11 @@ def vision_part(stored: Stored) -> JsonConfig:
     return said
 
 
-def activation_of(config: JsonConfig, default: str) -> Activation:
-    name = config.text("hidden_act", default)
+def activation_of(config: JsonConfig, default: str, key: str = "hidden_act") -> Activation:
+    name = config.text(key, default)
     require(
         name in ACTIVATIONS,
-        f"config.json has hidden_act {name!r}, which vitrail's models do not have; they have {', '.join(ACTIVATIONS)}",
+        f"config.json has {key} {name!r}, which vitrail's models do not have; they have {', '.join(ACTIVATIONS)}",
     )
     return ACTIVATIONS[name]
 

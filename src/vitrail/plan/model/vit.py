@@ -13,6 +13,7 @@ from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.front import embed
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
+from vitrail.plan.model.mergers import merger
 from vitrail.plan.model.neck import behind, neck
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
@@ -41,6 +42,8 @@ def sizes(c: ViTConfig, workload: Workload) -> Sizes:
 
 
 def vit(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+    if c.merger is not None:
+        return merger(t, c, n, features(t, c, n, image))
     x = vector(t, c, n, image)
     return classify(t, x, c.vector_width, c.classes, distillation=c.prefix.distillation, bias=c.head_bias)
 
