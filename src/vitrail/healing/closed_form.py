@@ -58,7 +58,7 @@ class Drawn(NamedTuple):
         for place, index in enumerate(indices):
             try:
                 pixels, _ = self.source[int(index)]
-            except ImageError:  # said when the images are split
+            except ImageError:  # the pictures remember it, for the report
                 continue
             top, left, height, width = crop_box(Size(*pixels.shape[:2]), SMALLEST_PART, draws[place])
             part = pixels[top : top + height, left : left + width]

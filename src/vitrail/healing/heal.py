@@ -101,6 +101,7 @@ class _Case:
     before: Checkpoint
     after: Checkpoint
     target: Target
+    pictures: Pictures
     parts: Parts
     choose: Judge
     judge: Judge
@@ -162,6 +163,7 @@ def _open(
         before=before,
         after=after,
         target=target,
+        pictures=held,
         parts=parts,
         choose=choosing,
         judge=judging,
@@ -252,12 +254,19 @@ def _stopped(case: _Case, signal: int, began: float) -> Healing:
         images=_counts(case),
         seconds=time.monotonic() - began,
         stopped=signal,
-        notes=case.notes,
+        notes=_notes(case),
     )
 
 
 def _counts(case: _Case) -> Counts:
-    return Counts(training=len(case.parts.training), choosing=len(case.choose.images), judging=len(case.judge.images))
+    training = len(set(case.parts.training.indices.tolist()) - case.pictures.damaged.keys())
+    return Counts(training=training, choosing=len(case.choose.images), judging=len(case.judge.images))
+
+
+def _notes(case: _Case) -> tuple[str, ...]:
+    """What was said at the beginning, and the images whose damage was found when they were learned from."""
+    damaged = (f"left out: {line}" for line in case.pictures.damaged.values())
+    return tuple(dict.fromkeys((*case.notes, *damaged)))
 
 
 def _report(case: _Case, current: Checkpoint, steps: tuple[Step, ...], began: float, reason: str) -> Healing:
@@ -282,7 +291,7 @@ def _report(case: _Case, current: Checkpoint, steps: tuple[Step, ...], began: fl
         images=_counts(case),
         parts=part_changes(case.after.tensors, chosen.tensors),
         seconds=time.monotonic() - began,
-        notes=case.notes,
+        notes=_notes(case),
         colours=token_colours(case.judge, case.after, chosen),
     )
 

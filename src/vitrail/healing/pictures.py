@@ -42,6 +42,7 @@ class Pictures:
         self.least = Size(*(SPARE * side for side in least))
         self.labels = np.zeros(len(self.images), np.int64)
         self.kept: dict[int, Pixels] = {}
+        self.damaged: dict[int, str] = {}  # what decoding found, by index
         self.room = KEPT_BYTES
 
     def __len__(self) -> int:
@@ -50,7 +51,11 @@ class Pictures:
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
         held = self.kept.get(index)
         if held is None:
-            held = self._shrunk(self._decoded(self.images[index]))
+            try:
+                held = self._shrunk(self._decoded(self.images[index]))
+            except ImageError as error:
+                self.damaged[index] = str(error)
+                raise
             if held.nbytes <= self.room:
                 self.room -= held.nbytes
                 self.kept[index] = held
@@ -136,10 +141,8 @@ def split(pictures: Pictures, *, judging: bool = True) -> Parts:
     [32, 4, 4]
     """
     count = len(pictures)
-    require(
-        count >= FEWEST,
-        f"{count} different images are too few to heal with; give {FEWEST} or more, and better a few hundred",
-    )
+    few = "1 different image is" if count == 1 else f"{count} different images are"
+    require(count >= FEWEST, f"{few} too few to heal with; give {FEWEST} or more, and better a few hundred")
     apart = min(HELD_OUT, max(4, count // 10))
     held = np.arange(2 * apart) * count // (2 * apart)
     choosing, judged = held[::2], held[1::2] if judging else held[:0]
