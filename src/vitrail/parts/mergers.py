@@ -22,7 +22,7 @@ class MlpMerger(Value):
     With merge 2, the merger of Qwen2-VL (arXiv 2409.12191); normalised after the concatenation, InternVL's pixel
     shuffle (arXiv 2404.16821); with merge 1 and no norm, LLaVA's projector (arXiv 2310.03744).
 
-    >>> from vitrail import MeanPool, MlpMerger, Prefix, ViTConfig
+    >>> from vitrail import MlpMerger, ViTConfig
     >>> tower = ViTConfig(classes=0, merger=MlpMerger(width=3584, mlp_width=3072))
     >>> tower.tokens, tower.visual_tokens
     (197, 49)
@@ -47,8 +47,8 @@ class LinearMerger(Value):
 
     With merge 4 and an RMS norm, Gemma 3's (arXiv 2503.19786); with merge 1, PaliGemma's (arXiv 2407.07726).
 
-    >>> from vitrail import LinearMerger, preset
-    >>> preset("siglip-B/16", pool="mean").but(merger=LinearMerger(width=2048)).visual_tokens
+    >>> from vitrail import LinearMerger, MeanPool, preset
+    >>> preset("siglip-B/16", pool=MeanPool(), merger=LinearMerger(width=2048)).visual_tokens
     196
     """
 
