@@ -56,6 +56,12 @@ def test_the_table_knows_an_architecture_by_its_shapes(name: str):
     assert architecture_named(name).shapes == architectures.digest_of(name)
 
 
+@pytest.mark.parametrize("name", ["vit_small_r26_s32_224", "vit_base_resnet50d_224", "vit_tiny_r_s16_p8_384"])
+def test_a_hybrid_is_refused_with_the_reason(name: str):
+    with pytest.raises(VitrailError, match=f"timm's {name} has a convolutional network before its patches"):
+        architecture_named(name)
+
+
 def test_heads_are_the_architectures_and_not_guessed_from_a_word_in_its_name(tmp_path: Path):
     theirs = save_timm(tmp_path / "timm", "vit_giant_patch14_reg1_tipsv2", embed_dim=96, depth=2, img_size=(42, 70))
     assert load(tmp_path / "timm").config.num_heads == 24  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ BY_IMAGE_OR_TASK = re.compile(
 """Tensors whose presence or shape depends on the image or on the task, not on the architecture."""
 
 
-HYBRID = re.compile(r"vit_\w+?_(r\d*_|resnet|resnext|mci_)")
+HYBRID = re.compile(r"vit_\w+?_(r\d*_|resnet)")
 """timm's names of hybrids."""
 
 
