@@ -74,7 +74,7 @@ def record(model: ViT | PyramidViT | MobileViT, image: Tensor) -> Recording:
     """
     attention: list[AttentionInputs] = []
     with watching(model, attention.append), block_outputs(model) as blocks, _returned(model, "features") as features:
-        output = model.classify(model.vector(image))  # and not the tokens of a merger
+        output = model(image)
     return Recording(model=model, attention=attention, blocks=blocks, features=features[0], output=output)
 
 

@@ -32,7 +32,8 @@ from vitrail.parts import (
 
 __all__ = ["change_preprocessing", "check_target", "find_target"]
 
-VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale", "neck")
+VIT_FIXED = ("width", "depth", "num_heads", "embedding_norm", "qkv_bias", "qk_norm", "mlp", "layer_scale", "neck",
+             "merger")  # fmt: skip
 FIXED = frozenset((*VIT_FIXED, "cosine_attention", "stages", "merging", "mlp_ratio", "stem_width", "stem_stride",
                    "residual", "expansion", "last_width"))  # fmt: skip
 """Fields that determine the shapes of the encoder's weights and cannot change."""
