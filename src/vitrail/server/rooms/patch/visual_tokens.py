@@ -74,7 +74,7 @@ class Read(BaseModel):
     patches: int = 0
     tokens: int = 0
     flops: int = 0
-    """FLOPs of the tower for all crops."""
+    """FLOPs of the tower and its merger, for all crops."""
     refused: str = ""
 
 
