@@ -67,7 +67,7 @@ from vitrail.vectors.engines.int8 import IntegerPatches
 from vitrail.vectors.engines.names import RUNTIMES
 from vitrail.vectors.engines.pack import PackedEngine
 from vitrail.vectors.engines.runtime import GraphEngine
-from vitrail.vectors.engines.tournament import LEAST_LOSS
+from vitrail.vectors.engines.tournament import least_cosine
 
 SECTIONS = ("forward", "patch", "decode", "packed", "fewer")
 
@@ -167,7 +167,7 @@ def own_engines(
     config = checkpoint.config
     assert isinstance(config, ViTConfig)
     torch_engine = build_engine(checkpoint) if ranges is None else build_engine(checkpoint, "int8", calibration=ranges)
-    few, int8 = min(batch, images_at_once(config, checkpoint.preprocessing.image)), ranges is not None
+    few, int8 = images_at_once(config, checkpoint.preprocessing.image, batch), ranges is not None
     graphs = {name: GraphEngine(graph, name, batch=few, threads=threads, int8=int8) for name in RUNTIMES}
     return {"vitrail torch": torch_engine, **{f"vitrail {name}": engine for name, engine in graphs.items()}}
 
@@ -204,7 +204,7 @@ def cell(
         **{who: lambda run=run: run(image) for who, run in peers.items()},
     }
     # of ours, those that come as near as our own int8, which is the rule of `--engine int8`
-    fair = [who for who in ours if cosine[who] >= cosine["vitrail torch"] - LEAST_LOSS]
+    fair = [who for who in ours if cosine[who] >= least_cosine(cosine["vitrail torch"])]
     spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) == 1)
     best = min(fair, key=lambda who: median(spent[who]))
     return {

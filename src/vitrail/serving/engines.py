@@ -58,7 +58,7 @@ def open_engine(
         why = "asked for" if reason is None else f"only torch runs this model: {reason}"
         return _torch(checkpoint, Choice(engine="torch", why=why))
     assert isinstance(checkpoint.config, ViTConfig)
-    most = min(batch, images_at_once(checkpoint.config, checkpoint.preprocessing.image))
+    most = images_at_once(checkpoint.config, checkpoint.preprocessing.image, batch)
     key = graph_key(weights_sha256(path), checkpoint.config, checkpoint.preprocessing, None)
     lean = partial(LeanEngine, checkpoint)
 

@@ -5,6 +5,7 @@ Shapes: B images, H×W pixels, C channels, T tokens, D width; an image may be a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -254,9 +255,16 @@ class LeanEngine:
         """Split a batch into parts that pass through the encoder together."""
         if self.place.device != "cpu":  # what fits into a processor's cache is no limit there
             return (images,)
-        return images.split(images_at_once(self.model.config, Size(*images.shape[-3:-1])))
+        return images.split(images_at_once(self.model.config, Size(*images.shape[-3:-1]), len(images)))
 
 
-def images_at_once(config: ViTConfig, size: Size) -> int:
-    """Return how many images of that size pass through the encoder together on a processor."""
-    return max(1, ROWS // (config.prefix.count + config.steps * config.fit(size).grid.area))
+def images_at_once(config: ViTConfig, size: Size, batch: int) -> int:
+    """Return how many images of a batch pass through the encoder together on a processor: an equal part of the batch,
+    so that no part has to be padded, with about `ROWS` tokens.
+
+    >>> images_at_once(ViTConfig(), Size(224, 224), 32), images_at_once(ViTConfig(), Size(384, 384), 9)
+    (4, 1)
+    """
+    tokens = config.prefix.count + config.steps * config.fit(size).grid.area
+    equal = (part for part in range(1, batch + 1) if batch % part == 0)
+    return min(equal, key=lambda part: abs(math.log(part * tokens / ROWS)), default=1)

@@ -19,15 +19,13 @@ from vitrail.value import Value
 from vitrail.vectors.engines.engine import Engine, agreement_of
 from vitrail.vectors.engines.names import RuntimeName
 
-__all__ = ["LARGEST_ERROR", "LEAST_LOSS", "Candidate", "Choice", "hold_tournament"]
+__all__ = ["LARGEST_ERROR", "Candidate", "Choice", "hold_tournament", "least_cosine"]
 
 Cosine = Annotated[float, Range("[-1, 1]", "cosines are in it")]
 NonNegativeFloat = Annotated[float, Range("[0, inf)", "times and differences are in it")]
 LARGEST_ERROR = 1e-4
 """A float32 engine is out if a vector differs from the plain model's by more than this share of its length. Rounding
 in another order costs about 1e-6; bfloat16 would cost 4e-3."""
-LEAST_LOSS = 1e-4
-"""An int8 engine is out if its mean cosine to float32 is lower than our own int8's by more than this."""
 ROUNDS, LEAST_ROUNDS, SECONDS = 5, 2, 1.0
 """Rounds in which candidates take turns, fewer once each has been timed for `SECONDS`."""
 
@@ -94,7 +92,7 @@ def hold_tournament(
         if each.out is None:
             engines[name] = engine
         if least == -1.0 and each.cosine is not None:
-            least = each.cosine - LEAST_LOSS
+            least = least_cosine(each.cosine)
     _require_one(found, engines)
     spent = _timed(engines, images[:batch], process_time if threads == 1 else perf_counter)
     for name, times in spent.items():
@@ -104,6 +102,15 @@ def hold_tournament(
     return Choice(
         engine=fastest, why=why, batch=batch, threads=threads, images=len(images), candidates=tuple(found.values())
     )
+
+
+def least_cosine(own: float) -> float:
+    """Return the mean cosine to float32 that an int8 engine has to reach: the error of our own int8 and a tenth of it.
+
+    >>> round(least_cosine(0.998), 6)
+    0.9978
+    """
+    return 1 - 1.1 * (1 - own)
 
 
 def _compared(name: RuntimeName, vectors: Tensor, reference: Tensor, least: float | None) -> Candidate:

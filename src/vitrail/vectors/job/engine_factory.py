@@ -115,7 +115,7 @@ def graph_engine_of(
     """Build an engine that runs the graph of the plan's model; `checkpoint` is read only if no graph is kept."""
     key = graph_key(plan.weights_sha256, plan.config, plan.preprocessing, ranges)
     assert isinstance(plan.config, ViTConfig)
-    few = min(batch, images_at_once(plan.config, plan.preprocessing.image))
+    few = images_at_once(plan.config, plan.preprocessing.image, batch)
     lean = partial(LeanEngine, checkpoint)
     return graph_engine(runtime, lean, key=key, ranges=ranges, batch=few, threads=threads or torch.get_num_threads())
 
