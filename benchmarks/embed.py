@@ -300,7 +300,7 @@ def fewer(options, photos: list[Path]) -> list[dict]:
     trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
     seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
     plain, batch = build_engine(trained), seen[:8]
-    engines: dict[str, Any] = {f"merge {count}": build_engine(trained, merge=count) for count in (4, 8, 16)}
+    engines: dict[str, Any] = {f"merge {count}": build_engine(trained, merge=count) for count in (8, 16, 20, 24)}
     left = {}
     for threshold in (0.15, 0.25, 0.35, 0.5):
         engine = build_engine(with_adaptive_patches(trained, threshold))

@@ -65,7 +65,7 @@ def embed(
     scales
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
-        Tokens that every block after the first quarter merges away, e.g. 16: faster and approximate.
+        Tokens that every block after the first third merges away, e.g. 16: faster and approximate.
     adaptive
         Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
         (default: off).

@@ -88,7 +88,7 @@ def build_engine(
 
     `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
     (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
-    `merge`: tokens that every block after the first quarter merges away. `device`: where it computes. `bf16`: multiply
+    `merge`: tokens that every block after the first third merges away. `device`: where it computes. `bf16`: multiply
     in bfloat16.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")

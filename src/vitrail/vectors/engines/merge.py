@@ -1,6 +1,6 @@
 """Token merging (ToMe, arXiv 2210.09461): blocks merge the pairs of patches whose keys are most similar.
 
-The first quarter of the blocks merges nothing: on a trained DINOv2-S/14, what is merged there costs most of the cosine.
+The first third of the blocks merges nothing: on a trained DINOv2-S/14, what is merged there costs most of the cosine.
 
 Patches are split into two alternating sets; each patch of the first is paired with the most similar one of the second,
 and the r best pairs are averaged, weighted by the patches that each token represents. A token of s patches is counted
@@ -34,9 +34,9 @@ def first_merging(depth: int) -> int:
     """Return the first block, counted from 0, that merges tokens.
 
     >>> first_merging(12)
-    3
+    4
     """
-    return depth // 4
+    return depth // 3
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Options(Value):
     """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
     merge: Annotated[int, Range("[0, inf)", "give the tokens that a block merges, or 0")] = 0
-    """Tokens that every block after the first quarter merges away."""
+    """Tokens that every block after the first third merges away."""
     adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
     """Use patches twice as large where an image has less detail than this."""
     tokens: Literal["npy", "safetensors"] | None = None
