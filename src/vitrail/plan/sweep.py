@@ -109,7 +109,7 @@ def _planned(config: Config, workload: Workload, meter: Meter, target: Card | No
         "grid.height": config.grid.height,
         "grid.width": config.grid.width,
         "tokens": config.tokens,
-        "params": tape.total(tape.params),
+        "params": tape.total(tape.params()),
         "flops_forward": forward,
         "flops_train": forward + tape.total(tape.per_image(tape.backward_flops, images)),
         "macs_forward": forward // 2,
