@@ -23,8 +23,10 @@ COMPONENTS = (
 class Storage:
     """Bytes that live as long as something refers to them."""
 
-    __slots__ = ("component", "meter", "saved", "size")
+    __slots__ = ("component", "kind", "meter", "saved", "size")
     component: str
+    kind: int
+    """For a meter that counts by kind."""
     meter: Any
     saved: bool
     size: int

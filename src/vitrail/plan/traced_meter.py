@@ -38,17 +38,19 @@ class TracedMeter(NoMeter):
 
     def storage(self, component: str, size: Any) -> Storage:
         made = super().storage(component, size)
-        self._log.append((self._kind(made), 1))
+        made.kind = self._kind(made)
+        self._log.append((made.kind, 1))
         return made
 
     def died(self, storage: Storage) -> None:
         self._look()
-        self._log.append((self._kind(storage), -1))
+        self._log.append((storage.kind, -1))
 
     def move(self, storage: Storage, component: str) -> None:
         self.died(storage)
         storage.component = component
-        self._log.append((self._kind(storage), 1))
+        storage.kind = self._kind(storage)
+        self._log.append((storage.kind, 1))
 
     def state(self) -> dict[str, Any]:
         return self._bytes(self._log)
