@@ -1,9 +1,9 @@
-"""What a tape runs on: tensors without data, the nodes and leaves of autograd's graph, and groups of blocks."""
+"""What a tape runs on: tensors without data, and the nodes and leaves of autograd's graph."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -16,32 +16,11 @@ __all__ = [
     "Frame",
     "Leaf",
     "Node",
-    "Run",
     "Sizes",
     "Tensor",
-    "flat",
     "module",
-    "numbers",
     "view",
 ]
-
-
-Run = list[tuple[Any, ...]]
-"""Groups of block numbers, or of runs; all groups of a run have the same costs."""
-
-
-def flat(runs: list[Run]) -> list[Run]:
-    """Return the runs with groups of runs taken apart."""
-    found: list[Run] = []
-    for run in runs:
-        nested = run and isinstance(run[0][0], list)
-        found += flat([inner for group in run for inner in group]) if nested else [run]
-    return found
-
-
-def numbers(group: tuple[Any, ...]) -> Sequence[int]:
-    nested = isinstance(group[0], list)
-    return [number for run in group for inner in run for number in numbers(inner)] if nested else group
 
 
 def module(function: Callable) -> Callable:

@@ -12,12 +12,13 @@ from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, is_flash, product, softmax, unbind_heads
-from vitrail.plan.graph import Run, Tensor, module
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import self_attention
 from vitrail.plan.model.build import Model
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.patches import patch_embed
 from vitrail.plan.model.vit import sizes
+from vitrail.plan.repetition import Run
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, Literal
 
 from vitrail.config import Config
-from vitrail.plan.graph import Leaf, Run, Tensor, flat
+from vitrail.plan.graph import Leaf, Tensor
 from vitrail.plan.meter import Meter
+from vitrail.plan.repetition import Run, flat
 from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import TensorTape, check_splits

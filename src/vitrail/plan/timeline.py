@@ -18,9 +18,10 @@ from vitrail.charts.notebook import Shown, facts
 from vitrail.charts.numbers import bytes_text
 from vitrail.config import Config
 from vitrail.errors import require
-from vitrail.plan.graph import Node, Run, Tensor, flat
+from vitrail.plan.graph import Node, Tensor
 from vitrail.plan.memory import is_followed, persistent_bytes
 from vitrail.plan.meter import NoMeter, Storage
+from vitrail.plan.repetition import Run, flat
 from vitrail.plan.sharding import micro_batches
 from vitrail.plan.step import Step, run_step
 from vitrail.plan.tape import Tape

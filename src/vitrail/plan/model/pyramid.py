@@ -7,7 +7,7 @@ from itertools import pairwise
 from vitrail.config import NormPlace, PyramidConfig
 from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging, WindowedAttention
 from vitrail.plan import ops
-from vitrail.plan.graph import Run, Tensor, module
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.head import classify
@@ -17,6 +17,7 @@ from vitrail.plan.model.pool import pool
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
 from vitrail.plan.model.windowed_attention import CutGrid
+from vitrail.plan.repetition import Run
 from vitrail.plan.tape import Tape
 
 __all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]

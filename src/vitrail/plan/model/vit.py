@@ -8,7 +8,7 @@ from operator import index
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import Adaptive, WindowedAttention
-from vitrail.plan.graph import Run, Tensor
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.attention import shares_position, within
 from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.front import embed
@@ -19,6 +19,7 @@ from vitrail.plan.model.neck import behind, neck
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.rotary import Rotation
+from vitrail.plan.repetition import Run
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
