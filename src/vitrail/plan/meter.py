@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COMPONENTS", "Meter", "NoMeter", "Storage", "Stretch", "Told"]
+__all__ = ["COMPONENTS", "LogMeter", "Meter", "NoMeter", "Storage", "Stretch"]
 
 COMPONENTS = (
     "weights",
@@ -31,6 +31,12 @@ class Storage:
     saved: bool
     size: int
 
+
+class _Counted(Storage):
+    """A storage that counts itself out when nothing refers to it any more."""
+
+    __slots__ = ()
+
     def __del__(self) -> None:
         meter, size = self.meter, self.size
         live, components = meter.live, meter.components
@@ -53,7 +59,7 @@ class Meter:
 
     def storage(self, component: str, size: int) -> Storage:
         """Count a new storage."""
-        made = Storage()
+        made = _Counted()
         made.meter, made.component, made.size, made.saved = self, component, size, False
         self.components[component] += size
         self.live += size
@@ -120,28 +126,34 @@ class Meter:
             self.peak, self.at_peak = peak, at_peak
 
 
-class Told(Storage):
-    """A storage that tells its meter when it dies, instead of counting itself."""
+class NoMeter(Meter):
+    """A meter that counts nothing, for runs that are asked for parameters and FLOPs."""
 
+    kind = Storage
+
+    def storage(self, component: str, size: int) -> Storage:
+        made = self.kind()
+        made.meter, made.component, made.size, made.saved = self, component, size, False
+        return made
+
+    def move(self, storage: Storage, component: str) -> None:
+        pass
+
+
+class _Told(Storage):
     __slots__ = ()
 
     def __del__(self) -> None:
         self.meter.died(self)
 
 
-class NoMeter(Meter):
-    """A meter that counts nothing, for runs that are asked for parameters and FLOPs."""
+class LogMeter(NoMeter):
+    """A meter that is told of every storage's death, and counts later."""
 
-    def storage(self, component: str, size: int) -> Storage:
-        made = Told()
-        made.meter, made.component, made.size, made.saved = self, component, size, False
-        return made
+    kind = _Told
 
     def died(self, storage: Storage) -> None:
-        pass
-
-    def move(self, storage: Storage, component: str) -> None:
-        pass
+        raise NotImplementedError
 
 
 class Stretch:

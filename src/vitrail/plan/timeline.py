@@ -20,7 +20,7 @@ from vitrail.config import Config
 from vitrail.errors import require
 from vitrail.plan.graph import Node, Tensor
 from vitrail.plan.memory import is_followed, persistent_bytes
-from vitrail.plan.meter import NoMeter, Storage
+from vitrail.plan.meter import LogMeter, Storage
 from vitrail.plan.repetition import Run, flat
 from vitrail.plan.sharding import micro_batches
 from vitrail.plan.step import Step, run_step
@@ -166,7 +166,7 @@ def _naming(kind: type[Tape]) -> Callable[..., Tape]:
     return type(f"Naming{kind.__name__}", (_NamingTape, kind), {})
 
 
-class _Log(NoMeter):
+class _Log(LogMeter):
     """A meter that keeps every event."""
 
     def __init__(self, *phases: Phase) -> None:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from vitrail.plan.meter import NoMeter, Storage
+from vitrail.plan.meter import LogMeter, Storage
 from vitrail.traced import Trace, Traced
 
 __all__ = ["TracedMeter"]
@@ -15,7 +15,7 @@ Event = tuple[int, int]
 """The place of a kind of storage (a component and a size), and how many of it appear, or die if negative."""
 
 
-class TracedMeter(NoMeter):
+class TracedMeter(LogMeter):
     """A meter that keeps a log of a phase. Where its peak is depends on the inputs, and is a step of the trace."""
 
     def __init__(self, trace: Trace) -> None:
