@@ -196,21 +196,21 @@ class Windows:
         (Size(height=2, width=3), Size(height=14, width=21), (3, 3))
         """
         frame = frame or grid
-        window = Size(*map(min, window, frame))
-        down, right = (
-            side // 2 if shifted and length > side else 0 for side, length in zip(window, frame, strict=True)
-        )
+        if window.height > frame.height or window.width > frame.width:
+            window = Size(min(window.height, frame.height), min(window.width, frame.width))
+        down = window.height // 2 if shifted and frame.height > window.height else 0
+        right = window.width // 2 if shifted and frame.width > window.width else 0
         return cls(grid, window, (down, right), zeros)
 
     @cached_property
     def across(self) -> Size:
         """The number of windows along each side."""
-        return Size(*(-(-length // side) for length, side in zip(self.grid, self.window, strict=True)))
+        return Size(-(-self.grid.height // self.window.height), -(-self.grid.width // self.window.width))
 
     @cached_property
     def padded(self) -> Size:
         """The grid, padded to whole windows."""
-        return Size(*(count * side for count, side in zip(self.across, self.window, strict=True)))
+        return Size(self.across.height * self.window.height, self.across.width * self.window.width)
 
 
 def halved(grid: Size) -> Size:

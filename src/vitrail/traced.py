@@ -179,30 +179,45 @@ class Program:
     """The steps of a run that its results need, and the conditions under which they hold."""
 
     def __init__(self, steps: list[Any], conditions: dict[Any, bool], results: dict[Any, Any]) -> None:
-        self._steps, self._conditions, self._results = steps, conditions, results
-        self._asked = self._needed(place for _, *places in conditions for place in places)
-        self._rest = self._needed(results.values())
+        self._constants: list[Any] = []
+        """They follow the numbers of the steps, so that every operand has a place."""
+        place, count = self._place, len(steps)
+        self._steps = [(operation, [place(each, count) for each in operands]) for operation, *operands in steps]
+        self._conditions = [
+            (comparison, [place(each, count) for each in operands], expected)
+            for (comparison, *operands), expected in conditions.items()
+        ]
+        self._results = {name: place(each, count) for name, each in results.items()}
+        self._asked = self._needed(place for _, places, _ in self._conditions for place in places)
+        self._rest = self._needed(self._results.values())
+        self._safe: dict[int, dict[str, int]] = {}
+        """By the number of steps, the largest inputs for which no number exceeds 64 bits, as far as was checked."""
 
-    def _needed(self, operands: Iterable[Any]) -> list[int]:
+    def _place(self, operand: Any, count: int) -> int:
+        if type(operand) is int:
+            return operand
+        self._constants.append(operand[0])
+        return count + len(self._constants) - 1
+
+    def _needed(self, operands: Iterable[int]) -> list[int]:
         """Return the places of the operands, and of all that they are computed from, in order."""
-        needed = {each for each in operands if type(each) is int}
-        for place in range(len(self._steps) - 1, -1, -1):
+        needed, count = set(operands), len(self._steps)
+        for place in range(count - 1, -1, -1):
             if place in needed:
-                needed.update(each for each in self._steps[place][1:] if type(each) is int)
-        return sorted(needed)
+                needed.update(self._steps[place][1])
+        return sorted(place for place in needed if place < count)
 
     def __call__(self, inputs: dict[str, int]) -> dict[Any, int] | None:
         """Return the results for the inputs, or None if they do not meet the conditions."""
-        values: dict[Any, Any] = {}
         try:
-            self._compute(self._asked, inputs, values)
+            values = self._compute(self._asked, inputs)
         except ZeroDivisionError:  # that a divisor is not zero is a condition
             return None
-        for (comparison, *operands), expected in self._conditions.items():
-            if comparison(*_found(values, operands)) is not expected:
+        for comparison, operands, expected in self._conditions:
+            if comparison(*[values[each] for each in operands]) is not expected:
                 return None
         self._compute(self._rest, inputs, values)
-        return dict(zip(self._results, _found(values, self._results.values()), strict=True))
+        return {name: values[place] for name, place in self._results.items()}
 
     def met(self, inputs: dict[str, Any], count: int) -> Any:
         """Return, as an array, which of `count` inputs meet the conditions."""
@@ -211,51 +226,57 @@ class Program:
         found: Any = np.ones(count, bool)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = self._on_arrays(self._asked, inputs)
-        for (comparison, *operands), expected in self._conditions.items():
-            held = comparison(*_found(values, operands))
+        for comparison, operands, expected in self._conditions:
+            held = comparison(*[values[each] for each in operands])
             found = found & held if expected else found > held
         return found
 
     def on_arrays(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the results for many inputs that meet the conditions: arrays, or a number that is the same for all."""
         values = self._on_arrays(self._rest, inputs)
-        return dict(zip(self._results, _found(values, self._results.values()), strict=True))
+        return {name: values[place] for name, place in self._results.items()}
 
-    def _compute(self, places: list[int], inputs: dict[str, Any], values: dict[int, Any]) -> dict[int, Any]:
+    def _compute(self, places: list[int], inputs: dict[str, Any], values: list[Any] | None = None) -> list[Any]:
+        values, steps = values or [*[None] * len(self._steps), *self._constants], self._steps
         for place in places:
-            if place not in values:
-                operation, *operands = self._steps[place]
-                values[place] = operation(*_found(values, operands)) if operands else inputs[operation]
+            if values[place] is None:
+                operation, operands = steps[place]
+                if len(operands) == 2:
+                    first, second = operands
+                    values[place] = operation(values[first], values[second])
+                else:
+                    values[place] = operation(*[values[each] for each in operands]) if operands else inputs[operation]
         return values
 
-    def _on_arrays(self, places: list[int], inputs: dict[str, Any]) -> dict[int, Any]:
+    def _on_arrays(self, places: list[int], inputs: dict[str, Any]) -> list[Any]:
         """Compute on arrays of 64 bits, or of Python's integers if a number might not fit."""
-        values: dict[int, Any] = {}
-        limits: dict[int, int] = {}
+        most = {name: _most(array) for name, array in inputs.items()}
+        safe = self._safe.get(len(places), {})
+        if safe and all(size <= safe[name] for name, size in most.items()):
+            return self._compute(places, inputs)
+        values, limits, certain = [*[None] * len(self._steps), *self._constants], {}, True
+        limits.update(enumerate(self._constants, len(self._steps)))
         for place in places:
-            operation, *operands = self._steps[place]
+            operation, operands = self._steps[place]
             if not operands:
-                values[place] = inputs[operation]
-                limits[place] = _most(values[place])
+                values[place], limits[place] = inputs[operation], most[operation]
                 continue
-            if (limit := _limit(limits, operation, operands)) >= 2**63:  # unless the operands' limits are too wide
-                limits.update({each: _most(values[each]) for each in operands if type(each) is int})
-                if (limit := _limit(limits, operation, operands)) >= 2**63:
-                    return self._compute(places, {name: array.astype(object) for name, array in inputs.items()}, {})
+            if (limit := self._limit(limits, operation, operands)) >= 2**63:  # unless the operands' limits are too wide
+                limits.update({each: _most(values[each]) for each in operands if each < len(self._steps)})
+                certain = False
+                if (limit := self._limit(limits, operation, operands)) >= 2**63:
+                    return self._compute(places, {name: array.astype(object) for name, array in inputs.items()})
             limits[place] = limit
-            values[place] = operation(*_found(values, operands))
+            values[place] = operation(*[values[each] for each in operands])
+        if certain:
+            self._safe[len(places)] = most
         return values
 
-
-def _found(values: dict[int, Any], operands: Iterable[Any]) -> list[Any]:
-    return [values[each] if type(each) is int else each[0] for each in operands]
-
-
-def _limit(limits: dict[int, int], operation: Any, operands: list[Any]) -> int:
-    if operation is operator.floordiv and type(operands[1]) is tuple:
-        return -(-limits[operands[0]] // abs(operands[1][0]))
-    bound = _BOUNDS.get(operation) or operation.bound
-    return bound(*_found(limits, operands))
+    def _limit(self, limits: dict[int, int], operation: Any, operands: list[int]) -> int:
+        if operation is operator.floordiv and operands[1] >= len(self._steps):
+            return -(-limits[operands[0]] // abs(limits[operands[1]]))
+        bound = _BOUNDS.get(operation) or operation.bound
+        return bound(*[limits[each] for each in operands])
 
 
 def _most(numbers: Any) -> int:

@@ -111,7 +111,7 @@ class Tuning(Value):
 
     def refuse(self) -> VitrailError:
         """Return the error for a model of which nothing is trained."""
-        return VitrailError(f"{self!r} trains no tensor of this model; freeze less, or name what is trained")
+        return VitrailError(f"{self} trains no tensor of this model; freeze less, or name what is trained")
 
     def __str__(self) -> str:
         """Return a description for a title.

@@ -101,6 +101,24 @@ def test_a_compiled_step_is_traced(capsys):
     assert 0 < found["saved_bytes"] < found["eager_saved_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--sweep batch=1,2 --timeline alive.png", "--sweep was given with --timeline"),
+        ("--sweep batch=1,2 --images .", "--sweep was given with --images"),
+        ("--largest batch --gpu t4 --images .", "--largest was given with --images"),
+        ("--train --compile --shard tensor:3", "a compiled step is traced on one device; leave --shard out"),
+        ("--pretrain mae", "--pretrain is a training step and needs --train"),
+        ("--train --freeze embedding,prefix,position,blocks,norm,head", "all but embedding, prefix, position, blocks"),
+    ],
+)
+def test_an_option_without_effect_is_refused(options: str, said: str, capsys):
+    assert call("plan", "Ti/16", *options.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 def test_a_vision_language_model_says_how_many_tokens_an_image_becomes(capsys):
     found = planned(capsys, "plan", "InternVL3", "--image", "800x1200", "--batch", "2")
     assert (found["reading"]["crops"], found["reading"]["tokens"]) == (7, 7 * 256 + 2)

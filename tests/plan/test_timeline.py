@@ -39,6 +39,17 @@ CASES: list[tuple[Config, Workload]] = [
     (SMALL.but(attention=SparseAttention()), TRAIN.but(precision="amp-bf16")),
     (SMALL.but(attention=LinearAttention()), Workload(batch=2)),
     (SMALL.but(position=Rotary()), TRAIN.but(tuning=Tuning(lora=Lora(rank=1, on=("mlp",))))),
+    *(
+        (SMALL.but(depth=11, attention=WindowedAttention(window=Size(2, 3), shift=False, full=(2, 5, 8))), workload)
+        for workload in (
+            Workload(batch=2),
+            TRAIN,
+            TRAIN.but(precision="amp-bf16", checkpointing=Checkpointing()),
+            TRAIN.but(checkpointing=Checkpointing(every=2)),
+            TRAIN.but(precision="amp-bf16", tuning=Tuning(last=4)),
+            TRAIN.but(shard=Shard("fsdp", 4)),
+        )
+    ),
     (preset("swin-T"), TRAIN.but(optimizer="sgd")),
     (PyramidConfig(image=Size(64, 96), stages=(PyramidStage(width=24, depth=7, num_heads=3),)), Workload(batch=2)),
     (preset("pit-Ti"), TRAIN.but(precision="amp-bf16")),

@@ -258,6 +258,15 @@ def test_what_cannot_be_asked_is_one_line(line: str, said: str, capsys, tmp_path
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "said"), [("{bad", "not a valid JSON file"), ('{"model_type": "nope"}', "`nope`")])
+def test_a_config_that_transformers_cannot_read_is_named(text: str, said: str, capsys, tmp_path: Path):
+    (tmp_path / "config.json").write_text(text)
+    assert call("plan", "--module", f"transformers:{tmp_path}") == 2
+    error = capsys.readouterr().err
+    assert f"transformers cannot read {tmp_path / 'config.json'}" in error
+    assert said in error
+
+
 def test_timm_is_imported_beside_a_torchvision_that_lacks_its_compiled_operators(monkeypatch):
     answers, declared = iter([RuntimeError("operator torchvision::nms does not exist"), "timm"]), []
 

@@ -211,6 +211,7 @@ def plan(
     tuning = tuning_of(freeze=freeze, train_last=train_last, train_only=train_only, lora=lora, lora_on=lora_on)
     require(train or tuning.is_everything, "--freeze, --train-last, --train-only and --lora need --train; add it")
     require(train or not offload, "--offload is about the optimizer and needs --train; add it")
+    require(train or pretrain is None, "--pretrain is a training step and needs --train; add it")
     workload = Workload(
         batch=batch,
         train=train,
@@ -260,15 +261,15 @@ def plan(
         require(not (largest and smallest), "--largest and --smallest were both given; choose one")
         if gpu is None:
             raise VitrailError(f"what fits ({quantity}) needs a card; give --gpu, e.g. rtx-4090 or 24GiB")
-        others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile}
-        _alone("--largest and --smallest", {"--sweep": sweep, **others})
+        others = {"--chart": chart, "--timeline": timeline, "--csv": csv, "--compile": compile, "--images": images}
+        _alone("--largest" if largest else "--smallest", {"--sweep": sweep, **others})
         config = build(**asked)
         run_limit(quantity, config, workload, gpu, title=title(model, config, on_card(workload, gpu)), json=json)
         return
     if sweep is not None:
         from vitrail.cli.sweep import run_sweep
 
-        _alone("--sweep", {"--compile": compile})
+        _alone("--sweep", {"--compile": compile, "--timeline": timeline, "--images": images})
         run_sweep(sweep, asked, workload, gpu, build=build, chart=chart, json=json, csv=csv)
         return
     if (known := vision_language(model)) is not None:

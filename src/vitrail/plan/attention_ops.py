@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from vitrail.plan.graph import Tensor, view
 from vitrail.plan.ops import add, copied_back, copy, expand, fresh, narrow, pad
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["Problem", "fused_mix", "product", "sdpa", "softmax", "unbind_heads"]
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """The sizes of an attention call: a score matrix of queries × keys for every image and head."""
 
     batch: int
@@ -21,7 +21,7 @@ class Problem:
     head_width: int
 
     @property
-    def count(self) -> int:
+    def matrices(self) -> int:
         """The number of score matrices."""
         return self.batch * self.heads
 
@@ -48,8 +48,8 @@ def unbind_heads(t: Tape, x: Tensor, parts: int, width: int) -> list[Tensor]:
         del stacked
         return (ordered,)
 
-    first = t.record(Tensor(x.storage, count // parts, size), (x,), None, backward)
-    return [Tensor(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
+    first = t.record(view(x.storage, count // parts, size), (x,), None, backward)
+    return [view(x.storage, first.count, size, first.node, slot) for slot in range(parts)]
 
 
 def is_plain(t: Tape, p: Problem, mask: Tensor | None = None) -> bool:
@@ -84,21 +84,21 @@ def sdpa(
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)
     m = None if cast is None else _mask(t, cast, p, shared)
     size = t.compute
-    flops = 4 * p.count * p.queries * p.keys * p.head_width
+    flops = 4 * p.matrices * p.queries * p.keys * p.head_width
     t.tally(path, flops)
-    out = t.product(p.count * p.queries * p.head_width, size)
+    out = t.product(p.matrices * p.queries * p.head_width, size)
     if flash:
-        statistics = t.product(p.count * p.queries, 4, "attention_maps")
+        statistics = t.product(p.matrices * p.queries, 4, "attention_maps")
         seed, offset = t.product(2, 8), t.product(1, 8)
     else:
         needed = any(each.node is not None for each in (q, k, v))
-        statistics = t.product(p.count * -(-p.queries // 32) * 32 if needed else 0, 4, "attention_maps")
+        statistics = t.product(p.matrices * -(-p.queries // 32) * 32 if needed else 0, 4, "attention_maps")
         seed, offset = t.product(1, 8), t.product(1, 8)
     kept = (q, k, v, out, statistics, seed, offset)
     saved = t.save(path, (q, k, v, m), *kept, m)
-    counts = [p.count * length * p.head_width for length in (p.queries, p.keys, p.keys)]
+    counts = [p.matrices * length * p.head_width for length in (p.queries, p.keys, p.keys)]
     if m is not None and m.node is not None:  # all rows but the last are padded to 16
-        counts.append((p.count * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
+        counts.append((p.matrices * p.queries - 1) * (-(-p.keys // 16) * 16) + p.keys)
 
     def backward(grad: Tensor):
         t.tally(path, flops * 5 // 2)
@@ -130,12 +130,12 @@ def _padded_flash(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Proble
     """Flash needs head widths in multiples of 8: queries, keys and values are padded, and the result is narrowed."""
     if p.heads == 1:
         t.approximate(f"one head of width {p.head_width}, which flash pads: the merge of its result is not verified")
-    whole = replace(p, head_width=-(-p.head_width // 8) * 8)
+    whole = p._replace(head_width=-(-p.head_width // 8) * 8)
     v, k, q = t.cast(v, t.compute), t.cast(k, t.compute), t.cast(q, t.compute)  # live until the kernel returns
     wide_q, wide_k, wide_v = (
-        pad(t, x, p.count * length * whole.head_width) for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
+        pad(t, x, p.matrices * length * whole.head_width) for x, length in ((q, p.queries), (k, p.keys), (v, p.keys))
     )
-    return narrow(t, sdpa(t, path, wide_q, wide_k, wide_v, whole), p.count * p.queries * p.head_width)
+    return narrow(t, sdpa(t, path, wide_q, wide_k, wide_v, whole), p.matrices * p.queries * p.head_width)
 
 
 def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask: Tensor | None) -> Tensor:
@@ -152,7 +152,7 @@ def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask
         path,
         scaled,
         fresh(t, whole[1]),
-        p.count,
+        p.matrices,
         p.queries,
         p.head_width,
         p.keys,
@@ -166,7 +166,7 @@ def _plain(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, mask
     del scores
     returned = t.new(weights.count, t.compute, "attention_maps") if t.compute < 4 else None
     copies = False, not p.single
-    mixed = product(t, path, weights, whole[2], p.count, p.queries, p.keys, p.head_width, copies=copies, size=4)
+    mixed = product(t, path, weights, whole[2], p.matrices, p.queries, p.keys, p.head_width, copies=copies, size=4)
     mixed = t.cast(mixed if p.single else copied_back(t, mixed), t.compute)
     del scaled, returned
     return mixed
@@ -177,7 +177,7 @@ def _mask(t: Tape, mask: Tensor, p: Problem, shared: bool) -> Tensor:
     m = mask if mask.size != 1 else t.new(mask.count, t.compute, "attention_maps")  # booleans become 0 and −∞
     if p.keys % 8:
         m = narrow(t, pad(t, m, m.count // p.keys * (-(-p.keys // 8) * 8), "attention_maps"), m.count)
-    return expand(t, m, p.count * p.queries * p.keys, new_axis=shared)
+    return expand(t, m, p.matrices * p.queries * p.keys, new_axis=shared)
 
 
 def product(
@@ -223,4 +223,4 @@ def softmax(
     a = t.cast(x, 4, component) if full and not t.fp16 else x
     count, size = a.count, a.size
     y = t.new(count, 4 if full else size, component)
-    return t.record(y, (a,), t.save(path, (a,), y), lambda grad: (t.new(count, size),))
+    return t.record(y, (a,), t.save(path, (a,), y), [(count, size)])

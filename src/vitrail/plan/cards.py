@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from vitrail.charts.numbers import bytes_text
 from vitrail.errors import VitrailError
 from vitrail.rules import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from vitrail.value import Value
@@ -175,7 +176,7 @@ def card(text: str) -> Card:
         size = int(Fraction(custom[1]) * _UNITS[custom[2]])
         if size < MIB:
             raise VitrailError(f"gpu {text!r} is {size} bytes, less than 1 MiB; write 24GiB or 25769803776")
-        return Card(key=text.strip(), name=f"a card of {size / GIB:.2f} GiB", visible_bytes=size, tflops={})
+        return Card(key=text.strip(), name=f"a card of {bytes_text(size)}", visible_bytes=size, tflops={})
     wanted = _bare(text)
     for each in CARDS:
         if wanted in (_bare(each.key), _bare(each.name)):

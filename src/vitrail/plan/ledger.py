@@ -121,6 +121,7 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
 def _rows(tape: Tape, images: int) -> list[Row]:
     """Return a step's rows, skipped blocks included."""
     forward, backward = (tape.per_image(flops, images) for flops in (tape.flops, tape.backward_flops))
+    params, trained = tape.params(), tape.params(trained=True)
     rows: list[tuple[tuple[int, ...], Row]] = []
     names: dict[str, int] = {}
     blocks: dict[str, tuple[int, ...]] = {}
@@ -136,11 +137,11 @@ def _rows(tape: Tape, images: int) -> list[Row]:
     for path in tape.paths:
         flops = forward.get(path, 0)
         costs = (
-            tape.params[path],
+            params.get(path, 0),
             flops,
             flops + backward.get(path, 0),
             tape.saved_bytes[path],
-            tape.trained_params[path],
+            trained.get(path, 0),
         )
         rows.append((place(path), Row(path, *costs)))
         for template, others in tape.repeats.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vitrail.plan.graph import Tensor, view
 from vitrail.plan.ops import expand
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["gather", "normalise", "squared", "subtract", "total"]
 
@@ -56,7 +57,7 @@ def _clamp(t: Tape, path: str, x: Tensor) -> Tensor:
 def total(t: Tape, x: Tensor, count: int) -> Tensor:
     """The sum over some axes, leaving `count` values; its gradient is a view."""
     own, size = x.count, x.size
-    return t.record(t.new(count, size), (x,), None, lambda grad: (Tensor(grad.storage, own, size),))
+    return t.record(t.new(count, size), (x,), None, lambda grad: (view(grad.storage, own, size),))
 
 
 def subtract(t: Tape, x: Tensor, y: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import Config
-from vitrail.plan.meter import Meter
+from vitrail.plan.meter import COMPONENTS, Meter
 from vitrail.plan.recall import recalled
 from vitrail.plan.sharding import EXACT, micro_batches, optimizer_part, shard_sizes
 from vitrail.plan.step import Step, run_step
@@ -13,19 +13,6 @@ from vitrail.plan.workload import Memory, Optimizer, Workload
 from vitrail.traced import highest
 
 __all__ = ["COMPONENTS", "is_followed", "memory", "memory_of", "persistent_bytes"]
-
-COMPONENTS = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "attention_maps",
-    "weight_casts",
-    "input",
-    "gathered_weights",
-    "reduced_gradients",
-    "temporary",
-)
 
 
 def memory(config: Config, workload: Workload) -> Memory:
@@ -100,7 +87,7 @@ def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], in
     """Return the bytes that stay allocated throughout a step, by component, and the optimizer's temporary bytes."""
     size, shard = workload.parameter_bytes, workload.shard
     kind = shard.kind if shard else None
-    params, trained = tape.params, tape.trained_params
+    params, trained = tape.params(), tape.params(trained=True)
     if shard is not None and kind == "fsdp":
         params, trained = (shard_sizes(tape, shard.devices, trained=only) for only in (False, True))
     on_host = workload.offload and kind == "fsdp"
@@ -111,7 +98,7 @@ def persistent_bytes(workload: Workload, tape: Tape) -> tuple[dict[str, int], in
         persistent["gradients"] = tape.total(tape.grad_bytes)
     if workload.offload:
         return persistent, 0
-    count, tensors = tape.total(trained), tape.total(tape.trained_tensors)
+    count, tensors = tape.total(trained), sum(tape.times(leaf.path) for leaf in tape.leaves if leaf.trained)
     if shard is not None and kind == "zero1":
         part = optimizer_part(tape, shard.devices)
         count, tensors = sum(part), len(part)

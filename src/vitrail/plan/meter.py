@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
-__all__ = ["Meter", "NoMeter", "Storage", "Stretch"]
+__all__ = ["COMPONENTS", "LogMeter", "Meter", "NoMeter", "Storage", "Stretch"]
+
+COMPONENTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "attention_maps",
+    "weight_casts",
+    "input",
+    "gathered_weights",
+    "reduced_gradients",
+    "temporary",
+)
+
+
+class Storage:
+    """Bytes that live as long as something refers to them."""
+
+    __slots__ = ("component", "kind", "meter", "saved", "size")
+    component: str
+    kind: int
+    """For a meter that counts by kind."""
+    meter: Any
+    saved: bool
+    size: int
+
+
+class _Counted(Storage):
+    """A storage that counts itself out when nothing refers to it any more."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        meter, size = self.meter, self.size
+        live, components = meter.live, meter.components
+        if live > meter.peak:  # a peak is the level before something dies: it need not be looked for at every birth
+            meter.peak, meter.at_peak = live, components.copy()
+        components[self.component] -= size
+        meter.live = live - size
 
 
 class Meter:
     """Live bytes by component, now and at the peak since the last `end_phase`."""
 
+    __slots__ = ("at_peak", "components", "live", "peak")
+
     def __init__(self) -> None:
         self.live: int = 0
         self.peak: int = 0
-        self.components: dict[str, int] = defaultdict(int)
+        self.components: dict[str, int] = dict.fromkeys(COMPONENTS, 0)
         self.at_peak: dict[str, int] = {}
+
+    def storage(self, component: str, size: int) -> Storage:
+        """Count a new storage."""
+        made = _Counted()
+        made.meter, made.component, made.size, made.saved = self, component, size, False
+        self.components[component] += size
+        self.live += size
+        return made
 
     def end_phase(self) -> tuple[int, dict[str, int]]:
         """Return the peak since the last phase and its bytes by component, and begin another."""
@@ -24,28 +72,17 @@ class Meter:
         self.peak, self.at_peak = self.live, self.state()
         return ended
 
-    def born(self, storage: Storage) -> None:
-        size = storage.size
-        self.components[storage.component] += size
-        self.live += size
-
-    def died(self, storage: Storage) -> None:
-        live, size, components = self.live, storage.size, self.components
-        if live > self.peak:  # a peak is the level before something dies: it need not be looked for at every birth
-            self.peak, self.at_peak = live, components.copy()
-        components[storage.component] -= size
-        self.live = live - size
-
     def _look(self) -> None:
         if self.live > self.peak:
             self.peak, self.at_peak = self.live, self.components.copy()
 
     def move(self, storage: Storage, component: str) -> None:
         """Move a storage's bytes to another component."""
+        components, size = self.components, storage.size
         if self.live > self.peak:
             self._look()
-        self.components[storage.component] -= storage.size
-        self.components[component] += storage.size
+        components[storage.component] -= size
+        components[component] += size
         storage.component = component
 
     def shrink(self, storage: Storage, size: int) -> None:
@@ -67,7 +104,7 @@ class Meter:
 
     def change(self, entered: Any, component: str) -> int:
         """Return the change of a component's bytes since a stretch began."""
-        return self.components[component] - entered[2].get(component, 0)
+        return self.components[component] - entered[2][component]
 
     def leave(self, entered: Any, more: int) -> None:
         """End a stretch that stands for itself and `more` after it.
@@ -77,14 +114,14 @@ class Meter:
         self._look()
         peak, at_peak, before = entered
         if more:
-            changes = {name: (size - before.get(name, 0)) * more for name, size in self.components.items()}
+            changes = {name: (size - before[name]) * more for name, size in self.components.items()}
             for name, change in changes.items():
                 self.components[name] += change
             risen = sum(changes.values())
             self.live += risen
             if risen > 0:
                 self.peak += risen
-                self.at_peak = {name: self.at_peak.get(name, 0) + change for name, change in changes.items()}
+                self.at_peak = {name: self.at_peak[name] + change for name, change in changes.items()}
         if peak >= self.peak:
             self.peak, self.at_peak = peak, at_peak
 
@@ -92,14 +129,31 @@ class Meter:
 class NoMeter(Meter):
     """A meter that counts nothing, for runs that are asked for parameters and FLOPs."""
 
-    def born(self, storage: Storage) -> None:
-        pass
+    kind = Storage
 
-    def died(self, storage: Storage) -> None:
-        pass
+    def storage(self, component: str, size: int) -> Storage:
+        made = self.kind()
+        made.meter, made.component, made.size, made.saved = self, component, size, False
+        return made
 
     def move(self, storage: Storage, component: str) -> None:
         pass
+
+
+class _Told(Storage):
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self.meter.died(self)
+
+
+class LogMeter(NoMeter):
+    """A meter that is told of every storage's death, and counts later."""
+
+    kind = _Told
+
+    def died(self, storage: Storage) -> None:
+        raise NotImplementedError
 
 
 class Stretch:
@@ -118,19 +172,3 @@ class Stretch:
 
     def end(self) -> None:
         self._meter.leave(self._entered, self.more)
-
-
-class Storage:
-    """Bytes that live as long as something refers to them."""
-
-    __slots__ = ("component", "meter", "saved", "size")
-
-    def __init__(self, meter: Meter, component: str, size: int) -> None:
-        self.meter = meter
-        self.component = component
-        self.size = size
-        self.saved = False
-        meter.born(self)
-
-    def __del__(self) -> None:
-        self.meter.died(self)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.graph import Tensor, module, view
+from vitrail.plan.tape import Tape
 
 __all__ = [
     "BatchNorm",
@@ -45,8 +46,7 @@ def linear(
     """x @ Wᵀ + b over the last `width` values, and the adapter's share if there is one; the bias may be a computed
     tensor. A `partial` result is summed over devices, each of which adds its share of the bias."""
     y = _linear(t, path, x, width, out, bias, partial=partial)
-    rank = t.adapter_rank(path)
-    if not rank:
+    if t.tuned is None or not (rank := t.adapter_rank(path)):
         return y
     if t.naming is not None:  # peft takes the input in the weights' type, and scales the output
         x = t.cast(x, t.size)
@@ -134,10 +134,7 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     saved = t.save(path, (a, w, b), a, mean, rstd)
     sizes = _gradients((a, count, size), (w, width, t.size), (b, width, t.size))
 
-    def backward(grad: Tensor):
-        return [each and t.new(*each) for each in sizes]
-
-    return t.record(y, (a, w, b), saved, backward)
+    return t.record(y, (a, w, b), saved, sizes)
 
 
 def rms_norm(t: Tape, path: str, x: Tensor, width: int, affine: bool = True) -> Tensor:
@@ -150,10 +147,7 @@ def rms_norm(t: Tape, path: str, x: Tensor, width: int, affine: bool = True) -> 
     saved = t.save(path, (a, *w), a, rstd)
     sizes = _gradients((a, count, size), *((each, width, t.size) for each in w))
 
-    def backward(grad: Tensor):
-        return [each and t.new(*each) for each in sizes]
-
-    return t.record(y, (a, *w), saved, backward)
+    return t.record(y, (a, *w), saved, sizes)
 
 
 def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
@@ -169,10 +163,7 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     saved = t.save(path, (x, w, b), x, mean, rstd)
     sizes = _gradients((x, count, size), (w, width, t.size), (b, width, t.size))
 
-    def backward(grad: Tensor):
-        return [each and t.new(*each) for each in sizes]
-
-    return t.record(y, (x, w, b), saved, backward)
+    return t.record(y, (x, w, b), saved, sizes)
 
 
 def _gradients(*inputs: tuple[Tensor, int, int]) -> list[tuple[int, int] | None]:
@@ -186,7 +177,7 @@ def _gradients(*inputs: tuple[Tensor, int, int]) -> list[tuple[int, int] | None]
 def fresh(t: Tape, x: Tensor, saved: Any = None) -> Tensor:
     """An elementwise operation that allocates a tensor of x's size, forward and backward."""
     count, size = x.count, x.size
-    return t.record(t.new(count, size), (x,), saved, lambda grad: (t.new(count, size),))
+    return t.record(t.new(count, size), (x,), saved, [(count, size)])
 
 
 def activate(t: Tape, path: str, x: Tensor) -> Tensor:
@@ -199,7 +190,7 @@ def saving_output(t: Tape, path: str, x: Tensor) -> Tensor:
     """An activation that saves its output, like sigmoid and ReLU."""
     count, size = x.count, x.size
     y = t.new(count, size)
-    return t.record(y, (x,), t.save(path, (x,), y), lambda grad: (t.new(count, size),))
+    return t.record(y, (x,), t.save(path, (x,), y), [(count, size)])
 
 
 def multiply(t: Tape, path: str, x: Tensor, y: Tensor, *, spread: bool = False) -> Tensor:
@@ -233,6 +224,8 @@ def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: 
     """x + y, where y has x's shape or is broadcast (`spread`); gradients share one tensor if they can."""
     like, count, size = ((x.count, x.size), (y.count, y.size)), x.count, max(x.size, y.size)
     needs = x.node is not None, y.node is not None
+    if all(needs) and not spread and like[0] == like[1]:
+        return t.record(t.new(count, size, component), (x, y), None, _to_both)
 
     def backward(grad: Tensor):
         whole = [grad if need else None for need in needs]
@@ -240,6 +233,10 @@ def add(t: Tape, x: Tensor, y: Tensor, component: str | None = None, *, spread: 
         return first, _reduced(t, whole, *like[1], count, size, spread=spread)
 
     return t.record(t.new(count, size, component), (x, y), None, backward)
+
+
+def _to_both(grad: Tensor) -> tuple[Tensor, Tensor]:
+    return grad, grad
 
 
 def divide(t: Tape, path: str, x: Tensor, y: Tensor) -> Tensor:
@@ -262,7 +259,7 @@ def dropout(t: Tape, path: str, x: Tensor, rate: float) -> Tensor:
         return x
     count, size = x.count, x.size
     y, mask = t.new(count, size), t.new(count, 1)
-    return t.record(y, (x,), t.save(path, (x,), mask), lambda grad: (t.new(count, size),))
+    return t.record(y, (x,), t.save(path, (x,), mask), [(count, size)])
 
 
 # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,7 +272,7 @@ def cat(t: Tape, *parts: Tensor) -> Tensor:
 
     def backward(grad: Tensor):
         return [
-            Tensor(grad.storage, count, own) if own == size else t.new(count, own)
+            view(grad.storage, count, own) if own == size else t.new(count, own)
             for own, count in zip(sizes, counts, strict=True)
         ]
 
@@ -287,13 +284,13 @@ def expand(t: Tape, x: Tensor, count: int, *, new_axis: bool = False) -> Tensor:
     own, size = x.count, x.size
     if own == count and not new_axis:
         return x
-    return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(own, size),))
+    return t.record(view(x.storage, count, size), (x,), None, [(own, size)])
 
 
 def narrow(t: Tape, x: Tensor, count: int) -> Tensor:
     """Some of the elements as a view, whose gradient is copied into zeros."""
     whole, size = x.count, x.size
-    return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(whole, size),))
+    return t.record(view(x.storage, count, size), (x,), None, [(whole, size)])
 
 
 def split(t: Tape, x: Tensor, *counts: int) -> list[Tensor]:
@@ -306,14 +303,14 @@ def split(t: Tape, x: Tensor, *counts: int) -> list[Tensor]:
         del missing
         return (joined,)
 
-    first = t.record(Tensor(x.storage, counts[0], size), (x,), None, backward)
-    return [Tensor(x.storage, count, size, first.node, slot) for slot, count in enumerate(counts)]
+    first = t.record(view(x.storage, counts[0], size), (x,), None, backward)
+    return [view(x.storage, count, size, first.node, slot) for slot, count in enumerate(counts)]
 
 
 def copied_back(t: Tape, x: Tensor) -> Tensor:
     """A view whose gradient must be copied, because it arrives in another order."""
     count, size = x.count, x.size
-    return t.record(Tensor(x.storage, count, size), (x,), None, lambda grad: (t.new(count, size),))
+    return t.record(view(x.storage, count, size), (x,), None, [(count, size)])
 
 
 def copy(t: Tape, x: Tensor) -> Tensor:
@@ -334,13 +331,13 @@ def unbind(t: Tape, x: Tensor, parts: int) -> list[Tensor]:
 def pad(t: Tape, x: Tensor, count: int, component: str | None = None) -> Tensor:
     """A larger copy; its gradient is a copy too."""
     own, size = x.count, x.size
-    return t.record(t.new(count, size, component), (x,), None, lambda grad: (t.new(own, size),))
+    return t.record(t.new(count, size, component), (x,), None, [(own, size)])
 
 
 def repeat(t: Tape, x: Tensor, times: int) -> Tensor:
     """Repeat every element `times` times; gradients are summed."""
     own, size = x.count, x.size
-    return t.record(t.new(own * times, size), (x,), None, lambda grad: (t.new(own, size),))
+    return t.record(t.new(own * times, size), (x,), None, [(own, size)])
 
 
 def index(t: Tape, x: Tensor, count: int) -> Tensor:
@@ -359,7 +356,7 @@ def index(t: Tape, x: Tensor, count: int) -> Tensor:
 def mean(t: Tape, x: Tensor, count: int) -> Tensor:
     """The mean over some axes, leaving `count` values."""
     own, size = x.count, x.size
-    return t.record(t.new(count, size), (x,), None, lambda grad: (t.new(own, size),))
+    return t.record(t.new(count, size), (x,), None, [(own, size)])
 
 
 def amax(t: Tape, path: str, x: Tensor, count: int) -> Tensor:
@@ -391,4 +388,4 @@ def cross_entropy(t: Tape, logits: Tensor, labels: Tensor | None = None) -> Tens
     full = t.cast(logs, 4) if t.amp else logs
     count, size = full.count, full.size
     loss, total = t.new(1, size), t.new(1, size)
-    return t.record(loss, (full,), t.save("loss", (full,), full, total, labels), lambda grad: (t.new(count, size),))
+    return t.record(loss, (full,), t.save("loss", (full,), full, total, labels), [(count, size)])

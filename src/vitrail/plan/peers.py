@@ -12,12 +12,14 @@ from vitrail.errors import require
 from vitrail.parts import ClsPool, FullAttention, Learned, MeanPool, Mlp, Patches, Prefix
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, is_flash, product, softmax, unbind_heads
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import self_attention
 from vitrail.plan.model.build import Model
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.patches import patch_embed
 from vitrail.plan.model.vit import sizes
-from vitrail.plan.tape import Run, Tape, Tensor, module
+from vitrail.plan.repetition import Run
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["build_huggingface", "build_timm", "huggingface_path", "timm_path"]
@@ -149,7 +151,7 @@ def _timm_attention(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Te
             path,
             q,
             k,
-            p.count,
+            p.matrices,
             p.queries,
             p.head_width,
             p.keys,
@@ -158,7 +160,7 @@ def _timm_attention(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str) -> Te
         )
         attn = softmax(t, path, attn)
         attn = ops.dropout(t, path, attn, c.attention_dropout)
-        x = product(t, path, attn, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
+        x = product(t, path, attn, v, p.matrices, p.queries, p.keys, p.head_width, copies=(False, not p.single))
         x = x if p.single or p.queries == 1 else ops.copied_back(t, x)
         copies = not p.merges
     else:
@@ -291,11 +293,11 @@ def _hf_heads(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, path: str, copies: boo
 def _hf_eager(t: Tape, c: ViTConfig, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> tuple[Tensor, Tensor]:
     copies = (not p.single, not p.single)
     weights = ops.fresh(
-        t, product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
+        t, product(t, path, q, k, p.matrices, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
     )
     weights = t.cast(softmax(t, path, weights, precise=True), q.size, "attention_maps")
     weights = ops.dropout(t, path, weights, c.attention_dropout)
-    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=(False, not p.single))
+    mixed = product(t, path, weights, v, p.matrices, p.queries, p.keys, p.head_width, copies=(False, not p.single))
     mixed = mixed if p.single else ops.copied_back(t, mixed)
     return mixed if p.merges else ops.copy(t, mixed), weights
 

@@ -22,7 +22,8 @@ from vitrail.traced import MARK, Program, Trace
 __all__ = ["forget", "recalled"]
 
 _KINDS = 64
-"""Kinds of questions that are remembered."""
+"""Kinds of questions that are remembered, for the whole process: a slider and a search for the largest batch ask the
+same `memory` again and again, and have nothing of their own that could hold what it learned."""
 _PROGRAMS = 4
 """Programs of one kind: images and batches that differ more take other branches."""
 

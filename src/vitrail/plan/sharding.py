@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, Literal
 
 from vitrail.config import Config
+from vitrail.plan.graph import Leaf, Tensor
 from vitrail.plan.meter import Meter
+from vitrail.plan.repetition import Run, flat
 from vitrail.plan.step import Step, run_step
-from vitrail.plan.tape import Leaf, Run, Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import TensorTape, check_splits
 from vitrail.plan.workload import Workload
 
@@ -94,7 +96,7 @@ class _AllKinds(Tape):
 
     def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
         cut: list[Run] = []
-        for groups in runs:
+        for groups in flat(runs):
             ends = 2 if len(groups) > 4 else len(groups)
             middle = groups[ends : len(groups) - ends]
             cut += [[group] for group in groups[:ends]]
@@ -117,7 +119,7 @@ class DdpTape(_AllKinds):
 
     def _buckets(self, survey: Tape) -> list[Tensor]:
         """Allocate what the gradients are copied into, and the gradients of earlier micro-batches."""
-        count = survey.total(survey.trained_params)
+        count = survey.total(survey.params(trained=True))
         held = [self.new(count, self.size, "gradients" if self._as_views else "reduced_gradients")]
         if self.has_grads:
             held.append(self.new(survey.total(survey.grad_bytes), 1, "gradients"))
@@ -190,7 +192,7 @@ class FsdpTape(_AllKinds):
     def _hold(self, survey: Tape) -> None:
         """Allocate the whole gradients of earlier micro-batches; those of blocks that are not run are one tensor."""
         whole = {path: size // self._stored * self.size for path, size in survey.grad_bytes.items()}
-        rows, size = (survey.trained_params, self._reduced) if self._upcasts else (whole, 1)
+        rows, size = (survey.params(trained=True), self._reduced) if self._upcasts else (whole, 1)
         for path, count in rows.items():
             self._units[_unit_name(path)].gradients.append(self.new(count, size, "gradients"))
         self.shards.append(self.new(survey.total(rows) - sum(rows.values()), size, "gradients"))

@@ -10,11 +10,12 @@ from math import prod
 from vitrail.config import Config, ViTConfig
 from vitrail.parts import FullAttention, WindowedAttention
 from vitrail.plan import peers
+from vitrail.plan.graph import Tensor
 from vitrail.plan.meter import Meter
 from vitrail.plan.model.build import build
 from vitrail.plan.model.pretraining import pretraining_loss
 from vitrail.plan.ops import cross_entropy
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 from vitrail.pretraining import Pretraining
 
@@ -41,7 +42,7 @@ class Step:
     def largest_unit(self) -> int:
         """Parameters of the largest block, or of all others together: what a sharded model gathers at a time."""
         units: dict[str, int] = {}
-        for path, count in self.tape.params.items():
+        for path, count in self.tape.params().items():
             block = re.match(r".*?blocks\.\d+", path)
             name = block[0] if block else ""
             units[name] = units.get(name, 0) + count

@@ -36,6 +36,8 @@ _TOGETHER = 4096
 """Questions that are computed at a time: their arrays fit the processor's cache."""
 _FEW = 64
 """Fewer questions than this are sooner planned one by one than NumPy is imported."""
+_LEFT = 16
+"""So many that other programs do not answer are sooner planned one by one than traced: few of them are alike."""
 
 
 class _Alone(Exception):  # noqa: N818 - the caller plans such questions one by one
@@ -109,7 +111,7 @@ def _planned(config: Config, workload: Workload, meter: Meter, target: Card | No
         "grid.height": config.grid.height,
         "grid.width": config.grid.width,
         "tokens": config.tokens,
-        "params": tape.total(tape.params),
+        "params": tape.total(tape.params()),
         "flops_forward": forward,
         "flops_train": forward + tape.total(tape.per_image(tape.backward_flops, images)),
         "macs_forward": forward // 2,
@@ -186,12 +188,14 @@ def _answers(
 
     together = np.arange(count)
     exact = all(column.dtype != object for column in columns.values())
-    waiting = [together] if exact else [together[place : place + 1] for place in together]
+    waiting = [together] if exact else [together[start : start + _LEFT] for start in range(0, count, _LEFT)]
     while waiting:
         places = waiting.pop()
         asked, trace = {name: column[places] for name, column in columns.items()}, Trace()
-        if len(places) == 1:
-            yield places, _alone(describe, asked, plan)
+        if len(places) <= _LEFT:
+            for place in range(len(places)):
+                alone = {name: column[place : place + 1] for name, column in asked.items()}
+                yield places[place : place + 1], _alone(describe, alone, plan)
             continue
         try:
             found = plan(*describe(**_values(asked, trace)), TracedMeter(trace))
@@ -202,7 +206,7 @@ def _answers(
         if not alike.all():
             waiting.append(places[~alike])
         if found is None:
-            waiting += [place[None] for place in places[alike]]
+            waiting += [places[alike][start : start + _LEFT] for start in range(0, int(alike.sum()), _LEFT)]
             continue
         for here, part in _parts(places[alike], {name: column[alike] for name, column in asked.items()}):
             yield here, program.on_arrays(part)

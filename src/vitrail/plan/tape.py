@@ -6,95 +6,28 @@ counts free the storages, as they do in PyTorch, so lifetimes need no rules of t
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
-from itertools import groupby
 from typing import Any
 
 from vitrail.checkpointing import Checkpointing
-from vitrail.plan.meter import Meter, Storage, Stretch
+from vitrail.plan.graph import AGAIN, NOWHERE, EnoughError, Frame, Leaf, Node, Sizes, Tensor, view
+from vitrail.plan.meter import Meter
+from vitrail.plan.repetition import Repetition
 from vitrail.tuning import Tuned
 
-__all__ = ["Leaf", "Node", "Run", "Tape", "Tensor", "module"]
+__all__ = ["Tape"]
 
 
-Run = list[tuple[int, ...]]
-"""Groups of block numbers; all groups of a run have the same costs."""
-
-
-def module(function: Callable) -> Callable:
-    """Decorate a function to keep its arguments alive until it returns, as calling an nn.Module does."""
-
-    @wraps(function)
-    def call(*args):
-        return function(*args)
-
-    return call
-
-
-class Tensor:
-    """`count` elements of a storage (None for a parameter, which is counted separately), and their autograd node."""
-
-    __slots__ = ("count", "node", "size", "slot", "storage")
-
-    def __init__(self, storage: Storage | None, count: int, size: int, node: Any = None, slot: int = 0) -> None:
-        self.storage = storage
-        self.count = count
-        self.size = size
-        self.node = node
-        self.slot = slot
-
-
-class Node:
-    """An operation in autograd's graph: its edges, what it saved, its backward function, and its model's path."""
-
-    __slots__ = ("backward", "edges", "frame", "grads", "saved", "scope")
-
-    def __init__(self, edges: list, saved: Any, backward: Callable, frame: _Frame | None, scope: str) -> None:
-        self.edges = edges
-        self.saved = saved
-        self.backward = backward
-        self.frame = frame
-        self.scope = scope
-        self.grads: dict[int, Tensor] | None = None
-
-
-_AGAIN = object()
-"""The node of what checkpointing recomputes: its gradient flows through the node of the first run."""
-_NOWHERE = (None, 0)
-"""The edge of a tensor that needs no gradient."""
-
-
-class Leaf:
-    """A parameter in autograd's graph: it keeps the sum of the gradients of all its uses."""
-
-    __slots__ = ("count", "grad", "path", "rows", "trained", "uses", "waiting")
-
-    def __init__(self, path: str, trained: bool, count: int, rows: int) -> None:
-        self.grad: Tensor | None = None
-        self.waiting: Tensor | None = None
-        self.path, self.trained, self.count, self.rows, self.uses = path, trained, count, rows, 0
-
-
-class _Frame:
-    """A checkpointed call: how to rerun it, what the rerun saved, and what selective checkpointing keeps."""
-
-    __slots__ = ("again", "expected", "kept", "recomputed")
-
-    def __init__(self, again: Callable[[], Tensor], kept: deque[Storage | None] | None) -> None:
-        self.again, self.expected, self.kept = again, 0, kept
-        self.recomputed: list | None = None
-
-
-class _EnoughError(Exception):
-    """Raised when everything that backward needs is recomputed, where PyTorch stops too."""
-
-
-class Tape:
+class Tape(Repetition):
     """The settings and counters of a run, and autograd's graph."""
+
+    __slots__ = (  # more attributes than Python keeps quick without
+        *("amp", "fp16", "kernel", "explicit", "has_grads", "size", "compute", "ways", "paths", "flops", "once"),
+        *("backward_flops", "saved_bytes", "grad_bytes", "buffer_bytes", "notes", "_component", "_running_back"),
+        *("_buffers", "_leaves", "_teaching", "_unpacked"),
+    )
 
     def __init__(
         self,
@@ -111,10 +44,8 @@ class Tape:
         tuned: Tuned | None = None,
         naming: Callable[[str, str], str] | None = None,
     ) -> None:
-        self.meter, self.train, self.amp, self.fp16, self.kernel = meter, train, amp, fp16, kernel
-        self.explicit, self.checkpointing, self.has_grads = explicit, checkpointing, has_grads
-        self.tuned, self.naming = tuned, naming
-        """What is trained, None for everything; and vitrail's path of a tensor, where another library's model runs."""
+        super().__init__(meter, train=train, checkpointing=checkpointing, tuned=tuned, naming=naming)
+        self.amp, self.fp16, self.kernel, self.explicit, self.has_grads = amp, fp16, kernel, explicit, has_grads
         self.size = size
         """Bytes per element of a parameter."""
         self.compute = 2 if amp else size
@@ -123,10 +54,6 @@ class Tape:
         """Devices that share the heads and the hidden units of each block (tensor parallelism)."""
         self.paths: dict[str, None] = {}
         """Modules, in order of first use."""
-        self.params: dict[str, int] = defaultdict(int)
-        self.trained_params: dict[str, int] = defaultdict(int)
-        self.trained_tensors: dict[str, int] = defaultdict(int)
-        """The number of trained parameter tensors."""
         self.flops: dict[str, int] = defaultdict(int)
         self.backward_flops: dict[str, int] = defaultdict(int)
         self.once: set[str] = set()
@@ -134,21 +61,12 @@ class Tape:
         self.saved_bytes: dict[str, int] = defaultdict(int)
         self.grad_bytes: dict[str, int] = defaultdict(int)
         self.buffer_bytes: dict[str, int] = defaultdict(int)
-        self.repeats: dict[str, list[str]] = {}
-        """Blocks that were run, and the skipped blocks that they represent."""
         self.notes: list[str] = []
         self._component = "activations"
         self._running_back = False
-        self._nodes: list[Node | Callable[[], None]] = []
         self._buffers: set[tuple[str, str]] = set()
         self._leaves: dict[tuple[str, str], Leaf] = {}
-        self._casts: dict[tuple[str, str], Tensor] = {}
-        self._past_casts: dict[str, tuple[dict[tuple[str, str], Tensor], int]] = {}
-        """Casts of the weights of blocks, by the first block of a group, and the skipped groups that have as many."""
-        self.scope = ""
-        """The path of the model that runs, with a dot, where a step has several."""
         self._teaching = False
-        self._frame: _Frame | None = None
         self._unpacked: list | None = None
 
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,13 +78,11 @@ class Tape:
         leaf = self._leaves.get((path, name))
         if leaf is None:
             trained = self.train and (self.tuned is None or self.tuned.trains(self._own(path, name), name))
-            leaf = self._leaves[path, name] = Leaf(path, trained, count, count if rows is None else rows)
+            leaf = self._leaves[path, name] = Leaf()
+            leaf.path, leaf.trained, leaf.count, leaf.rows = path, trained, count, count if rows is None else rows
+            leaf.grad, leaf.waiting, leaf.uses = None, None, 0
             self.paths[path] = None
-            self.params[path] += count
-            if trained:
-                self.trained_params[path] += count
-                self.trained_tensors[path] += 1
-        return Tensor(None, count, self.size, leaf if leaf.trained else None)
+        return view(None, count, self.size, leaf if leaf.trained else None)
 
     def weight(self, path: str, count: int, name: str = "weight", *, rows: int | None = None) -> Tensor:
         """Return a learned tensor for a matrix product: under autocast a copy, cached until autocast ends.
@@ -175,7 +91,7 @@ class Tape:
         """
         if not self.amp:
             return self.parameter(path, count, name, rows=rows)
-        key = (self._at(path), name)
+        key = (self._at(path) if self.scope else path, name)
         if (cached := self._casts.get(key)) is not None:
             return cached
         parameter = self.parameter(path, count, name, rows=rows)
@@ -190,7 +106,7 @@ class Tape:
         if (path, name) not in self._buffers:  # otherwise it is used again
             self._buffers.add((path, name))
             self.buffer_bytes[path] += count * size
-        return Tensor(None, count, size)
+        return view(None, count, size)
 
     @contextmanager
     def model(self, name: str, *, teaches: bool = False) -> Iterator[None]:
@@ -213,13 +129,13 @@ class Tape:
             return 0
         return self.tuned.lora.rank
 
-    def _own(self, path: str, name: str = "weight") -> str:
-        return path if self.naming is None else self.naming(path, name)
-
     # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def new(self, count: int, size: int, component: str | None = None) -> Tensor:
-        return Tensor(Storage(self.meter, component or self._component, count * size), count, size)
+        made = Tensor()
+        made.storage = self.meter.storage(component or self._component, count * size)
+        made.count, made.size, made.node, made.slot = count, size, None, 0
+        return made
 
     def product(self, count: int, size: int, component: str | None = None) -> Tensor:
         """Return a result of a matrix product or of attention, which selective checkpointing keeps."""
@@ -227,7 +143,7 @@ class Tape:
         if frame is None or frame.kept is None:
             return self.new(count, size, component)
         if frame.recomputed is not None:
-            return Tensor(frame.kept.popleft(), count, size)
+            return view(frame.kept.popleft(), count, size)
         made = self.new(count, size, component)
         frame.kept.append(made.storage)
         return made
@@ -249,42 +165,46 @@ class Tape:
             return None
         frame = self._frame
         if frame is None:
+            if self.scope:
+                path = self._at(path)
             for storage in storages:
                 if storage is not None and not storage.saved:
                     storage.saved = True
-                    self.saved_bytes[self._at(path)] += storage.size
+                    self.saved_bytes[path] += storage.size
             return storages
         if frame.recomputed is None:
             frame.expected += 1
             return frame.expected - 1
         frame.recomputed.append(storages)
         if len(frame.recomputed) == frame.expected:
-            raise _EnoughError
+            raise EnoughError
         return None
 
-    def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable) -> Tensor:
-        """Record how `out` was computed. `backward` takes its gradient and returns one per input; it must not refer to
-        a tensor, which would then live too long."""
+    def record(self, out: Tensor, inputs: tuple[Tensor | None, ...], saved: Any, backward: Callable | Sizes) -> Tensor:
+        """Record how `out` was computed. `backward` takes its gradient and returns one per input, or says which it
+        would allocate; it must not refer to a tensor, which would then live too long."""
         if not self.train:
             return out
         frame = self._frame
         if frame is not None and frame.recomputed is not None:
             for tensor in inputs:
                 if tensor is not None and tensor.node is not None:
-                    out.node = _AGAIN
+                    out.node = AGAIN
                     break
             return out
         edges, needed = [], False
         for tensor in inputs:
             if tensor is None or (target := tensor.node) is None:
-                edges.append(_NOWHERE)
+                edges.append(NOWHERE)
                 continue
             edges.append((target, tensor.slot))
             needed = True
             if type(target) is Leaf:
                 target.uses += 1
         if needed:
-            node = out.node = Node(edges, saved, backward, None if saved is None else frame, self.scope)
+            node = out.node = Node()
+            node.edges, node.saved, node.backward, node.scope, node.grads = edges, saved, backward, self.scope, None
+            node.frame = None if saved is None else frame
             self._nodes.append(node)
         return out
 
@@ -292,8 +212,7 @@ class Tape:
         """Convert to another element size."""
         if x.size == size:
             return x
-        count, old = x.count, x.size
-        return self.record(self.new(count, size, component), (x,), None, lambda grad: (self.new(count, old),))
+        return self.record(self.new(x.count, size, component), (x,), None, [(x.count, x.size)])
 
     def tally(self, path: str, flops: int) -> None:
         """Count floating-point operations of the module at `path`."""
@@ -312,102 +231,26 @@ class Tape:
     def leaves(self) -> list[Leaf]:
         return list(self._leaves.values())
 
+    def params(self, *, trained: bool = False) -> dict[str, int]:
+        """Return the parameters of each module, or those that are trained."""
+        rows: dict[str, int] = defaultdict(int)
+        for leaf in self._leaves.values():
+            if leaf.trained or not trained:
+                rows[leaf.path] += leaf.count
+        return rows
+
     def whole(self, model: Callable[[Tape, Tensor], Tensor], images: Tensor) -> Tensor:
         """Run the whole model."""
         return model(self, images)
-
-    def total(self, rows: dict[str, int]) -> int:
-        """Return the sum over all modules, including skipped blocks."""
-        repeated = tuple(self.repeats)
-        return sum([value * self.times(path) if path.startswith(repeated) else value for path, value in rows.items()])
 
     def per_image(self, flops: dict[str, int], images: int) -> dict[str, int]:
         """Return the FLOPs of a step of one image, from those of `images`."""
         return {path: each if path in self.once else each // images for path, each in flops.items()}
 
-    def times(self, path: str) -> int:
-        """Return the number of modules that the one at `path` stands for, itself included."""
-        times = 1
-        for template, others in self.repeats.items():
-            if path.startswith(template) and path[len(template) : len(template) + 1] in ("", "."):
-                times += len(others)
-        return times
-
     def approximate(self, why: str) -> None:
         """Note that the bytes of this run are an estimate."""
         if why not in self.notes:
             self.notes.append(why)
-
-    # ── many blocks ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def repeat(self, name: str, block: Callable[[Tensor, int], Tensor], x: Tensor, runs: list[Run]) -> Tensor:
-        """Run numbered blocks; the groups of a run have the same costs.
-
-        Every group of a run changes the live bytes by the same amount, forward and backward, so that one stands for all
-        that follow it. A group is no model of the next one if its result is the first of another type, or the first
-        that needs a gradient; nor is the group after that, which is the last to release what blocks share; nor is one
-        whose input outlives it, because the caller holds it.
-        """
-        begins = False
-        for groups in self._alike(name, runs):
-            done = 0
-            while done < len(groups):
-                key = f"{self.scope}{name}.{groups[done][0]}"
-                kind, outer = (x.size, x.node is None), self._casts
-                self._casts = self._past_casts[key][0] if key in self._past_casts else {}  # those of a first pass
-                forward, backward = Stretch(self.meter), Stretch(self.meter)
-                forward.begin()
-                self._nodes.append(backward.end)
-                for number in groups[done]:
-                    x = self.checkpoint(block, x, number) if self._recomputes(number) else block(x, number)
-                self._nodes.append(backward.begin)
-                steady = (x.size, x.node is None) == kind
-                outlived = x.node is None and forward.change("activations") != 0
-                more = len(groups) - done - 1 if steady and not begins and not outlived else 0
-                begins = not steady
-                forward.more = backward.more = more
-                forward.end()
-                if more:
-                    for i, number in enumerate(groups[done]):
-                        skipped = [f"{self.scope}{name}.{group[i]}" for group in groups[done + 1 :]]
-                        self.repeats[f"{self.scope}{name}.{number}"] = skipped
-                self._past_casts[key] = (self._casts, more)
-                self._casts = outer
-                done += 1 + more
-        return x
-
-    def _alike(self, name: str, runs: list[Run]) -> list[Run]:
-        """Cut runs where other tensors are trained, and join groups until each has as many checkpointed blocks."""
-        if self.tuned is not None:
-            tuned, cut = self.tuned, []
-            for groups in runs:
-                alike = groupby(groups, key=lambda group: [tuned.status(self._own(f"{name}.{i}")) for i in group])
-                cut += [list(run) for _, run in alike]
-            runs = cut
-        if self.checkpointing is None or self.checkpointing.every == 1 or not self.train:
-            return runs
-        return [run for groups in runs if groups for run in _periodic(groups, self.checkpointing.every)]
-
-    def _recomputes(self, number: int) -> bool:
-        return self.train and self.checkpointing is not None and self.checkpointing.covers(number)
-
-    def checkpoint(self, block: Callable[[Tensor, int], Tensor], x: Tensor, number: int) -> Tensor:
-        """Run a block and keep only its input, and its products if that is chosen; backward runs it again."""
-        assert self.checkpointing is not None
-        selective = self.checkpointing.kind == "selective"
-        self._frame = _Frame(lambda: block(x, number), deque() if selective else None)
-        out = block(x, number)
-        self._frame = None
-        return out
-
-    def end_autocast(self) -> None:
-        """Release the cached casts of weights; those that backward needs stay alive."""
-        for casts, times in [*self._past_casts.values(), (self._casts, 0)]:
-            stretch = Stretch(self.meter, times)
-            stretch.begin()
-            casts.clear()
-            stretch.end()
-        self._past_casts = {}
 
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -415,31 +258,29 @@ class Tape:
         """Run backward: gradients are allocated, and saved tensors are freed."""
         self._component, self._running_back = "temporary", True
         root = self.new(1, loss.size)  # autograd's caller keeps it alive to the end
-        loss.node.grads = {loss.slot: root}
+        loss.node.grads = root
         nodes, run = self._nodes, self._run
         while nodes:
             node = nodes.pop()
             if not isinstance(node, Node):
                 node()
             elif node.grads is not None:
-                run(node, node.grads)
+                run(node)
 
-    def _run(self, node: Node, grads: dict[int, Tensor]) -> None:
-        node.grads, self.scope = None, node.scope
+    def _run(self, node: Node) -> None:
+        self.scope = node.scope
         if node.frame is not None:
             if node.frame.recomputed is None:
                 self._recompute(node.frame)
             assert node.frame.recomputed is not None
             self._unpacked = node.frame.recomputed[node.saved]
             node.frame.recomputed[node.saved] = None
-        outputs = [*node.backward(grads[0] if len(grads) == 1 and 0 in grads else grads)]
-        grads.clear()
-        self._unpacked = node.saved = node.frame = None
+        back = node.backward
+        outputs = [*back(node.grads)] if callable(back) else [each and self.new(*each) for each in back]
+        self._unpacked = node.saved = node.grads = node.frame = None
         shared = len(outputs) == 2 and outputs[0] is outputs[1]
-        if len(outputs) > 1:
-            outputs.reverse()
-        for target, slot in node.edges:
-            grad = outputs.pop()
+        for place, (target, slot) in enumerate(node.edges):
+            grad, outputs[place] = outputs[place], None
             if target is None or grad is None:
                 continue
             if type(target) is Leaf:
@@ -447,12 +288,21 @@ class Tape:
                     grad = self.new(grad.count, grad.size)
                 self._accumulate(target, grad)
             elif target.grads is None:
-                target.grads = {slot: grad}
+                target.grads = {slot: grad} if slot else grad
             else:
-                present = target.grads.pop(slot, None)
-                target.grads[slot] = grad if present is None else self._sum(present, grad)
-                del present
+                self._add(target, slot, grad)
             del grad
+
+    def _add(self, target: Node, slot: int, grad: Tensor) -> None:
+        """Give a node another gradient: of another of its results, or one to be summed."""
+        if type(target.grads) is Tensor:
+            if not slot:
+                target.grads = self._sum(target.grads, grad)
+                return
+            target.grads = {0: target.grads}
+        assert isinstance(target.grads, dict)
+        present = target.grads.pop(slot, None)
+        target.grads[slot] = grad if present is None else self._sum(present, grad)
 
     def forget_recomputed(self) -> None:
         """Inside a backward function, release what checkpointing recomputed; what was saved stays."""
@@ -479,18 +329,10 @@ class Tape:
     def _sum(self, first: Tensor, second: Tensor) -> Tensor:
         return self.new(first.count, first.size)
 
-    def _recompute(self, frame: _Frame) -> None:
+    def _recompute(self, frame: Frame) -> None:
         outer, self._casts = self._casts, {}
         component, self._component = self._component, "activations"
         self._frame, frame.recomputed = frame, []
-        with suppress(_EnoughError):
+        with suppress(EnoughError):
             frame.again()
         self._frame, self._component, self._casts = None, component, outer
-
-
-def _periodic(groups: Run, every: int) -> list[Run]:
-    """Join consecutive groups so that the number of blocks in each is a multiple of `every`; the rest stay single."""
-    joined = every // math.gcd(every, len(groups[0]))
-    whole = len(groups) // joined * joined
-    joint = [sum(groups[start : start + joined], ()) for start in range(0, whole, joined)]
-    return [joint, *([group] for group in groups[whole:])]

@@ -11,7 +11,8 @@ from vitrail.config import Config, ViTConfig
 from vitrail.errors import require
 from vitrail.parts import FullAttention, Rotary
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["TensorTape", "check_splits", "column_linear", "is_split", "row_linear", "ways_of"]

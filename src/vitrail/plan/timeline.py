@@ -18,11 +18,13 @@ from vitrail.charts.notebook import Shown, facts
 from vitrail.charts.numbers import bytes_text
 from vitrail.config import Config
 from vitrail.errors import require
+from vitrail.plan.graph import Node, Tensor
 from vitrail.plan.memory import is_followed, persistent_bytes
-from vitrail.plan.meter import Meter, Storage
+from vitrail.plan.meter import LogMeter, Storage
+from vitrail.plan.repetition import Run, flat
 from vitrail.plan.sharding import micro_batches
 from vitrail.plan.step import Step, run_step
-from vitrail.plan.tape import Node, Run, Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["PHASES", "Event", "Timeline", "timeline"]
@@ -164,7 +166,7 @@ def _naming(kind: type[Tape]) -> Callable[..., Tape]:
     return type(f"Naming{kind.__name__}", (_NamingTape, kind), {})
 
 
-class _Log(Meter):
+class _Log(LogMeter):
     """A meter that keeps every event."""
 
     def __init__(self, *phases: Phase) -> None:
@@ -191,25 +193,25 @@ class _Log(Meter):
         self._phase = following or self._phase
         return super().end_phase()
 
-    def born(self, storage: Storage) -> None:
-        super().born(storage)
+    def storage(self, component: str, size: int) -> Storage:
+        made = super().storage(component, size)
         operation = self.operation or _operation(sys._getframe(1))
-        self._numbers[id(storage)] = (next(self._next), operation, self.module)
-        self._write(storage, storage.size)
+        self._numbers[id(made)] = (next(self._next), operation, self.module)
+        self._write(made, size)
+        return made
 
     def died(self, storage: Storage) -> None:
-        super().died(storage)
         self._write(storage, -storage.size)
         del self._numbers[id(storage)]
 
     def move(self, storage: Storage, component: str) -> None:
         self._write(storage, -storage.size)
-        super().move(storage, component)
+        storage.component = component
         self._write(storage, storage.size)
 
     def shrink(self, storage: Storage, size: int) -> None:
         self._write(storage, -storage.size)
-        super().shrink(storage, size)
+        storage.size -= size
         self._write(storage, storage.size)
 
     def _write(self, storage: Storage, size: int) -> None:
@@ -231,7 +233,7 @@ class _NamingTape(Tape):
     def repeat(self, name: str, block: Any, x: Tensor, runs: list[Run]) -> Tensor:
         given = [x]  # handed on, so that the first block releases it
         del x
-        return super().repeat(name, block, given.pop(), [[group] for groups in runs for group in groups])
+        return super().repeat(name, block, given.pop(), [[group] for groups in flat(runs) for group in groups])
 
     def record(self, out: Tensor, inputs: Any, saved: Any, backward: Any) -> Tensor:
         recorded = super().record(out, inputs, saved, backward)
@@ -254,10 +256,10 @@ class _NamingTape(Tape):
         self.meter.module = path
         super().tally(path, flops)
 
-    def _run(self, node: Node, grads: dict[int, Tensor]) -> None:
+    def _run(self, node: Node) -> None:
         operation, self.meter.module = self._origins[id(node)]
         self.meter.operation = f"{operation} backward"
-        super()._run(node, grads)
+        super()._run(node)
         self.meter.operation = ""
 
     def _recompute(self, frame: Any) -> None:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from vitrail.plan.meter import Meter, Storage
+from vitrail.plan.meter import LogMeter, Storage
 from vitrail.traced import Trace, Traced
 
 __all__ = ["TracedMeter"]
@@ -15,7 +15,7 @@ Event = tuple[int, int]
 """The place of a kind of storage (a component and a size), and how many of it appear, or die if negative."""
 
 
-class TracedMeter(Meter):
+class TracedMeter(LogMeter):
     """A meter that keeps a log of a phase. Where its peak is depends on the inputs, and is a step of the trace."""
 
     def __init__(self, trace: Trace) -> None:
@@ -36,17 +36,21 @@ class TracedMeter(Meter):
         self._log, self._looks = _sum(self._log), []
         return sum(parts.values()), parts
 
-    def born(self, storage: Storage) -> None:
-        self._log.append((self._kind(storage), 1))
+    def storage(self, component: str, size: Any) -> Storage:
+        made = super().storage(component, size)
+        made.kind = self._kind(made)
+        self._log.append((made.kind, 1))
+        return made
 
     def died(self, storage: Storage) -> None:
         self._look()
-        self._log.append((self._kind(storage), -1))
+        self._log.append((storage.kind, -1))
 
     def move(self, storage: Storage, component: str) -> None:
         self.died(storage)
         storage.component = component
-        self.born(storage)
+        storage.kind = self._kind(storage)
+        self._log.append((storage.kind, 1))
 
     def state(self) -> dict[str, Any]:
         return self._bytes(self._log)

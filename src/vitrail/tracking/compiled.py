@@ -74,6 +74,7 @@ def _check(config: Config, workload: Workload) -> None:
         workload.library == "vitrail" and workload.tuning.is_everything and workload.pretraining is None,
         "a compiled step is traced for full training of vitrail's models; leave out --as, --pretrain and frozen parts",
     )
+    require(workload.shard is None, "a compiled step is traced on one device; leave --shard out")
     require(workload.checkpointing is None, "a compiled step chooses what it recomputes; leave --checkpointing out")
     adaptive = isinstance(config, ViTConfig) and isinstance(config.embedding, Adaptive)
     merged = isinstance(config, ViTConfig) and config.merger is not None

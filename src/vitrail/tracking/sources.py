@@ -152,9 +152,14 @@ def _timm(name: str, image: Size | None, eager: bool) -> nn.Module:
 
 def _transformers(name: str, image: Size | None, eager: bool) -> nn.Module:
     transformers = _library("transformers")
+    if importlib.util.find_spec("torchvision") is not None:
+        _library("torchvision")  # models import it later, and transformers hides why that fails
     try:
         config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if (file := Path(name, "config.json")).is_file():
+            said = " ".join(str(error).split())
+            raise VitrailError(f"transformers cannot read {file}: {said[:200]}; mend the file") from None
         raise VitrailError(
             f"transformers finds no config of {name!r} on this machine; give a folder with its config.json "
             "(nothing is downloaded)"

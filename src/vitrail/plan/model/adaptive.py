@@ -5,7 +5,8 @@ from __future__ import annotations
 from vitrail.geometry import Size
 from vitrail.parts import Adaptive
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.graph import Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["adaptive_embed"]
 

@@ -32,6 +32,7 @@ from vitrail.parts import (
 )
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, product, softmax, unbind_heads
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.linear_attention import linear_mix
 from vitrail.plan.model.norm import norm
@@ -40,7 +41,7 @@ from vitrail.plan.model.relative import offset_mlp, relative_bias
 from vitrail.plan.model.rotary import Rotation, axial_rotation, mixed_rotation
 from vitrail.plan.model.sparse_attention import sparse_mix
 from vitrail.plan.model.windowed_attention import CutGrid, windowed_mix
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import column_linear, row_linear
 
 __all__ = ["Encoder", "attention", "self_attention", "shares_position", "softmax_attention", "within"]
@@ -123,7 +124,7 @@ def mix(
             return linear_mix(t, path, q, k, v, p, in_order)
         case WindowedAttention() as spec:
             zeros = spec.window_padding == "zeros"
-            windows = CutGrid.of(c.grid, spec.window, shifted=shifted and spec.shift, zeros=zeros)
+            windows = CutGrid(c.grid, spec.window, c.prefix.count, shifted=shifted and spec.shift, zeros=zeros)
             empty = padding(t, c, n, path) if zeros and windows.sticks_out else None
             return windowed_mix(t, path, q, k, v, p, windows, c.prefix.count, bias, empty, in_order)
         case SparseAttention():
@@ -167,7 +168,7 @@ def softmax_attention(
         scores = ops.add(t, scores, bias, "attention_maps", spread=shared)
     weights = ops.dropout(t, path, softmax(t, path, scores), rate)
     copies = False, not p.single
-    mixed = product(t, path, weights, v, p.count, p.queries, p.keys, p.head_width, copies=copies)
+    mixed = product(t, path, weights, v, p.matrices, p.queries, p.keys, p.head_width, copies=copies)
     return mixed if p.single or p.queries == 1 else ops.copied_back(t, mixed)
 
 
@@ -175,7 +176,7 @@ def softmax_attention(
 def _scores(t: Tape, path: str, q: Tensor, k: Tensor, p: Problem, in_order: bool) -> Tensor:
     ordered = in_order or p.single
     copies = not ordered and p.queries > 1, not ordered
-    return product(t, path, q, k, p.count, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
+    return product(t, path, q, k, p.matrices, p.queries, p.head_width, p.keys, "attention_maps", copies=copies)
 
 
 def padding(t: Tape, c: ViTConfig | Encoder, n: Sizes, path: str) -> tuple[Tensor, Tensor]:

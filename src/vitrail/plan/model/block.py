@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder, attention
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.mlp import mlp
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.rotary import Rotation
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["block", "drop_path", "note_copies"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.mobile import mobile_vit
 from vitrail.plan.model.pyramid import pyramid_vit
 from vitrail.plan.model.vit import sizes, vit
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["Model", "build"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import product, softmax
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.loss_ops import normalise, subtract, total
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.vit import vector
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 from vitrail.pretraining import Dino
 
 __all__ = ["self_distillation"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.parts import Adaptive, Hierarchical, Patches, Stem, Tubelets
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.adaptive import adaptive_embed
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.norm import norm
@@ -13,7 +14,7 @@ from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
 from vitrail.plan.model.pyramid import pyramid_embed
 from vitrail.plan.model.remainder import fit_pixels
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["embed"]
 

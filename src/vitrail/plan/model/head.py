@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["classify"]
 

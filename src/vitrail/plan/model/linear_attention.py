@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, product
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor, view
+from vitrail.plan.tape import Tape
 
 __all__ = ["linear_mix"]
 
@@ -15,12 +16,12 @@ def linear_mix(t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, p: Problem, 
     size = p.head_width
 
     copies = not in_order and not p.single and p.queries > 1
-    summed = product(t, path, k, v, p.count, size, p.keys, size, copies=(copies, not p.single))
-    mixed = product(t, path, q, summed, p.count, p.queries, size, size, copies=(copies, False))
+    summed = product(t, path, k, v, p.matrices, size, p.keys, size, copies=(copies, not p.single))
+    mixed = product(t, path, q, summed, p.matrices, p.queries, size, size, copies=(copies, False))
     if not p.single and p.queries > 1:
         mixed = ops.copied_back(t, mixed)
     del summed
-    share = product(t, path, q, total, p.count, p.queries, size, 1, copies=(copies, False))
+    share = product(t, path, q, total, p.matrices, p.queries, size, 1, copies=(copies, False))
     return ops.divide(t, path, mixed, share), not p.merges
 
 
@@ -30,10 +31,10 @@ def feature_map(t: Tape, path: str, x: Tensor) -> Tensor:
 
 def _sum_keys(t: Tape, k: Tensor, p: Problem) -> Tensor:
     """Σφ(K), in float32 under autocast; its gradient is expanded over the keys, and copied if it must be cast."""
-    count, size, own = p.count * p.head_width, 4 if t.amp else k.size, k.size
+    count, size, own = p.matrices * p.head_width, 4 if t.amp else k.size, k.size
     whole = k.count
 
     def backward(grad: Tensor):
-        return (Tensor(grad.storage, whole, own) if own == size else t.new(whole, own),)
+        return (view(grad.storage, whole, own) if own == size else t.new(whole, own),)
 
     return t.record(t.new(count, size), (k,), None, backward)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from vitrail.config import ViTConfig
 from vitrail.parts import Mlp, SinCos2d
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.loss_ops import gather, squared, subtract, total
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
@@ -15,7 +16,7 @@ from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.vit import encode
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 from vitrail.pretraining import MaskedAutoencoder
 
 __all__ = ["reconstruction"]

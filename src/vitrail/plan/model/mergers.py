@@ -5,10 +5,11 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.parts import LinearMerger, MlpMerger
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.mlp import activation
 from vitrail.plan.model.norm import norm
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["merger"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from vitrail.config import NormKind
 from vitrail.parts import MlpKind, SwiGLU
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.norm import norm
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 from vitrail.plan.tensor_parallel import column_linear, row_linear, ways_of
 
 __all__ = ["mlp"]

@@ -6,12 +6,13 @@ from vitrail.config import MobileConfig, MobileStage
 from vitrail.geometry import Size, halved
 from vitrail.parts import Mlp
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.residuals import basic_residual, conv_norm, inverted_residual
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["mobile_vit"]
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from vitrail.config import ViTConfig
 from vitrail.parts import Neck, Patches, Stem, Tubelets
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.norm import norm
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["behind", "neck"]
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from vitrail.geometry import Size, halved
 from vitrail.parts import Stem
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.graph import Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["conv_stem", "patch_embed", "tubelet_embed"]
 

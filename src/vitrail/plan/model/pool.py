@@ -6,10 +6,11 @@ from vitrail.config import PyramidConfig, ViTConfig
 from vitrail.parts import AttentionPool, ClsMeanPool, ClsPool, MaxPool, MeanPool, Mlp
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, unbind_heads
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.mlp import mlp
 from vitrail.plan.model.norm import norm
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["pool"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from vitrail.config import ViTConfig
 from vitrail.parts import Adaptive, Learned, SinCos1d, SinCos2d, SinCos3d
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.layout import Sizes
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["position"]
 
@@ -46,7 +47,7 @@ def _resample(t: Tape, table: Tensor, count: int) -> Tensor:
     """Interpolate in float32; the result is a view of one image, whose gradient is copied."""
     own = table.count
     image = t.cast(table, 4)
-    image = t.record(t.new(count, 4), (image,), None, lambda grad: (t.new(own, 4),))
+    image = t.record(t.new(count, 4), (image,), None, [(own, 4)])
     return t.cast(ops.narrow(t, image, count), t.size)
 
 

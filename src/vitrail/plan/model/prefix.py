@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from vitrail.parts import Prefix
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["prefix"]
 

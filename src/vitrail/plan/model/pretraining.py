@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.dino import self_distillation
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.masked_autoencoder import reconstruction
 from vitrail.plan.model.momentum_contrast import contrast
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 from vitrail.pretraining import Dino, MaskedAutoencoder, MomentumContrast
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from vitrail.config import NormPlace, PyramidConfig
 from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging, WindowedAttention
 from vitrail.plan import ops
+from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
 from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.head import classify
@@ -16,7 +17,8 @@ from vitrail.plan.model.pool import pool
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
 from vitrail.plan.model.windowed_attention import CutGrid
-from vitrail.plan.tape import Run, Tape, Tensor, module
+from vitrail.plan.repetition import Run
+from vitrail.plan.tape import Tape
 
 __all__ = ["grid_pool", "patch_merge", "pyramid_embed", "pyramid_vit"]
 
@@ -140,7 +142,7 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
 def _shifts(c: Encoder) -> bool:
     """Return whether every other block shifts its windows."""
     spec = c.attention
-    return isinstance(spec, WindowedAttention) and CutGrid.of(c.grid, spec.window, shifted=spec.shift).shifted
+    return isinstance(spec, WindowedAttention) and CutGrid(c.grid, spec.window, shifted=spec.shift).shifted
 
 
 def _runs(depth: int, *, alone: bool, paired: bool) -> list[Run]:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from vitrail.geometry import Size, offsets_of
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, product
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["QueryBias", "query_bias"]
 
@@ -46,8 +47,8 @@ def query_bias(t: Tape, path: str, q: Tensor, p: Problem, grid: Size, span: Size
     rows, columns = _vectors(t, path, grid, span, p.head_width)
     copies = p.heads > 1 and not in_order
     to_rows = _along(t, path, q, rows, p, grid.height, grid.width, span.height, copies=copies)
-    to_columns = _along(t, path, q, columns, p, grid.width, grid.height, span.width, copies=p.count > 1)
-    if p.count > 1:
+    to_columns = _along(t, path, q, columns, p, grid.width, grid.height, span.width, copies=p.matrices > 1)
+    if p.matrices > 1:
         to_columns = ops.copied_back(t, to_columns)
     return QueryBias(to_rows, ops.copy(t, to_columns), span)
 
@@ -68,5 +69,5 @@ def _along(
 ) -> Tensor:
     """Every line of patches by the vectors that it meets, which are spread over images and heads."""
     vectors = t.cast(vectors, t.compute)
-    spread = ops.expand(t, vectors, p.count * vectors.count)
-    return product(t, path, q, spread, p.count * lines, length, p.head_width, keys, copies=(copies, p.count > 1))
+    spread = ops.expand(t, vectors, p.matrices * vectors.count)
+    return product(t, path, q, spread, p.matrices * lines, length, p.head_width, keys, copies=(copies, p.matrices > 1))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from vitrail.geometry import Size, offsets_of
 from vitrail.parts import RelativeMlp
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["offset_mlp", "relative_bias"]
 

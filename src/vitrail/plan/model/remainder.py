@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vitrail.config import ViTConfig
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor, view
+from vitrail.plan.tape import Tape
 
 __all__ = ["fit_pixels"]
 
@@ -13,4 +14,4 @@ def fit_pixels(t: Tape, c: ViTConfig, image: Tensor, batch: int) -> Tensor:
     if c.remainder == "error" or (fit := c.fit(c.image)).fitted == fit.image:
         return image
     count = batch * c.frames * c.channels * fit.fitted.area
-    return Tensor(image.storage, count, image.size) if c.remainder in ("crop", "floor") else t.new(count, image.size)
+    return view(image.storage, count, image.size) if c.remainder in ("crop", "floor") else t.new(count, image.size)

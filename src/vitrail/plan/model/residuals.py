@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor, module
+from vitrail.plan.graph import Tensor, module
+from vitrail.plan.tape import Tape
 
 __all__ = ["basic_residual", "conv_norm", "inverted_residual"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.plan import ops
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.graph import Tensor, view
+from vitrail.plan.tape import Tape
 
 __all__ = ["Rotation", "axial_rotation", "mixed_rotation"]
 
@@ -40,7 +41,7 @@ def mixed_rotation(t: Tape, path: str, patches: int, tokens: int, heads: int, he
     place = t.new(2 * patches, 4)
     frequencies = t.cast(t.parameter(path, 2 * heads * pairs, "frequencies", rows=2), 4)
     along = ops.split(t, frequencies, heads * pairs, heads * pairs)
-    rows = columns = Tensor(place.storage, heads * patches * pairs, 4)
+    rows = columns = view(place.storage, heads * patches * pairs, 4)
     spread = patches > 1
     angles = ops.add(
         t, ops.multiply(t, path, rows, along[0], spread=spread), ops.multiply(t, path, columns, along[1], spread=spread)

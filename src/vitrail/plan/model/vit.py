@@ -8,6 +8,7 @@ from operator import index
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.parts import Adaptive, WindowedAttention
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.attention import shares_position, within
 from vitrail.plan.model.block import block, note_copies
 from vitrail.plan.model.front import embed
@@ -18,14 +19,16 @@ from vitrail.plan.model.neck import behind, neck
 from vitrail.plan.model.norm import norm
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.rotary import Rotation
-from vitrail.plan.tape import Run, Tape, Tensor
+from vitrail.plan.repetition import Run
+from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
 __all__ = ["encode", "sizes", "vector", "vit"]
 
 
 def sizes(c: ViTConfig, workload: Workload) -> Sizes:
-    grid, patches = c.grid, c.steps * c.grid.area
+    grid = c.grid
+    patches = c.steps * grid.area
     if isinstance(c.embedding, Adaptive):
         patches = workload.adaptive_tokens or patches
         require(
@@ -91,8 +94,18 @@ def runs(c: ViTConfig) -> list[Run]:
     last = depth - period if c.position.acts_on == "scores" and not c.position.per_block else depth
     alike = max(first, last - (last - first) % period)
     cuts = [0, first, alike, depth - (depth - alike) % period, depth]
-    if isinstance(c.attention, WindowedAttention) and c.attention.full:
-        cuts = sorted({*cuts, *c.attention.full, *(index + 1 for index in c.attention.full)})
-    return [
+    full = c.attention.full if isinstance(c.attention, WindowedAttention) else ()
+    cuts = sorted({*cuts, *full, *(index + 1 for index in full)}) if full else cuts
+    found: list[Run] = [
         [tuple(range(i, min(i + period, stop))) for i in range(start, stop, period)] for start, stop in pairwise(cuts)
     ]
+    plain = (first, period, last) == (0, 1, depth)
+    return _periods(found, [start in full for start in cuts[:-1]]) if full and plain else found
+
+
+def _periods(runs: list[Run], full: list[bool]) -> list[Run]:
+    """Join windowed and full blocks that come again and again in the same order."""
+    kinds = [(len(run), whole) for run, whole in zip(runs, full, strict=True)]
+    length = next(each for each in range(1, len(kinds) + 1) if kinds == (kinds[:each] * len(kinds))[: len(kinds)])
+    whole = len(runs) // length * length
+    return [[tuple(runs[start : start + length]) for start in range(0, whole, length)], *runs[whole:]]

@@ -5,52 +5,35 @@ Letters: B images, h heads, T tokens, p prefix tokens, W windows of m patches, d
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-
-from vitrail.geometry import Windows
+from vitrail.geometry import Size, Windows
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, is_flash, sdpa
+from vitrail.plan.graph import Tensor
 from vitrail.plan.model.query_bias import QueryBias
-from vitrail.plan.tape import Tape, Tensor
+from vitrail.plan.tape import Tape
 
 __all__ = ["CutGrid", "windowed_mix"]
 
 
-class CutGrid(Windows):
+class CutGrid:
     """A grid cut into windows, as `vitrail.nn.windowed_attention` cuts it."""
 
-    @cached_property
-    def shifted(self) -> bool:
-        return any(self.shift)
-
-    @cached_property
-    def sticks_out(self) -> bool:
-        return self.padded != self.grid
-
-    @property
-    def higher(self) -> bool:
-        return self.padded.height != self.grid.height
-
-    @property
-    def wider(self) -> bool:
+    def __init__(self, grid: Size, window: Size, prefix: int = 0, *, shifted: bool, zeros: bool = False) -> None:
+        cut = Windows.of(grid, window, shifted=shifted, zeros=zeros)
+        self.grid, self.window, self.across, self.padded, self.zeros = grid, cut.window, cut.across, cut.padded, zeros
+        self.shifted = cut.shift != (0, 0)
+        self.higher = self.padded.height != grid.height
+        self.wider = self.padded.width != grid.width
         """Whether padding makes rows longer, so that removing it leaves gaps."""
-        return self.padded.width != self.grid.width
-
-    @property
-    def masked(self) -> bool:
+        self.sticks_out = self.higher or self.wider
+        self.masked = self.shifted or (self.sticks_out and not zeros)
         """Whether some patches of a window must not attend to each other."""
-        return self.shifted or (self.sticks_out and not self.zeros)
-
-    @property
-    def thin(self) -> bool:
+        single = self.across.width == 1
+        self.thin = single or 1 in (self.window.height, self.window.width)
         """Whether windows are as wide as the grid, or have one row or column, so that some axes are contiguous."""
-        return self.across.width == 1 or 1 in self.window
-
-    def in_place(self, prefix: int) -> bool:
-        """Return whether splitting needs no copy: windows are contiguous or, with a prefix, the whole grid."""
-        runs = (self.across.width == 1 or self.window.height == 1) and not self.sticks_out and not self.shifted
-        return runs and (self.across.area == 1 or prefix == 0)
+        runs = (single or self.window.height == 1) and not self.sticks_out and not self.shifted
+        self.in_place = runs and (self.across.area == 1 or prefix == 0)
+        """Whether splitting needs no copy: windows are contiguous or, with a prefix, the whole grid."""
 
 
 def windowed_mix(
@@ -67,7 +50,7 @@ def windowed_mix(
     in_order: bool,
 ) -> tuple[Tensor, bool]:
     """Attention within windows; `padding` is the key and value of padding that takes part in attention."""
-    in_place = windows.in_place(prefix)
+    in_place = windows.in_place
     gaps = p.heads == 1 and windows.higher and not windows.wider and not prefix
     apart = in_place and in_order and p.heads > 1 and windows.across.area > 1
     if (windows.thin and not in_place) or gaps or apart:
@@ -85,7 +68,7 @@ def windowed_mix(
     if isinstance(bias, QueryBias):
         if windows.thin:
             t.approximate("decomposed biases in windows of whole rows: copies are not verified")
-        split = bias.each(lambda x, keys: _split(t, x, replace(p, head_width=keys), windows, prefix, None))
+        split = bias.each(lambda x, keys: _split(t, x, p._replace(head_width=keys), windows, prefix, None))
         bias = split.whole(t)
         del split
     allowed = t.new(count * size * size, 1, "attention_maps") if windows.masked else None
@@ -108,15 +91,15 @@ def windowed_mix(
         mixed = _join(t, mixed, p, windows)
     if not prefix:
         return mixed, (not in_place or (in_order and is_flash(t, problem, scores))) and not p.merges
-    queries = ops.narrow(t, q, p.count * prefix * p.head_width)
+    queries = ops.narrow(t, q, p.matrices * prefix * p.head_width)
     from_prefix = sdpa(t, path, queries, k, v, Problem(p.batch, p.heads, prefix, p.keys, p.head_width))
     return ops.cat(t, from_prefix, mixed), not p.merges
 
 
 def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: Tensor | None) -> Tensor:
     if prefix:
-        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
-    if windows.in_place(prefix):
+        x = ops.narrow(t, x, p.matrices * windows.grid.area * p.head_width)
+    if windows.in_place:
         return x
     if windows.shifted and windows.zeros:
         x = ops.fresh(t, x)
@@ -129,8 +112,8 @@ def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: 
 
 def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) -> Tensor:
     if fill is None:
-        return ops.pad(t, x, p.count * windows.padded.area * p.head_width)
-    grid, values = windows.grid, p.count * p.head_width
+        return ops.pad(t, x, p.matrices * windows.padded.area * p.head_width)
+    grid, values = windows.grid, p.matrices * p.head_width
     height, width = windows.padded
     fill = t.cast(fill, x.size)
     if width > grid.width:
@@ -143,7 +126,7 @@ def _pad(t: Tape, x: Tensor, p: Problem, windows: CutGrid, fill: Tensor | None) 
 
 
 def _with_prefix(t: Tape, x: Tensor, part: Tensor, p: Problem, count: int, prefix: int) -> Tensor:
-    values = p.count * prefix * p.head_width
+    values = p.matrices * prefix * p.head_width
     return ops.cat(t, ops.expand(t, ops.narrow(t, x, values), count * values), part)
 
 
@@ -174,7 +157,7 @@ def _join(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
     if windows.higher:
         x = ops.narrow(t, x, x.count // windows.across.height // windows.window.height * windows.grid.height)
     if windows.wider:
-        x = ops.narrow(t, x, p.count * windows.grid.area * p.head_width)
+        x = ops.narrow(t, x, p.matrices * windows.grid.area * p.head_width)
     if windows.shifted and windows.zeros:
         return ops.fresh(t, x)
     return ops.copy(t, x) if windows.wider else x
