@@ -36,7 +36,7 @@ MEANINGS = {
     "accuracy": "that on the test split at the end",
     "equal_time": "accuracy of runs with as many steps as take the first arm's time, by the images per second",
     "difference": "points against the first row, paired: runs of one seed see the same images in the same order",
-    "resolutions": "by weights carried to that resolution, trained there only if the arm says so; the same part of the test images",
+    "resolutions": "by weights carried there, trained there only if the arm says so; the same part of the test images",
     "flops": "of a forward pass, by the planner, two per multiply-add",
     "images_per_second": "in training steps on this machine, all arms in turns, the fastest round of each",
     "structure": "the correlation, over all pairs of patches, of their position rows' cosine with their distance",
