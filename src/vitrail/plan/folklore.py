@@ -255,7 +255,8 @@ def _measured() -> tuple[Folklore, ...]:
             said="always better than resampled positions alone",
             true="level from 24 to 40 px, 3.7 points ahead at 48 and 11.9 at 64, for a model of 32 px",
             why="CIFAR-10, 781 steps in all, a fifth of them at the target, three seeds: "
-            "at 40 px 49.6 ± 1.0 and 49.2 ± 1.9 %, at 48 px 50.0 ± 0.9 and 46.3 ± 1.4 %, at 64 px 49.6 ± 0.8 and 37.7 ± 2.5 %",
+            "at 40 px 49.6 ± 1.0 and 49.2 ± 1.9 %, at 48 px 50.0 ± 0.9 and 46.3 ± 1.4 %, "
+            "at 64 px 49.6 ± 0.8 and 37.7 ± 2.5 %",
             source="vitrail experiment transfer (docs/experiments.md)",
         ),
     )
