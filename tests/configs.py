@@ -180,6 +180,17 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
         MobileConfig,
         image=st.just(Size(24, 40)),
         stem_width=st.just(6),
+        stages=st.just(
+            (MobileStage(width=6), MobileStage(width=8, stride=2, transformer_width=12, transformer_depth=2))
+        ),
+        attention=st.sampled_from([parts.FullAttention(fused=False), parts.SeparableAttention()]),
+        last_width=st.sampled_from([0, 7]),
+        classes=st.sampled_from([0, 7]),
+    ),
+    st.builds(
+        MobileConfig,
+        image=st.just(Size(24, 40)),
+        stem_width=st.just(6),
         stem_stride=st.sampled_from([1, 2]),
         residual=st.sampled_from(["inverted", "basic"]),
         expansion=st.sampled_from([1, 2]),

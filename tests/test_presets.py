@@ -187,6 +187,10 @@ PEERS: dict[str, Callable[[], int]] = {
     "mobilevit-XXS": of_timm("mobilevit_xxs"),
     "mobilevit-XS": of_timm("mobilevit_xs"),
     "mobilevit-S": of_timm("mobilevit_s"),
+    **{
+        f"mobilevitv2-{times}": of_timm(f"mobilevitv2_{round(100 * times):03}")
+        for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    },
 }
 
 
@@ -269,6 +273,8 @@ def test_many_of_timms_names_are_known():
         ("swinv2_tiny_window8_256", "swinv2-T", 256),
         ("pit_xs_224.in1k", "pit-XS", 224),
         ("timm/pit_b_distilled_224", "pit-B-distilled", 224),
+        ("mobilevitv2_075.cvnets_in1k", "mobilevitv2-0.75", None),
+        ("apple/mobilevitv2-1.0-imagenet1k-256", "mobilevitv2-1.0", 256),
         ("ViT-B/16", "B/16", None),
         ("b16", "B/16", None),
     ],

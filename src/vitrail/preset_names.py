@@ -24,13 +24,17 @@ PyramidName = Literal[
     "swinv2-L", "pit-Ti", "pit-XS", "pit-S", "pit-B", "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled",
     "pit-B-distilled",
 ]  # fmt: skip
-MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S", "cifar-resnet"]
+MobileName = Literal[
+    "mobilevit-XXS", "mobilevit-XS", "mobilevit-S", "mobilevitv2-0.5", "mobilevitv2-0.75", "mobilevitv2-1.0",
+    "mobilevitv2-1.25", "mobilevitv2-1.5", "mobilevitv2-1.75", "mobilevitv2-2.0", "cifar-resnet",
+]  # fmt: skip
 """The presets' own names by the kind of their config, for type checkers and editors."""
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
 SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "g": "g", "t": "T"}
 SIZES |= {"giantopt": "giant-opt", "so400m": "So400m"}
 SIZES |= {"small_plus": "S+", "huge_plus": "H+", "splus": "S+", "hplus": "H+", "7b": "7B"}
+SIZES |= {f"{round(100 * times):03}": f"{times}" for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)} | {"1.0": "1.0"}
 SIZES |= {"xx-small": "XXS", "x-small": "XS", "xxs": "XXS", "xs": "XS"}
 
 OTHER_NAMES: tuple[tuple[str, str], ...] = (
@@ -54,6 +58,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"pit_(?P<size>ti|xs|s|b)_(?P<image>224)", "pit-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_distilled_(?P<image>224)", "pit-{size}-distilled"),
     (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
+    (r"mobilevitv2_(?P<size>050|075|100|125|150|175|200)", "mobilevitv2-{size}"),
     # the Hugging Face Hub
     (r"google/vit-(?P<size>base|large|huge)-patch(?P<patch>\d+)-(?P<image>\d+)(-in21k)?", "{size}/{patch}"),
     (r"facebook/deit-(?P<size>tiny|small|base)-patch16-(?P<image>\d+)", "deit-{size}/16"),
@@ -79,6 +84,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"microsoft/swinv2-(?P<size>tiny|small|base)-patch4-window8-(?P<image>256)", "swinv2-{size}"),
     (r"microsoft/swinv2-(?P<size>large)-patch4-window12to16-192to(?P<image>256)-22kto1k-ft", "swinv2-{size}"),
     (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
+    (r"apple/mobilevitv2-(?P<size>1\.0)-imagenet1k-(?P<image>256)", "mobilevitv2-{size}"),
     # torchvision
     (r"vit_(?P<size>[blh])_(?P<patch>\d+)", "{size}/{patch}"),
     (r"swin_(?P<size>[tsb])", "swin-{size}"),

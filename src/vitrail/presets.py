@@ -28,6 +28,7 @@ from vitrail.parts import (
     RelativeMlp,
     Rotary,
     Rotary3d,
+    SeparableAttention,
     SinCos1d,
     SinCos2d,
     Stem,
@@ -251,13 +252,30 @@ def _pits(**changes: Any) -> dict[str, PyramidConfig]:
     }
 
 
-def _mobilevit(stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], **changes: Any) -> MobileConfig:
-    convolutional = (MobileStage(width=widths[0]), MobileStage(width=widths[1], depth=3, stride=2))
+def _mobilevit(
+    stem: int, widths: tuple[int, ...], transformer: tuple[int, ...], *, second: int = 3, **changes: Any
+) -> MobileConfig:
+    """`second` is the depth of the second stage."""
+    convolutional = (MobileStage(width=widths[0]), MobileStage(width=widths[1], depth=second, stride=2))
     stages = (
         MobileStage(width=width, stride=2, transformer_width=inner, transformer_depth=depth)
         for width, inner, depth in zip(widths[2:], transformer, (2, 4, 3), strict=True)
     )
     return MobileConfig(stem_width=stem, stages=(*convolutional, *stages), **changes)
+
+
+def _mobilevit2(times: float) -> MobileConfig:
+    """All widths of MobileViT v2 are multiplied alike, and a transformer has half the width of its map."""
+    widths = tuple(int(width * times) for width in (64, 128, 256, 384, 512))
+    return _mobilevit(
+        int(32 * times),
+        widths,
+        tuple(width // 2 for width in widths[2:]),
+        second=2,
+        expansion=2,
+        attention=SeparableAttention(),
+        last_width=0,
+    )
 
 
 PRESETS: dict[str, Config] = {
@@ -341,6 +359,7 @@ PRESETS: dict[str, Config] = {
     "mobilevit-XXS": _mobilevit(16, (16, 24, 48, 64, 80), (64, 80, 96), expansion=2, last_width=320),
     "mobilevit-XS": _mobilevit(16, (32, 48, 64, 80, 96), (96, 120, 144), last_width=384),
     "mobilevit-S": _mobilevit(16, (32, 64, 96, 128, 160), (144, 192, 240), last_width=640),
+    **{f"mobilevitv2-{times}": _mobilevit2(times) for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)},
     "cifar-resnet": MobileConfig(
         image=Size(32, 32),
         stem_width=32,

@@ -36,6 +36,7 @@ from vitrail.parts import (
     Rotary,
     Rotary3d,
     RotaryMixed,
+    SeparableAttention,
     SinCos1d,
     SinCos2d,
     SinCos3d,
@@ -118,6 +119,7 @@ CONFIGS: dict[str, Config] = {
         pool=MeanPool(),
     ),
     "mobile": MobileConfig(image=Size(64, 128), classes=11),
+    "mobile v2": MobileConfig(image=Size(64, 128), attention=SeparableAttention(), last_width=0, classes=11),
     "resnet": MobileConfig(
         image=Size(24, 40),
         stem_width=12,

@@ -144,9 +144,13 @@ KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", 
 TOWERS = ("clip", "siglip", "siglip2", "altclip", "chinese_clip", "metaclip_2", "owlvit", "owlv2", "clipseg")
 """Image and text: the vision tower is inside."""
 TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 99}
-OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit")
+OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit", "mobilevitv2")
 """Known by the shape of a preset alone."""
-CLIPS = {"videomae": {"num_frames": 4}, "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]}}
+CLIPS: dict[str, dict[str, Any]] = {
+    "videomae": {"num_frames": 4},
+    "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]},
+    "vjepa2": {"crop_size": 32, "frames_per_clip": 4, "pred_hidden_size": 12, "pred_num_attention_heads": 2},
+}
 """Models of clips, and how small they are."""
 WINDOWS = {"sam_vision_model": {"window_size": 3, "global_attn_indexes": [1], "output_channels": 16}}
 """Windows that do not divide the small grid, and a full block."""
@@ -219,7 +223,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     kind, options = module.config.model_type, {}
     if kind.startswith("siglip2"):
         images, options = _siglip2_patches(module, images)
-    if kind == "mobilevit":
+    if kind.startswith("mobilevit"):
         images = images.flip(1)  # it reads blue before red
     if hasattr(module, "get_image_features"):
         found = module.get_image_features(images, **options)
@@ -235,7 +239,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
         return output.last_hidden_state.mean((2, 3))
     if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", *OWN_SIZE):
         return output.pooler_output
-    if kind in ("ijepa", "videomae"):
+    if kind in ("ijepa", "videomae", "vjepa2"):
         return output.last_hidden_state.mean(1)
     if kind == "deit":
         return output.last_hidden_state[:, :2]

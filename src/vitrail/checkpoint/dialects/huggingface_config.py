@@ -106,7 +106,7 @@ OTHER_HEADS = frozenset(
 SHOWN = frozenset(
     {
         *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "num_channels", "patch_size"),
-        *("qkv_bias", "query_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
+        *("qkv_bias", "query_bias", "key_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
         *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
         *("use_mean_pooling", "proj_bias", "mlp_bias", "attention_bias", "norm_type"),
     }
@@ -127,7 +127,6 @@ READ = frozenset(
     }
 )
 ONLY: Mapping[str, tuple[Any, ...]] = {
-    "key_bias": (False,),
     "use_qk_norm": (False,),
     "is_native": (False,),
     "use_head": (False,),
@@ -268,12 +267,12 @@ def dinov2_fields(config: ViTConfig) -> dict[str, Any]:
 
 
 def dinov3_fields(config: ViTConfig) -> dict[str, Any]:
-    biased = config.qkv_bias == "no_key"
+    biased = config.qkv_bias != "none"
     return {
         **mlp_fields(config),
         "use_gated_mlp": gated(config),
         "query_bias": biased,
-        "key_bias": False,
+        "key_bias": config.qkv_bias == "all",
         "value_bias": biased,
         "proj_bias": config.out_bias,
         "mlp_bias": config.mlp.bias,

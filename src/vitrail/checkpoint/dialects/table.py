@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, takewhile
 
@@ -32,6 +32,7 @@ __all__ = [
     "HEADS_OUT",
     "HWIO",
     "JOINED",
+    "KEY_FIRST",
     "MASK_TOKEN",
     "PIXELS_LAST",
     "POINTWISE",
@@ -49,6 +50,7 @@ __all__ = [
     "always",
     "both",
     "never",
+    "pointwise",
     "read_rows",
     "write_rows",
 ]
@@ -123,6 +125,11 @@ JOINED = Transform(
     write=lambda tensors, _, count: list(tensors[0].chunk(count)),
 )
 """Layers of one input that they keep apart and we do not: q, k and v; gate and value."""
+KEY_FIRST = Transform(
+    read=lambda tensors, _, count: [torch.cat([tensors[1], tensors[0], tensors[2]])],
+    write=lambda tensors, _, count: [tensors[0].chunk(count)[place] for place in (1, 0, 2)],
+)
+"""q, k and v that are kept apart, named with k first: the row is for models whose keys have a bias."""
 SPLIT = Transform(read=JOINED.write, write=JOINED.read)
 """A tensor that they keep whole and we do not."""
 Q_AND_KV = Transform(
@@ -180,6 +187,12 @@ def both(
         for part in ("weight", "bias")
     )
     return weight, bias
+
+
+def pointwise(ours: str, theirs: str) -> tuple[Row, Row]:
+    """Return the two rows of a linear layer that they have as a 1×1 convolution."""
+    weight, bias = both(ours, theirs)
+    return replace(weight, transform=POINTWISE), bias
 
 
 def read_rows(

@@ -27,7 +27,13 @@ from vitrail.checkpoint.dialects.timm_names import (
     VIT_GATED_ROWS,
     VIT_ROWS,
 )
-from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, settle_stages
+from vitrail.checkpoint.dialects.timm_stages import (
+    MOBILE2_ROWS,
+    MOBILE_ROWS,
+    PIT_DISTILLED_ROWS,
+    PIT_ROWS,
+    settle_stages,
+)
 from vitrail.checkpoint.dialects.timm_swin import (
     SWIN2_ROWS,
     SWIN_ROWS,
@@ -400,16 +406,32 @@ TIMM = Dialect(
                 ("distilled pit", PIT_DISTILLED_ROWS, 2, ("prefix.cls", "prefix.distillation")),
             )
         ),
-        Family(
-            name="mobilevit",
-            rows=MOBILE_ROWS,
-            anchor="stem.conv.weight",
-            signs=_has("stages.0.0.conv1_1x1.conv.weight"),
-            known=_known_stages,
-            statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-            write=describe,
-            needs=("stem.conv.weight",),
-            settle=settle_stages,
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="stem.conv.weight",
+                signs=_has(sign),
+                known=_known_stages,
+                statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+                write=describe,
+                needs=("stem.conv.weight", needed),
+                settle=settle_stages,
+            )
+            for name, rows, sign, needed in (
+                (
+                    "mobilevitv2",
+                    MOBILE2_ROWS,
+                    "stages.2.1.transformer.0.attn.qkv_proj.weight",
+                    "stages.2.transformer.norm.weight",
+                ),
+                (
+                    "mobilevit",
+                    MOBILE_ROWS,
+                    "stages.0.0.conv1_1x1.conv.weight",
+                    "stages.0.residuals.0.expand.conv.weight",
+                ),
+            )
         ),
     ),
 )
