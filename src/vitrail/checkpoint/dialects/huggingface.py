@@ -69,7 +69,7 @@ from vitrail.checkpoint.dialects.huggingface_stages import (
     settle_swin,
 )
 from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, QWEN3, SIGLIP, SIGLIP2, TIPS, TOWERS
-from vitrail.checkpoint.dialects.sam import HUGGINGFACE_SAM
+from vitrail.checkpoint.dialects.sam_huggingface import HUGGINGFACE_SAM
 from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.dialects.timm_stages import settle_stages
 from vitrail.checkpoint.formats.file import Stored

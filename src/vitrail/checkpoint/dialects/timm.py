@@ -11,7 +11,7 @@ from typing import Any, get_args
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.json_config import JsonConfig
-from vitrail.checkpoint.dialects.sam import TIMM_SAM
+from vitrail.checkpoint.dialects.sam_timm import TIMM_SAM
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, fields_of, settings
