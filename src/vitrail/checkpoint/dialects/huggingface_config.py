@@ -242,7 +242,8 @@ def describe(
             found = {place: {**origin.get(place, {}), **found}}
         names = labels(config.classes, origin, checkpoint.labels) if headed else {}
         stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
-        return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
+        processor = processor_config(checkpoint, flat_patches=model_type.startswith("siglip2"))
+        return Written(prefix=prefix, config=stated, processor=processor)
 
     return written
 
@@ -337,6 +338,7 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         shorter = stated.whole("size", 0)
     else:
         shorter = stated.part("size").whole("shortest_edge", 0)
+    fills = stated.text("image_processor_type").startswith("Siglip2")
     crops = stored.processor.get("do_center_crop") is True and shorter >= min(image)
     # ViViT's processor scales bytes to −1 … 1 before it subtracts the mean
     scale, offset = 255 * stated.number("rescale_factor", 1 / 255), float(stated.flag("offset", False))
@@ -348,12 +350,14 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         resize="crop" if crops else "squash",
         crop_share=min(image) / shorter if crops else 1.0,
         half_pixel="down",
+        patch_budget=stated.whole("max_num_patches", 256) if fills else None,
         source="preprocessor_config.json" + (PADDED if stated.flag("do_pad", False) else ""),
     )
 
 
-def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the processor config for a `Preprocessing`; a crop to a non-square size becomes a plain resize."""
+def processor_config(checkpoint: Checkpoint, *, flat_patches: bool = False) -> dict[str, Any]:
+    """Return the processor config for a `Preprocessing`; a crop to a non-square size becomes a plain resize. With
+    `flat_patches` it is SigLIP 2's, which fills a budget of patches."""
     steps = checkpoint.preprocessing
     image = checkpoint.config.image
     size: dict[str, Any] = {"height": image.height, "width": image.width}
@@ -367,6 +371,10 @@ def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
         "image_mean": list(steps.mean),
         "image_std": list(steps.std),
     }
+    if flat_patches and isinstance(checkpoint.config, ViTConfig):
+        budget = steps.patch_budget or checkpoint.config.grid.area
+        sizes = {"patch_size": checkpoint.config.patch.height, "max_num_patches": budget}
+        return {"image_processor_type": "Siglip2ImageProcessor", **shared, **sizes}
     if steps.resize == "crop" and image.height == image.width:
         return {
             "image_processor_type": "CLIPImageProcessor",

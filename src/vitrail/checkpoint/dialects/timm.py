@@ -262,8 +262,15 @@ def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing
         interpolation=interpolation if interpolation in get_args(Interpolation) else "bicubic",  # type: ignore[arg-type]
         resize="squash" if stated.text("crop_mode") == "squash" else "crop",
         crop_share=min(1.0, stated.number("crop_pct", 0.9)),
+        patch_budget=_patch_budget(stored),
         source="config.json (pretrained_cfg)" if stated else "what most of the family was trained with",
     )
+
+
+def _patch_budget(stored: Stored) -> int | None:
+    """Return the patches that a NaFlexViT fills with an image: as many as its table of positions has."""
+    tables = [tensor for name, tensor in stored.tensors.items() if name.endswith("embeds.pos_embed")]
+    return tables[0].shape[1] * tables[0].shape[2] if tables else None
 
 
 def _statistics(name: str, family: Family) -> Statistics:
