@@ -221,6 +221,29 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
     ),
     st.builds(
         PyramidConfig,
+        image=st.just(Size(32, 48)),
+        embedding=st.just(parts.Patches(patch=Size(7, 7), stride=Size(4, 4), padded=True)),
+        embedding_norm=st.booleans(),
+        position=st.sampled_from([parts.Learned(), parts.TiledTable(background=Size(3, 2))]),
+        stages=st.just(
+            (
+                PyramidStage(width=12, depth=2, num_heads=3),
+                PyramidStage(width=24, depth=2, num_heads=3, window=Size(2, 2)),
+            )
+        ),
+        attention=st.builds(
+            parts.WindowedAttention,
+            window=st.just(Size(4, 4)),
+            shift=st.just(False),
+            window_padding=st.just("zeros"),
+            full=st.sampled_from([(), (2,), (3,)]),
+        ),
+        merging=st.just(parts.QueryPooling()),
+        final_norm=st.sampled_from(["tokens", "pooled", "none"]),
+        classes=st.sampled_from([0, 7]),
+    ),
+    st.builds(
+        PyramidConfig,
         image=st.just(Size(24, 40)),
         embedding=st.just(parts.Patches(patch=Size(8, 8), stride=Size(4, 4))),
         prefix=st.builds(parts.Prefix, distillation=st.booleans(), registers=st.integers(0, 1)),

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require, shown
-from vitrail.parts import AttentionPool, FullAttention, Learned
+from vitrail.parts import AttentionPool, FullAttention, Learned, QueryPooling, TiledTable
 from vitrail.rules import NonNegativeInt, PositiveInt, Range
 from vitrail.value import Value
 
@@ -236,9 +236,9 @@ def _vit_parts(c: ViTConfig) -> Iterator[str]:
 
 
 def _pyramid_parts(c: PyramidConfig) -> Iterator[str]:
-    yield from _front_parts(c, table=isinstance(c.position, Learned))
+    yield from _front_parts(c, table=isinstance(c.position, Learned | TiledTable))
     for level, stage in enumerate(c.stages):
-        if level:
+        if level and not isinstance(c.merging, QueryPooling):
             yield f"stages.{level}.merge"
         yield from (f"stages.{level}.blocks.{number}" for number in range(stage.depth))
     if c.final_norm != "none":

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
+from vitrail.checkpoint.dialects.hiera_huggingface import HUGGINGFACE_HIERA
 from vitrail.checkpoint.dialects.huggingface_clips import CLIPS
 from vitrail.checkpoint.dialects.huggingface_config import (
     aimv2_fields,
@@ -273,6 +274,7 @@ HUGGINGFACE = Dialect(
         *CLASSIFIERS,  # told from the plain models by one layer more
         *TOWERS,
         HUGGINGFACE_SAM,
+        HUGGINGFACE_HIERA,
         family(
             "dinov3",
             DINOV3_ROWS,

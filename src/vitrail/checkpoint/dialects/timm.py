@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import Known
+from vitrail.checkpoint.dialects.hiera_timm import TIMM_HIERA
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.sam_timm import TIMM_SAM
 from vitrail.checkpoint.dialects.table import Sizes
@@ -290,6 +291,7 @@ TIMM = Dialect(
     foreign=_foreign,
     families=(
         TIMM_SAM,
+        *TIMM_HIERA,
         Family(
             name="distilled",
             rows=DISTILLED_ROWS,

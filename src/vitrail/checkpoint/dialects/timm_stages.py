@@ -147,7 +147,7 @@ def _settle_table(
     name: str, preset: InStages, tensors: dict[str, Tensor], grid: Size, image: Size | None, told: str
 ) -> tuple[InStages, Evidence] | None:
     """The position table has the shape of the first grid, from which the image follows."""
-    if not isinstance(preset, PyramidConfig) or not isinstance(preset.position, Learned):
+    if not isinstance(preset, PyramidConfig) or not isinstance(preset.position, Learned) or preset.embedding.padded:
         return None
     sides = zip(grid, preset.patch, preset.embedding.stride or preset.patch, strict=True)
     config = preset.but(image=Size(*((count - 1) * step + side for count, side, step in sides)))
