@@ -30,6 +30,7 @@ from vitrail.parts import (
 from vitrail.plan import Workload
 from vitrail.plan.branches import plan_branches
 from vitrail.plan.vision_language import VISION_LANGUAGE
+from vitrail.presets import preset
 
 LOW = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 64}
 LOW |= {"image_size": 32, "patch_size": 8, "vision_use_head": False}
@@ -164,6 +165,7 @@ def test_deepseek_vls_towers_and_merger_have_the_weights_of_transformers():
     joined = count["high_res_vision_neck"] + count["high_res_vision_proj"] + count["aligner"] + 1
     assert plan.params("merger") == joined
     assert branches.visual_tokens == 576
+    assert branches.high == preset("sam-B/16")
 
 
 @pytest.mark.parametrize(

@@ -6,28 +6,49 @@ from dataclasses import dataclass
 
 from vitrail.config.vit import ViTConfig
 from vitrail.errors import require
-from vitrail.parts import BranchMerger, WindowedAttention
+from vitrail.geometry import Size
+from vitrail.parts import BranchMerger, DecomposedBias, Learned, MeanPool, Mlp, Neck, Prefix, WindowedAttention
 from vitrail.value import Value
 
 __all__ = ["TwoBranches"]
 
 
+PATCHES = {"prefix": Prefix(cls=False), "pool": MeanPool(), "classes": 0}
+SIGLIP = ViTConfig(
+    image=Size(384, 384),
+    position=Learned(convention="huggingface"),
+    width=1024,
+    depth=24,
+    num_heads=16,
+    mlp=Mlp(width=4096),
+    **PATCHES,
+)
+SAM = ViTConfig(
+    image=Size(1024, 1024),
+    position=Learned(relative=DecomposedBias()),
+    attention=WindowedAttention(window=Size(14, 14), shift=False, window_padding="zeros", full=(2, 5, 8, 11)),
+    final_norm="none",
+    neck=Neck(width=256),
+    **PATCHES,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TwoBranches(Value):
     """Two towers that read one image, each at its own size, and the merger that joins them into the tokens of a
-    language model: DeepSeek-VL's SigLIP and SAM (arXiv 2403.05525).
+    language model; the defaults are DeepSeek-VL's SigLIP and SAM (arXiv 2403.05525).
 
-    >>> from vitrail.plan.vision_language import VISION_LANGUAGE
-    >>> branches = VISION_LANGUAGE["deepseek-vl-hybrid"].branches
+    >>> from vitrail import TwoBranches
+    >>> branches = TwoBranches()
     >>> branches.low.image, branches.high.image, branches.visual_tokens
     (Size(height=384, width=384), Size(height=1024, width=1024), 576)
     """
 
-    low: ViTConfig
+    low: ViTConfig = SIGLIP
     """The tower whose patches become the tokens."""
-    high: ViTConfig
+    high: ViTConfig = SAM
     """The tower of the larger image; it has a neck."""
-    merger: BranchMerger
+    merger: BranchMerger = BranchMerger(width=4096)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,6 +57,8 @@ class TwoBranches(Value):
                 tower.merger is None and tower.classes == 0 and tower.prefix.count == 0,
                 f"the {name} tower has a merger, a head or a prefix; both branches give patches alone",
             )
+        width = self.merger.width
+        require(width % 2 == 0, f"width {width} is odd, and each tower gives half of it; use an even one")
         require(self.high.neck is not None, "the high tower has no neck, which the merger reads; give it Neck()")
         windows = self.high.attention
         require(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitrail.errors import require
 from vitrail.parts.mlp import Activation
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
@@ -76,10 +75,6 @@ class BranchMerger(Value):
     """The width of a token of the language model."""
     norm_eps: Epsilon = 1e-6
     """Of the neck behind the early feature map."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.width % 2 == 0, f"width {self.width} is odd, and each tower gives half of it; use an even one")
 
 
 Merger = MlpMerger | LinearMerger

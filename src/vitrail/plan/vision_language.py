@@ -124,9 +124,9 @@ VISION_LANGUAGE: dict[str, VisionLanguage] = {
     "deepseek-vl-hybrid": VisionLanguage(
         title="DeepSeek-VL-7B",
         reader=TwoSizes(),
-        tower=preset("siglip-L/16", image=Size(384, 384), pool=MeanPool(), mlp=Mlp(width=4096)),
-        high=preset("sam-B/16"),
-        branch_merger=BranchMerger(width=4096),
+        tower=TwoBranches().low,
+        high=TwoBranches().high,
+        branch_merger=TwoBranches().merger,
         left_out="transformers keeps the tokens of all blocks of the second tower, and here those that are read",
     ),
 }
