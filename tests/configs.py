@@ -180,6 +180,17 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
         MobileConfig,
         image=st.just(Size(24, 40)),
         stem_width=st.just(6),
+        stages=st.just(
+            (MobileStage(width=6), MobileStage(width=8, stride=2, transformer_width=12, transformer_depth=2))
+        ),
+        attention=st.sampled_from([parts.FullAttention(fused=False), parts.SeparableAttention()]),
+        last_width=st.sampled_from([0, 7]),
+        classes=st.sampled_from([0, 7]),
+    ),
+    st.builds(
+        MobileConfig,
+        image=st.just(Size(24, 40)),
+        stem_width=st.just(6),
         stem_stride=st.sampled_from([1, 2]),
         residual=st.sampled_from(["inverted", "basic"]),
         expansion=st.sampled_from([1, 2]),
@@ -207,6 +218,29 @@ any_configs: st.SearchStrategy[Config] = st.one_of(
         merging=st.builds(parts.PatchMerging, norm=st.sampled_from(["before", "after"])),
         block_norm=st.sampled_from(["before", "after"]),
         final_norm=st.sampled_from(["tokens", "none"]),
+    ),
+    st.builds(
+        PyramidConfig,
+        image=st.just(Size(32, 48)),
+        embedding=st.just(parts.Patches(patch=Size(7, 7), stride=Size(4, 4), padded=True)),
+        embedding_norm=st.booleans(),
+        position=st.sampled_from([parts.Learned(), parts.TiledTable(background=Size(3, 2))]),
+        stages=st.just(
+            (
+                PyramidStage(width=12, depth=2, num_heads=3),
+                PyramidStage(width=24, depth=2, num_heads=3, window=Size(2, 2)),
+            )
+        ),
+        attention=st.builds(
+            parts.WindowedAttention,
+            window=st.just(Size(4, 4)),
+            shift=st.just(False),
+            window_padding=st.just("zeros"),
+            full=st.sampled_from([(), (2,), (3,)]),
+        ),
+        merging=st.just(parts.QueryPooling()),
+        final_norm=st.sampled_from(["tokens", "pooled", "none"]),
+        classes=st.sampled_from([0, 7]),
     ),
     st.builds(
         PyramidConfig,

@@ -109,6 +109,19 @@ def vjepa2(width: int, depth: int, heads: int, mlp_ratio: float = 4.0) -> Callab
     return encoder
 
 
+SAM2_SIZES = {"T": "tiny", "S": "small", "B+": "base_plus", "L": "large"}
+
+
+def sam2(size: str) -> Callable[[], int]:
+    """timm's has a norm for a head, which SAM 2's neck does not read."""
+
+    def counted() -> int:
+        model = timm.create_model(f"sam2_hiera_{size}")
+        return count(model) - count(model.head)
+
+    return counted
+
+
 PEERS: dict[str, Callable[[], int]] = {
     **{
         f"{shape}/{patch}": of_timm(f"vit_{name}_patch{patch}_224", num_classes=1000)
@@ -184,9 +197,17 @@ PEERS: dict[str, Callable[[], int]] = {
     "swinv2-L": of_timm("swinv2_large_window12to16_192to256"),
     **{f"pit-{size}": of_timm(f"pit_{size.lower()}_224") for size in ("Ti", "XS", "S", "B")},
     **{f"pit-{size}-distilled": of_timm(f"pit_{size.lower()}_distilled_224") for size in ("Ti", "XS", "S", "B")},
+    **{
+        f"hiera-{size}": of_timm(f"hiera_{name}_224") for size, name in {**SAM2_SIZES, "B": "base", "H": "huge"}.items()
+    },
+    **{f"sam2-hiera-{size}": sam2(name) for size, name in SAM2_SIZES.items()},
     "mobilevit-XXS": of_timm("mobilevit_xxs"),
     "mobilevit-XS": of_timm("mobilevit_xs"),
     "mobilevit-S": of_timm("mobilevit_s"),
+    **{
+        f"mobilevitv2-{times}": of_timm(f"mobilevitv2_{round(100 * times):03}")
+        for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    },
 }
 
 
@@ -269,6 +290,8 @@ def test_many_of_timms_names_are_known():
         ("swinv2_tiny_window8_256", "swinv2-T", 256),
         ("pit_xs_224.in1k", "pit-XS", 224),
         ("timm/pit_b_distilled_224", "pit-B-distilled", 224),
+        ("mobilevitv2_075.cvnets_in1k", "mobilevitv2-0.75", None),
+        ("apple/mobilevitv2-1.0-imagenet1k-256", "mobilevitv2-1.0", 256),
         ("ViT-B/16", "B/16", None),
         ("b16", "B/16", None),
     ],

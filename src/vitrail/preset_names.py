@@ -22,15 +22,21 @@ ViTName = Literal[
 PyramidName = Literal[
     "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "swinv2-T", "swinv2-S", "swinv2-B",
     "swinv2-L", "pit-Ti", "pit-XS", "pit-S", "pit-B", "pit-Ti-distilled", "pit-XS-distilled", "pit-S-distilled",
-    "pit-B-distilled",
+    "pit-B-distilled", "hiera-T", "hiera-S", "hiera-B", "hiera-B+", "hiera-L", "hiera-H", "sam2-hiera-T",
+    "sam2-hiera-S", "sam2-hiera-B+", "sam2-hiera-L",
 ]  # fmt: skip
-MobileName = Literal["mobilevit-XXS", "mobilevit-XS", "mobilevit-S", "cifar-resnet"]
+MobileName = Literal[
+    "mobilevit-XXS", "mobilevit-XS", "mobilevit-S", "mobilevitv2-0.5", "mobilevitv2-0.75", "mobilevitv2-1.0",
+    "mobilevitv2-1.25", "mobilevitv2-1.5", "mobilevitv2-1.75", "mobilevitv2-2.0", "cifar-resnet",
+]  # fmt: skip
 """The presets' own names by the kind of their config, for type checkers and editors."""
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
 SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "g": "g", "t": "T"}
 SIZES |= {"giantopt": "giant-opt", "so400m": "So400m"}
+SIZES |= {"base_plus": "B+", "base-plus": "B+"}
 SIZES |= {"small_plus": "S+", "huge_plus": "H+", "splus": "S+", "hplus": "H+", "7b": "7B"}
+SIZES |= {f"{round(100 * times):03}": f"{times}" for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)} | {"1.0": "1.0"}
 SIZES |= {"xx-small": "XXS", "x-small": "XS", "xxs": "XXS", "xs": "XS"}
 
 OTHER_NAMES: tuple[tuple[str, str], ...] = (
@@ -53,7 +59,10 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"swinv2_(?P<size>large)_window12to16_192to(?P<image>256)", "swinv2-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_(?P<image>224)", "pit-{size}"),
     (r"pit_(?P<size>ti|xs|s|b)_distilled_(?P<image>224)", "pit-{size}-distilled"),
+    (r"hiera_(?P<size>tiny|small|base|base_plus|large|huge)_(?P<image>224)", "hiera-{size}"),
+    (r"sam2_hiera_(?P<size>tiny|small|base_plus|large)", "sam2-hiera-{size}"),
     (r"mobilevit_(?P<size>xxs|xs|s)", "mobilevit-{size}"),
+    (r"mobilevitv2_(?P<size>050|075|100|125|150|175|200)", "mobilevitv2-{size}"),
     # the Hugging Face Hub
     (r"google/vit-(?P<size>base|large|huge)-patch(?P<patch>\d+)-(?P<image>\d+)(-in21k)?", "{size}/{patch}"),
     (r"facebook/deit-(?P<size>tiny|small|base)-patch16-(?P<image>\d+)", "deit-{size}/16"),
@@ -72,6 +81,8 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"google/siglip-(?P<size>base|large)-patch16-(?P<image>\d+)", "siglip-{size}/16"),
     (r"google/siglip-(?P<size>so400m)-patch14-(?P<image>\d+)", "siglip-{size}/14"),
     (r"google/siglip2-(?P<size>base|large|so400m)-patch16-(?P<image>\d+)", "siglip2-{size}/16"),
+    (r"facebook/hiera-(?P<size>tiny|small|base|base-plus|large|huge)-(?P<image>224)(-hf|-in1k-hf)?", "hiera-{size}"),
+    (r"facebook/sam2(\.1)?-hiera-(?P<size>tiny|small|base-plus|large)", "sam2-hiera-{size}"),
     (r"facebook/sam-vit-(?P<size>base|large|huge)", "sam-{size}/16"),
     (r"microsoft/beit-(?P<size>base|large)-patch16-(?P<image>\d+)", "beit-{size}/16"),
     (r"microsoft/swin-(?P<size>tiny|small|base|large)-patch4-window7-(?P<image>224)(-in22k)?", "swin-{size}"),
@@ -79,6 +90,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"microsoft/swinv2-(?P<size>tiny|small|base)-patch4-window8-(?P<image>256)", "swinv2-{size}"),
     (r"microsoft/swinv2-(?P<size>large)-patch4-window12to16-192to(?P<image>256)-22kto1k-ft", "swinv2-{size}"),
     (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
+    (r"apple/mobilevitv2-(?P<size>1\.0)-imagenet1k-(?P<image>256)", "mobilevitv2-{size}"),
     # torchvision
     (r"vit_(?P<size>[blh])_(?P<patch>\d+)", "{size}/{patch}"),
     (r"swin_(?P<size>[tsb])", "swin-{size}"),
@@ -117,8 +129,8 @@ def preset_name(name: str) -> tuple[str, int | None] | None:
         if found := re.fullmatch(pattern, plain):
             groups = found.groupdict()
             size = SIZES[groups["size"]]
-            if template.startswith(("swin-", "swinv2-")):
-                size = size[0]  # Swin's tiny is T
+            if template.startswith(("swin-", "swinv2-", "hiera-", "sam2-")):
+                size = {"Ti": "T"}.get(size, size)  # Swin's tiny is T
             image = groups.get("image")
             return template.format(size=size, patch=groups.get("patch")), int(image) if image else None
     return None

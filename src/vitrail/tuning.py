@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError, require, shown
-from vitrail.parts import AttentionPool, Learned
+from vitrail.parts import AttentionPool, FullAttention, Learned, QueryPooling, TiledTable
 from vitrail.rules import NonNegativeInt, PositiveInt, Range
 from vitrail.value import Value
 
@@ -236,9 +236,9 @@ def _vit_parts(c: ViTConfig) -> Iterator[str]:
 
 
 def _pyramid_parts(c: PyramidConfig) -> Iterator[str]:
-    yield from _front_parts(c, table=isinstance(c.position, Learned))
+    yield from _front_parts(c, table=isinstance(c.position, Learned | TiledTable))
     for level, stage in enumerate(c.stages):
-        if level:
+        if level and not isinstance(c.merging, QueryPooling):
             yield f"stages.{level}.merge"
         yield from (f"stages.{level}.blocks.{number}" for number in range(stage.depth))
     if c.final_norm != "none":
@@ -254,7 +254,9 @@ def _mobile_parts(c: MobileConfig) -> Iterator[str]:
             inside = f"stages.{level}.transformer"
             yield from (f"{inside}.local", f"{inside}.into")
             yield from (f"{inside}.blocks.{number}" for number in range(stage.transformer_depth))
-            yield from (f"{inside}.norm", f"{inside}.back", f"{inside}.fuse")
+            yield from (f"{inside}.norm", f"{inside}.back")
+            if isinstance(c.attention, FullAttention):
+                yield f"{inside}.fuse"
     yield from (part for part, has in (("last", c.last_width), ("head", c.classes)) if has)
 
 

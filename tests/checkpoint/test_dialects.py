@@ -102,6 +102,7 @@ TRANSFORMERS: dict[str, Peer] = {
     "vit, no qkv bias": Peer("ViTModel", "ViTConfig", cls, {**WITH_MLP, "qkv_bias": False}),
     "vit, tanh": Peer("ViTModel", "ViTConfig", cls, {**WITH_MLP, "hidden_act": "gelu_pytorch_tanh"}),
     "vit_msn": Peer("ViTMSNModel", "ViTMSNConfig", cls, WITH_MLP),
+    "vit_msn, classifier": Peer("ViTMSNForImageClassification", "ViTMSNConfig", logits, WITH_MLP),
     "deit": Peer("DeiTForImageClassificationWithTeacher", "DeiTConfig", logits, WITH_MLP),
     "deit, not square": Peer("DeiTForImageClassificationWithTeacher", "DeiTConfig", logits, OBLONG, (16, 40)),
     "dinov2": Peer("Dinov2Model", "Dinov2Config", cls, SIZES),
@@ -120,6 +121,13 @@ TRANSFORMERS: dict[str, Peer] = {
         "DINOv3ViTConfig",
         cls,
         {**WITH_MLP, "num_register_tokens": 2, "query_bias": False, "value_bias": False},
+        (24, 56),
+    ),
+    "dinov3, key bias": Peer(
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        cls,
+        {**WITH_MLP, "num_register_tokens": 2, "key_bias": True},
         (24, 56),
     ),
     "dinov2, classifier": Peer("Dinov2ForImageClassification", "Dinov2Config", logits, {**SIZES, "num_labels": 5}),
@@ -218,6 +226,7 @@ SWIN = PyramidConfig(
 STAGES: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": {"img_size": (56, 112), "embed_dim": 24, "depths": (2, 2), "num_heads": (3, 6)},
     "mobilevit_xxs": {},
+    "mobilevitv2_050": {},
 }
 
 
@@ -251,6 +260,19 @@ def test_transformers_outputs_and_tensors(name: str, tmp_path: Path):
     for key, value in peer.options.items():
         inside = isinstance(value, dict)
         assert (value.items() <= stated[key].items()) if inside else (getattr(again.config, key) == value)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("without", ["query_bias", "value_bias"])
+def test_queries_or_values_alone_without_a_bias_are_given_one_of_zeros(without: str, tmp_path: Path):
+    options = {**WITH_MLP, "num_register_tokens": 2, without: False}
+    theirs = save_transformers(tmp_path / "hf", "DINOv3ViTModel", "DINOv3ViTConfig", **options)
+    ours = load(tmp_path / "hf")
+    compare(theirs, ours, cls, (24, 56), tolerance(ours))
+    save(ours, tmp_path / "back")
+    again = type(theirs).from_pretrained(tmp_path / "back")
+    pixels = torch.randn(2, 3, 24, 56, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(again(pixels).last_hidden_state, theirs(pixels).last_hidden_state)
 
 
 def assert_same_tensors(found: nn.Module, expected: nn.Module) -> None:

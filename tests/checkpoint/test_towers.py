@@ -215,14 +215,16 @@ def test_tips_is_read_and_written_back(tmp_path: Path):
 
 
 @torch.no_grad()
-def test_mobilevit_reads_red_first_and_is_written_back_as_it_was(tmp_path: Path):
+@pytest.mark.parametrize("second", [False, True])
+def test_mobilevit_reads_red_first_and_is_written_back_as_it_was(second: bool, tmp_path: Path):
     sizes = {"hidden_sizes": [64, 80, 96], "neck_hidden_sizes": [16, 16, 24, 48, 64, 80, 320], "expand_ratio": 2.0}
-    config = transformers.MobileViTConfig(**sizes, image_size=64, num_labels=7)
-    theirs = randomise(transformers.MobileViTForImageClassification(config))
+    name, sizes = ("MobileViTV2", {"width_multiplier": 0.5}) if second else ("MobileViT", sizes)
+    config = getattr(transformers, f"{name}Config")(**sizes, image_size=64, num_labels=7)
+    theirs = randomise(getattr(transformers, f"{name}ForImageClassification")(config))
     theirs.save_pretrained(tmp_path / "mobile")
     ours, pixels = load(tmp_path / "mobile"), torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     assert relative_error(ours.model()(pixels), theirs(pixels.flip(1)).logits) < 1e-5
 
     save(ours.but(dialect="vitrail", origin={}), tmp_path / "back", dialect="huggingface")
-    again = transformers.MobileViTForImageClassification.from_pretrained(tmp_path / "back")
+    again = type(theirs).from_pretrained(tmp_path / "back")
     assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())

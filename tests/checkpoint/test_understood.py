@@ -183,7 +183,6 @@ def test_pixels_that_a_convolution_leaves_out_are_left_out_here(tmp_path: Path):
         ("ViTModel", "ViTConfig", {"hidden_act": "relu6"}, "hidden_act 'relu6'"),
         ("ViTModel", "ViTConfig", {"qk_normalisation": True}, "qk_normalisation 'True', which vitrail does not know"),
         ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True}, "hidden_act 'gelu' in a gated MLP"),
-        ("DINOv3ViTModel", "DINOv3ViTConfig", {"key_bias": True}, "key_bias 'True'"),
     ],
 )
 def test_a_key_of_transformers_that_is_not_understood_is_refused(

@@ -8,7 +8,9 @@ from vitrail.config import MobileConfig, MobileStage
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.adaptive import to_dense
-from vitrail.nn.mobile import MapTransformer, MobileViT
+from vitrail.nn.mobile import MobileViT
+from vitrail.nn.separable import SeparableAttention, fold, unfold
+from vitrail.presets import preset
 
 
 def mobile(
@@ -118,14 +120,28 @@ def test_levels_are_the_maps_of_every_stage():
 
 
 def test_a_place_of_the_patch_attends_only_to_its_own_kind():
+    tokens = torch.randn(2, 8, 6, 15, generator=torch.Generator().manual_seed(0))
+    patch, grid = Size(2, 3), Size(3, 5)
+    unfolded = unfold(tokens, patch, grid)
+    assert unfolded.shape == (2, 6, 15, 8)
+    assert torch.equal(unfolded[1, 0 * 3 + 2], tokens[1, :, 0::2, 2::3].flatten(1).T)
+    assert torch.equal(fold(unfolded, patch, grid), tokens)
+
+
+def test_separable_attention_is_one_context_for_all_patches_of_a_place():
+    """The closed form in float64: out(relu(V) · Σ softmax(q) K), each place of a patch by itself."""
     torch.manual_seed(0)
-    module = MapTransformer(4, 8, depth=1, patch=Size(2, 3), num_heads=2, mlp_width=16, norm_eps=1e-5).eval()
-    tokens = torch.randn(1, 8, 6, 15)
-    grid = Size(3, 5)
-    unfolded = module._unfold(tokens, grid)
-    assert unfolded.shape == (6, 15, 8)
-    assert torch.equal(unfolded[0 * 3 + 2], tokens[0, :, 0::2, 2::3].flatten(1).T)
-    assert torch.equal(module._fold(unfolded, grid), tokens)
+    module, x = SeparableAttention(5).double(), torch.randn(2, 3, 7, 5, dtype=torch.float64)
+    q, k, v = torch.einsum("bpnd,ed->bpne", x, module.qkv.weight).split([1, 5, 5], dim=-1)
+    context = torch.einsum("bpn,bpnd->bpd", q[..., 0].exp() / q[..., 0].exp().sum(-1, keepdim=True), k)
+    expected = (v.clamp(min=0) * context[:, :, None]) @ module.out.weight.T
+    torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-12)
+
+
+def test_gradients_reach_every_parameter_of_the_second_version():
+    model = MobileViT(preset("mobilevitv2-0.5"))
+    model(torch.randn(2, 3, 128, 64)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
 
 def test_model_without_a_head_gives_the_vector():

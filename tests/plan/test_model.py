@@ -36,6 +36,7 @@ from vitrail.parts import (
     Rotary,
     Rotary3d,
     RotaryMixed,
+    SeparableAttention,
     SinCos1d,
     SinCos2d,
     SinCos3d,
@@ -117,7 +118,15 @@ CONFIGS: dict[str, Config] = {
         attention=WindowedAttention(window=Size(3, 4)),
         pool=MeanPool(),
     ),
+    "pooled queries": preset("hiera-T", image=Size(64, 96), classes=11),
+    "pooled queries, tiled": preset(
+        "sam2-hiera-T",
+        image=Size(128, 160),
+        attention=WindowedAttention(window=Size(4, 4), shift=False, window_padding="zeros", full=(5, 7)),
+        stages=tuple(stage.but(window=Size(4, 4)) for stage in preset("sam2-hiera-T").stages),
+    ),
     "mobile": MobileConfig(image=Size(64, 128), classes=11),
+    "mobile v2": MobileConfig(image=Size(64, 128), attention=SeparableAttention(), last_width=0, classes=11),
     "resnet": MobileConfig(
         image=Size(24, 40),
         stem_width=12,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -56,6 +57,13 @@ def siglip2() -> Count:
     return count
 
 
+def deepseek_vl() -> Count:
+    """Its processor puts as many placeholders for every image, into which the aligner's tokens go."""
+    whole = inspect.signature(transformers.DeepseekVLHybridProcessor.__init__)
+    count = whole.parameters["num_image_tokens"].default
+    return lambda size: count
+
+
 COUNTS: dict[str, Callable[[], Count]] = {
     "qwen2-vl": lambda: qwen(14, 3136, 12_845_056),
     "qwen2.5-vl": lambda: qwen(14, 3136, 12_845_056),
@@ -63,6 +71,7 @@ COUNTS: dict[str, Callable[[], Count]] = {
     "internvl3": internvl,
     "llava-next": llava_next,
     "siglip2-naflex": siglip2,
+    "deepseek-vl-hybrid": deepseek_vl,
 }
 
 
@@ -168,6 +177,17 @@ def test_padding_lies_where_the_processor_pads():
         assert (int(filled.any(1).sum()), int(filled.any(0).sum())) == tuple(view.content)
         corner = (int(filled.any(1).long().argmax()), int(filled.any(0).long().argmax()))
         assert corner == tuple((all_ - part) // 2 for all_, part in zip(view.size, view.content, strict=True))
+
+
+def test_deepseek_vls_finer_image_is_padded_as_its_processor_pads_it():
+    processor = transformers.DeepseekVLHybridImageProcessor(do_normalize=False)
+    for size in (Size(300, 500), Size(501, 300), Size(3, 900)):
+        given = processor(torch.ones(3, *size) * 255, return_tensors="pt")
+        low, high = VISION_LANGUAGE["deepseek-vl-hybrid"].reader.read(size).views
+        assert tuple(given.pixel_values.shape[2:]) == tuple(low.size)
+        assert tuple(given.high_res_pixel_values.shape[2:]) == tuple(high.size)
+        filled = given.high_res_pixel_values[0, 0] > 0.9
+        assert (int(filled.any(1).sum()), int(filled.any(0).sum())) == tuple(high.content)
 
 
 def test_views_add_up_to_what_the_tower_and_the_language_model_receive():

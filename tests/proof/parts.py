@@ -1,4 +1,5 @@
-"""Models with parts that few others have, drawn at random: cosine attention, norms after branches, relative MLPs."""
+"""Models with parts that few others have, drawn at random: cosine attention, norms after branches, relative MLPs,
+separable attention."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from random import Random
 
 from cases import draw
 
-from vitrail.config import Config, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import (
@@ -20,6 +21,7 @@ from vitrail.parts import (
     Prefix,
     RelativeBias,
     RelativeMlp,
+    SeparableAttention,
     WindowedAttention,
 )
 from vitrail.plan import Workload, memory
@@ -62,8 +64,9 @@ def _pyramid(random: Random, config: PyramidConfig) -> PyramidConfig:
 
 
 def _vit(random: Random, config: Config) -> Config:
-    if not isinstance(config, ViTConfig):
-        return config
+    if isinstance(config, MobileConfig):
+        return config.but(attention=SeparableAttention())
+    assert isinstance(config, ViTConfig)
     place = random.choice(["before", "after"])
     in_full = isinstance(config.attention, WindowedAttention) and bool(config.attention.full)
     cosine = config.attention.scores and random.random() < 0.4

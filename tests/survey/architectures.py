@@ -24,9 +24,9 @@ from vitrail.checkpoint.dialects.timm_architectures import shape_digest
 
 TABLE = Path(__file__).parents[2] / "src/vitrail/checkpoint/dialects/timm_architectures.json"
 MODULES = ("vision_transformer", "deit", "beit", "eva", "naflexvit", "swin_transformer", "swin_transformer_v2")
-MODULES = (*MODULES, "vision_transformer_relpos", "vision_transformer_sam")
+MODULES = (*MODULES, "vision_transformer_relpos", "vision_transformer_sam", "hiera", "hieradet_sam2")
 CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "NaFlexVit", "SwinTransformer")
-CLASSES = (*CLASSES, "SwinTransformerV2", "VisionTransformerRelPos", "VisionTransformerSAM")
+CLASSES = (*CLASSES, "SwinTransformerV2", "VisionTransformerRelPos", "VisionTransformerSAM", "Hiera", "HieraDet")
 NOT_ARGUMENTS = {"pretrained_filter_fn", "pretrained_strict", "feature_cfg", "kwargs_filter", "cache_dir"}
 
 

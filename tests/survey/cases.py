@@ -20,7 +20,7 @@ from vitrail.checkpoint.formats.file import Stored
 
 __all__ = ["Case", "cases"]
 
-TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam")
+TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam", "hiera")
 """Parts of timm's names; hybrids and others that only share a part are there to be refused."""
 LIKE_VIT = (
     "vit",
@@ -36,6 +36,7 @@ LIKE_VIT = (
     "pvt",
     "ijepa",
     "sam_vision",
+    "sam2_vision",
 )
 """Parts of transformers' model types."""
 
@@ -87,6 +88,10 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
         return {}, native
     if known.kind.startswith("Swin"):
         return _small_swin(known.arguments)
+    if known.kind.startswith("Hiera"):  # its depths stay, and windows that do not divide the third grid
+        small: dict[str, Any] = {"embed_dim": 16 * known.arguments.get("num_heads", 1)}
+        det = {"window_spec": (8, 4, 6, 4)} if known.kind == "HieraDet" else {"img_size": (64, 96)}
+        return {**small, **det}, (128, 160) if known.kind == "HieraDet" else (64, 96)
     patch = known.arguments.get("patch_size", 16)
     extra = known.image.height % patch
     image = (3 * patch + extra, 5 * patch + extra)
@@ -144,12 +149,25 @@ KNOWN = (*KNOWN, "data2vec-vision", "clip_vision_model", "siglip_vision_model", 
 TOWERS = ("clip", "siglip", "siglip2", "altclip", "chinese_clip", "metaclip_2", "owlvit", "owlv2", "clipseg")
 """Image and text: the vision tower is inside."""
 TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 99}
-OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit")
+OWN_SIZE = ("swin", "swinv2", "donut-swin", "mobilevit", "mobilevitv2")
 """Known by the shape of a preset alone."""
-CLIPS = {"videomae": {"num_frames": 4}, "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]}}
+CLIPS: dict[str, dict[str, Any]] = {
+    "videomae": {"num_frames": 4},
+    "vivit": {"num_frames": 4, "tubelet_size": [2, 8, 8]},
+    "vjepa2": {"crop_size": 32, "frames_per_clip": 4, "pred_hidden_size": 12, "pred_num_attention_heads": 2},
+}
 """Models of clips, and how small they are."""
-WINDOWS = {"sam_vision_model": {"window_size": 3, "global_attn_indexes": [1], "output_channels": 16}}
-"""Windows that do not divide the small grid, and a full block."""
+WINDOWS: dict[str, dict[str, Any]] = {
+    "sam_vision_model": {"window_size": 3, "global_attn_indexes": [1], "output_channels": 16},
+    "sam2_vision_model": {
+        "backbone_config": {
+            **{"model_type": "sam2_hiera_det_model", "hidden_size": 32, "embed_dim_per_stage": [32, 64, 128, 256]},
+            **{"window_size_per_stage": [8, 4, 6, 4], "image_size": [128, 128]},
+        },
+        **{"backbone_channel_list": [256, 128, 64, 32], "fpn_hidden_size": 16},
+    },
+}
+"""Windows that do not divide the small grid, and full blocks."""
 
 
 def _transformers_cases() -> Iterator[Case]:
@@ -176,11 +194,17 @@ def _transformers_cases() -> Iterator[Case]:
                         library="transformers",
                         name=f"{model.__name__} {json.dumps(change) if change else ''}".strip(),
                         save=partial(_save_transformers, model, config, arguments),
-                        image=_sides(fields["image_size"] if kind in OWN_SIZE else arguments.get("image_size", 32)),
+                        image=_sides(_image_size(kind, fields, arguments)),
                         outline=None
                         if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS, *WINDOWS)
                         else partial(_outline_transformers, model, config),
                     )
+
+
+def _image_size(kind: str, fields: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    if "backbone_config" in arguments:
+        return arguments["backbone_config"]["image_size"]
+    return fields["image_size"] if kind in OWN_SIZE else arguments.get("image_size", 32)
 
 
 def _sides(image: Any) -> tuple[int, int]:
@@ -219,7 +243,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     kind, options = module.config.model_type, {}
     if kind.startswith("siglip2"):
         images, options = _siglip2_patches(module, images)
-    if kind == "mobilevit":
+    if kind.startswith("mobilevit"):
         images = images.flip(1)  # it reads blue before red
     if hasattr(module, "get_image_features"):
         found = module.get_image_features(images, **options)
@@ -231,11 +255,11 @@ def _answer(module: Any, images: Tensor) -> Tensor:
     output = module(images, **options)
     if "logits" in output:
         return output.logits
-    if kind in WINDOWS:
-        return output.last_hidden_state.mean((2, 3))
+    if kind in WINDOWS:  # SAM 2's maps have their channels last
+        return output.last_hidden_state.mean((1, 2) if kind.startswith("sam2") else (2, 3))
     if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", *OWN_SIZE):
         return output.pooler_output
-    if kind in ("ijepa", "videomae"):
+    if kind in ("ijepa", "videomae", "vjepa2"):
         return output.last_hidden_state.mean(1)
     if kind == "deit":
         return output.last_hidden_state[:, :2]

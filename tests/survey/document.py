@@ -18,6 +18,7 @@ LIKE_VIT = frozenset(
     {
         *("vision_transformer", "deit", "beit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid"),
         *("vision_transformer_sam", "naflexvit", "swin_transformer", "swin_transformer_v2", "pit", "mobilevit"),
+        *("hiera", "hieradet_sam2"),
     }
 )
 """timm's modules of plain ViTs, and of models that vitrail has as pyramids or mobile networks."""

@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from peer_models import randomise, relative_error
-from peers import transformers
-from vitrail import parts
+from peer_models import randomise, relative_error, save_timm
+from peers import timm, transformers
+from vitrail import embed, parts
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.write import save
 from vitrail.config import ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -124,6 +125,60 @@ def test_a_native_image_keeps_its_aspect_ratio_to_within_a_patch():
 def test_a_budget_of_none_is_refused():
     with pytest.raises(VitrailError, match="token budget 0"):
         native_grid(Size(64, 64), Size(16, 16), 0)
+
+
+@given(height=st.integers(1, 3000), width=st.integers(1, 3000), budget=st.sampled_from([40, 256, 1024]))
+def test_a_filled_grid_is_the_one_that_timms_naflex_resizes_to(height: int, width: int, budget: int):
+    """timm refuses images that it would enlarge a hundred times."""
+    sizes = timm.data.naflex_transforms.get_image_size_for_seq
+    try:
+        _, (rows, columns) = sizes((height, width), 16, budget)
+    except ValueError:
+        assume(False)
+        raise
+    assert native_grid(Size(height, width), Size(16, 16), budget, fill=True) == Size(rows // 16, columns // 16)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["naflexvit_base_patch16_gap", "naflexvit_base_patch16_siglip"])
+def test_images_of_many_sizes_get_the_vectors_that_timms_naflexvit_gives_them(name: str, tmp_path: Path):
+    """timm pads flat patches and masks them; here they are packed."""
+    sizes = {"embed_dim": 48, "depth": 2, "num_heads": 3, "pos_embed_grid_size": (5, 5)}
+    theirs = save_timm(tmp_path / "timm", name, **sizes, num_classes=0)
+    checkpoint = load(tmp_path / "timm")
+    assert checkpoint.preprocessing.patch_budget == 25
+    engine = build_engine(checkpoint)
+    assert isinstance(engine, LeanEngine)
+    pictures = [image.repeat_interleave(2, 0).repeat_interleave(2, 1) for image in images()]  # patches of 16
+    steps, patchify = checkpoint.preprocessing, timm.data.naflex_transforms.Patchify(16)
+    flat = [(patchify(steps.normalise(image.permute(2, 0, 1)[None])[0]), 0) for image in pictures]
+    batch, _ = timm.data.naflex_dataset.NaFlexCollator(max_seq_len=40)(flat)
+    assert relative_error(PackedEngine(engine).vectors(pictures), theirs(batch)) < 1e-5
+
+
+@torch.no_grad()
+def test_native_sizes_of_siglip_2_are_those_of_its_processor(tmp_path: Path):
+    """Images that need no resampling are equal; the pixels of others may differ by a level of 255."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    theirs = randomise(
+        transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**sizes, patch_size=8, num_patches=25))
+    )
+    theirs.save_pretrained(tmp_path / "siglip2")
+    processor = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=35)
+    processor.save_pretrained(tmp_path / "siglip2")
+    dice = np.random.default_rng(0)
+    fitting = [dice.integers(0, 256, (*shape, 3), np.uint8) for shape in ((40, 56), (56, 40), (8, 280), (24, 88))]
+    smooth = np.linspace(0, 255, 90 * 120 * 3).reshape(90, 120, 3).astype(np.uint8)
+    found = embed([*fitting, smooth], tmp_path / "siglip2", engine="torch", native=True, exact=True, workers=1)
+    vectors = torch.tensor(found["vector"].to_pylist())
+    given = processor([Image.fromarray(image) for image in (*fitting, smooth)], return_tensors="pt")
+    expected = theirs(**given).pooler_output
+    assert relative_error(vectors[:4], expected[:4]) < 1e-5
+    assert relative_error(vectors[4:], expected[4:]) < 2e-2
+
+    save(load(tmp_path / "siglip2"), tmp_path / "back")
+    again = transformers.AutoImageProcessor.from_pretrained(tmp_path / "back")
+    assert (again.max_num_patches, again.patch_size, again.resample) == (35, 8, processor.resample)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitrail.errors import require
 from vitrail.geometry import Size
-from vitrail.rules import FiniteFloat, PositiveFloat, Range
+from vitrail.rules import FiniteFloat, PositiveFloat, PositiveInt, Range
 from vitrail.value import Value
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class Preprocessing(Value):
     """The share of a side that the crop keeps; at least 1/16, so that the resized image stays small."""
     half_pixel: Literal["even", "down"] = "even"
     """How half of an odd margin is rounded in the crop: to even (torchvision, timm) or down (transformers)."""
+    patch_budget: PositiveInt | None = None
+    """For models of the image's own aspect ratio (NaFlex): the most patches, which the image is enlarged or shrunk to
+    fill; None for models of one size."""
     source: str = "the default"
     """Source of these values: a file beside the weights, or the family's usual ones."""
 

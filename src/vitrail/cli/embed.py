@@ -59,9 +59,9 @@ def embed(
     exact
         Decode and resize exactly as Pillow does; slower.
     native
-        Keep each image's aspect ratio, up to the token budget.
+        Keep each image's aspect ratio, up to the token budget; for NaFlex models, sized as they were trained.
     token_budget
-        For --native: at most this many patches per image (default: as many as the model's own image has).
+        For --native: at most this many patches per image (default: the processor's, or those of the model's image).
     scales
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge

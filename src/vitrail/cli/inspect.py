@@ -117,8 +117,10 @@ def _stage(stage: Stage, config: Config) -> str:
     residuals = f"{stage.depth} {config.residual} residual{'s' * (stage.depth > 1)}"
     if stage.transformer_width is None:
         return residuals
-    transformer = f"width {stage.transformer_width}, depth {stage.transformer_depth}, heads {stage.num_heads}"
-    return f"{residuals}, then a transformer of {transformer}"
+    heads = "separable attention" if stage.num_heads is None else f"heads {stage.num_heads}"
+    return (
+        f"{residuals}, then a transformer of width {stage.transformer_width}, depth {stage.transformer_depth}, {heads}"
+    )
 
 
 def _stored(found: Description) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitrail.charts.numbers import count_text
-from vitrail.cli.plan_view import show_report
+from vitrail.charts.numbers import bytes_text, count_text
+from vitrail.cli.plan_view import show_report, verdict_table
 from vitrail.cli.tables import show, table, write_json
+from vitrail.config import TwoBranches
 from vitrail.geometry import Size
+from vitrail.plan.branches import plan_branches
 from vitrail.plan.cards import Card
+from vitrail.plan.fit import on_card
+from vitrail.plan.hardware import verdicts
 from vitrail.plan.report import report
 from vitrail.plan.vision_language import Reading, VisionLanguage
 from vitrail.plan.workload import Workload
@@ -21,6 +25,9 @@ def run_reading(
 ) -> None:
     """Print how the model reads an image, and the plan of its tower on the crops of a batch of images."""
     reading = known.reader.read(image or known.tower.image)
+    if known.branches is not None:
+        _show_branches(name, known.branches, reading, workload, gpu, json=json, left_out=known.left_out)
+        return
     found = report(known.on(reading), replace(workload, batch=workload.batch * reading.crops), gpu)
     left_out = (known.left_out,) if known.left_out else ()
     found = replace(found, notes=(*found.notes, *left_out, "FLOPs are of one crop"))
@@ -35,13 +42,52 @@ def run_reading(
     show_report(found, f"{name}'s tower")
 
 
+def _show_branches(
+    name: str,
+    branches: TwoBranches,
+    reading: Reading,
+    workload: Workload,
+    gpu: Card | None,
+    *,
+    json: bool,
+    left_out: str,
+) -> None:
+    """Print the plan of two towers that read one image."""
+    workload = workload if gpu is None else on_card(workload, gpu)
+    plan = plan_branches(branches, workload)
+    found = () if gpu is None else verdicts(plan.memory, gpu)
+    if json:
+        fits = {each.name: {"fits": each.fits, "needed_bytes": each.needed_bytes} for each in found}
+        said = {"model": name, "reading": reading.to_json(), "notes": [left_out], "verdicts": fits}
+        write_json({**said, **plan.to_json()})
+        return
+    show(table(f"{name} reads {reading.image}", ("", ""), _facts(reading, ""), "ll"))
+    kinds = {"low": f"tower of {branches.low.image}", "high": f"tower of {branches.high.image}"}
+    kinds |= {"merger": "what joins them", "": "together"}
+    rows = [(words, f"{plan.params(part):,}", count_text(plan.flops(part), "FLOP")) for part, words in kinds.items()]
+    show(table("An image costs", ("", "parameters", "forward"), rows, "lrr"))
+    memory, precision = plan.memory, workload.precision
+    exact = "exact" if memory.exact else f"estimated: {memory.note}"
+    show(f"Memory at the peak, batch {workload.batch}, {precision}: {bytes_text(memory.peak_bytes)} ({exact})")
+    if gpu is not None:
+        show(verdict_table(gpu, found, {}))
+    show(f"note: {left_out}")
+
+
 def _facts(reading: Reading, merger: str) -> list[tuple[str, str]]:
     crops = f"{reading.crops} image{'s' * (reading.crops > 1)} of {reading.crop}, {reading.patches:,} patches"
+    towers = [("the tower receives", crops)]
+    if any(view.joins for view in reading.views):
+        names = zip(("first", "second"), reading.views, strict=True)
+        towers = [
+            (f"the {name} tower receives", f"an image of {view.crop}, {view.grid.area:,} patches")
+            for name, view in names
+        ]
     first, *more = reading.steps
     return [
         ("steps", first),
         *(("", step) for step in more),
-        ("the tower receives", crops),
+        *towers,
         *([("its merger", merger)] if merger else []),
         ("the language model receives", f"{reading.tokens:,} tokens"),
     ]

@@ -1,10 +1,12 @@
 """Model configs: frozen values that are validated once, when they are built, and convert to and from JSON.
 
 `ViTConfig` describes a Vision Transformer of one width, `PyramidConfig` a pyramid of stages, and `MobileConfig` a
-convolutional network with transformer blocks inside. Everything else in vitrail is a function of one of these three.
+convolutional network with transformer blocks inside. Everything else in vitrail is a function of one of these three;
+`TwoBranches` are two ViTs that read one image, which the planner knows.
 """
 
 from .base import NormKind, NormPlace, QkvBias
+from .branches import TwoBranches
 from .mobile import MobileConfig, MobileStage
 from .pyramid import PyramidConfig, PyramidStage
 from .read import Config, config_from_json, padded_grids, read_config
@@ -19,6 +21,7 @@ __all__ = [
     "PyramidConfig",
     "PyramidStage",
     "QkvBias",
+    "TwoBranches",
     "ViTConfig",
     "config_from_json",
     "padded_grids",

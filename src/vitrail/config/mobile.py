@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self
 from vitrail.config.base import BaseConfig, Epsilon, check_sides
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
+from vitrail.parts import FullAttention, SeparableAttention
 from vitrail.rules import NonNegativeInt, PositiveInt, divided_by_heads
 from vitrail.value import Value
 
@@ -46,7 +47,8 @@ class MobileStage(Value):
 class MobileConfig(BaseConfig):
     """A small convolutional network with transformers inside: the MobileViT shape (arXiv 2110.02178).
 
-    With `residual="basic"` and no transformer in any stage it is a ResNet (arXiv 1512.03385), to compare a ViT with.
+    With `attention=SeparableAttention()` it is a MobileViT v2 (arXiv 2206.02680). With `residual="basic"` and no
+    transformer in any stage it is a ResNet (arXiv 1512.03385), to compare a ViT with.
 
     >>> from vitrail import preset
     >>> preset("mobilevit-S").grid
@@ -73,6 +75,9 @@ class MobileConfig(BaseConfig):
     """Inner width of a residual block over its own: the width before an inverted one, the width after a basic one."""
     patch: Size = Size(2, 2)
     """In feature-map pixels. Attention runs separately for each position inside the patch."""
+    attention: FullAttention | SeparableAttention = FullAttention()
+    """SeparableAttention makes transformers of MobileViT v2: linear in the patches, with a depthwise convolution before
+    them, norms over whole images, and nothing of the map before them added to their result."""
     num_heads: PositiveInt = 4
     mlp_ratio: PositiveInt = 2
     last_width: NonNegativeInt = 640
@@ -87,7 +92,7 @@ class MobileConfig(BaseConfig):
             "stages is empty, and a mobile model needs one or more; give at least one MobileStage",
         )
         for stage in self.stages:
-            if stage.transformer_depth:
+            if stage.transformer_depth and isinstance(self.attention, FullAttention):
                 divided_by_heads("transformer_width", stage.transformer_width, "num_heads", self.num_heads)
         self.check(self.image)
 

@@ -19,8 +19,10 @@ from vitrail.parts import (
     Patches,
     PatchMerging,
     Prefix,
+    QueryPooling,
     RelativeBias,
     RelativeMlp,
+    TiledTable,
     WindowedAttention,
 )
 from vitrail.rules import NonNegativeInt, PositiveInt, Rate, divided_by_heads, multiple
@@ -66,7 +68,7 @@ class PyramidConfig(BaseConfig):
     channels: PositiveInt = 3
     embedding: Patches = Patches(patch=Size(4, 4))
     prefix: Prefix = Prefix(cls=False)
-    position: Learned | RelativeBias | RelativeMlp = RelativeBias(prefix=False, convention="timm")
+    position: Learned | TiledTable | RelativeBias | RelativeMlp = RelativeBias(prefix=False, convention="timm")
     """A table on the first grid, or biases in every block."""
     embedding_norm: bool = True
     stages: tuple[PyramidStage, ...] = (
@@ -87,7 +89,7 @@ class PyramidConfig(BaseConfig):
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     drop_path: Rate = 0.0
-    final_norm: Literal["tokens", "none"] = "tokens"
+    final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     pool: ClsPool | MeanPool = MeanPool()
     classes: NonNegativeInt = 1000
 
@@ -106,7 +108,10 @@ class PyramidConfig(BaseConfig):
         """Raise an error unless every stage gets a whole grid from the image."""
         if self.merging.even_sides_only:
             check_sides("a pyramid", image, self.unit)
-        self.fit(image)
+        grid, windows = self.fit(image).grid, self.attention_at(0)
+        if isinstance(self.position, TiledTable) and isinstance(windows, WindowedAttention):
+            multiple("TiledTable", "grid height", grid.height, windows.window.height)
+            multiple("TiledTable", "grid width", grid.width, windows.window.width)
 
     def fit(self, image: Size) -> Fit:
         """Return how an image of this size is cut into the patches of the first stage."""
@@ -132,9 +137,25 @@ class PyramidConfig(BaseConfig):
         return tuple(accumulate(self.stages[1:], lambda grid, _: halved(grid), initial=self.fit(image).grid))
 
     def attention_at(self, level: int) -> FullAttention | WindowedAttention:
-        """Return the attention of a stage, with its own window if it has one."""
+        """Return the attention of a stage: its own window if it has one, and its full blocks by their index in it."""
         attention, window = self.attention, self.stages[level].window
-        return attention if window is None or isinstance(attention, FullAttention) else attention.but(window=window)
+        if isinstance(attention, FullAttention):
+            return attention
+        first = sum(stage.depth for stage in self.stages[:level])
+        full = tuple(index - first for index in attention.full if 0 <= index - first < self.stages[level].depth)
+        return attention.but(window=window or attention.window, full=full)
+
+    def block_attention(self, level: int, index: int) -> FullAttention | WindowedAttention:
+        """Return the attention of a block, by its index in its stage. A block that pools queries has the windows of the
+        stage before, unless it is full."""
+        own = self.attention_at(level)
+        if index == 0 and level and isinstance(self.merging, QueryPooling) and isinstance(own, WindowedAttention):
+            before = self.attention_at(level - 1)
+            assert isinstance(before, WindowedAttention)
+            own = own.but(window=before.window)
+        if isinstance(own, WindowedAttention):
+            return FullAttention() if index in own.full else own.but(full=())
+        return own
 
     @cached_property
     def grids(self) -> tuple[Size, ...]:
@@ -147,7 +168,7 @@ class PyramidConfig(BaseConfig):
 
     @property
     def position_grid(self) -> Size:
-        return self.grids[0] if isinstance(self.position, Learned) else self.grid
+        return self.grids[0] if isinstance(self.position, Learned | TiledTable) else self.grid
 
     @property
     def tokens(self) -> int:
@@ -159,6 +180,13 @@ class PyramidConfig(BaseConfig):
 
 
 def _check_merging(config: PyramidConfig) -> None:
+    if isinstance(config.merging, QueryPooling):
+        require(
+            config.prefix.count == 0 and config.block_norm == "before" and not config.cosine_attention,
+            "QueryPooling has no way for prefix tokens, cosine attention or norms after the branches; use "
+            "Prefix(cls=False), and leave the others out",
+        )
+        return
     if isinstance(config.merging, PatchMerging):
         require(
             config.prefix.count == 0,
@@ -176,18 +204,50 @@ def _check_merging(config: PyramidConfig) -> None:
 
 def _check_attention(config: PyramidConfig) -> None:
     windowed = isinstance(config.attention, WindowedAttention)
+    pooling = isinstance(config.merging, QueryPooling)
     require(
-        not (isinstance(config.attention, WindowedAttention) and config.attention.full),
-        "a pyramid's blocks all have windows; use WindowedAttention() without full",
+        pooling or not (isinstance(config.attention, WindowedAttention) and config.attention.full),
+        "a pyramid's blocks all have windows, unless queries are pooled; use WindowedAttention() without full",
     )
+    if pooling:
+        _check_pooling(config)
     require(
         windowed or all(stage.window is None for stage in config.stages),
         "a stage has a window, and the attention is FullAttention; use WindowedAttention(), or no window",
     )
 
 
+def _check_pooling(config: PyramidConfig) -> None:
+    """Windows that are halved must have even sides, and none may be larger than its grid."""
+    attention = config.attention
+    if not isinstance(attention, WindowedAttention):
+        return
+    require(not attention.shift, "windows are not shifted where queries are pooled; use WindowedAttention(shift=False)")
+    for level, grid in enumerate(config.grids):
+        for index in range(config.stages[level].depth):
+            own = config.block_attention(level, index)
+            pooled = index == 0 and level > 0
+            if not isinstance(own, WindowedAttention):
+                continue
+            window, cut = own.window, config.grids[level - 1] if pooled else grid
+            require(
+                window.height <= cut.height and window.width <= cut.width,
+                f"window {window} is larger than grid {cut} of stage {level + 1}; use a larger image or small windows",
+            )
+            require(
+                not pooled or window.height % 2 == window.width % 2 == 0,
+                f"window {window} is pooled by stage {level + 1} and has an odd side; use even windows before it",
+            )
+
+
 def _check_position(config: PyramidConfig) -> None:
     match config.position:
+        case TiledTable():
+            window = config.attention_at(0)
+            require(
+                isinstance(window, WindowedAttention) and isinstance(config.merging, QueryPooling),
+                "TiledTable repeats the window of the first stage; use WindowedAttention and QueryPooling",
+            )
         case Learned() as learned:
             require(
                 learned.inside is None,

@@ -97,6 +97,10 @@ class ViTConfig(BaseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            not (isinstance(self.embedding, Patches) and self.embedding.padded),
+            "padded patches are for pyramids; use Patches() without padded, or a PyramidConfig",
+        )
         divided_by_heads("width", self.width, "num_heads", self.num_heads)
         require(
             not (self.cosine_attention and self.qk_norm),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.geometry import Size
-from vitrail.parts import Patches
+from vitrail.parts import Patches, QueryPooling
 
 __all__ = ["Cells", "Spacing", "cells_of"]
 
@@ -59,5 +59,9 @@ def cells_of(config: Config, grid: Size, seen: Size) -> Cells:
     if isinstance(embedding, Patches) and embedding.stride is not None:
         level = config.grids_on(seen).index(grid) if isinstance(config, PyramidConfig) else 0
         patch, (down, right) = embedding.patch, (side * 2**level for side in embedding.stride)
+        if isinstance(config, PyramidConfig) and isinstance(config.merging, QueryPooling):  # whole cells are pooled
+            sides = zip(patch, embedding.stride, embedding.padding, strict=True)
+            top, left = ((side - step) / 2 - zeros for side, step, zeros in sides)
+            return Cells(grid=grid, step=(down, right), top=top, left=left)
         return Cells(grid=grid, step=(down, right), top=(patch.height - down) / 2, left=(patch.width - right) / 2)
     return Cells(grid=grid, step=(seen.height / grid.height, seen.width / grid.width))

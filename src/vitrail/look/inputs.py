@@ -24,6 +24,7 @@ from vitrail.nn.attention import Attention, Mix
 from vitrail.nn.layout import Layout
 from vitrail.nn.mobile import MapTransformer
 from vitrail.nn.query_bias import Bias, QueryBias
+from vitrail.nn.query_pool import PooledAttention
 from vitrail.nn.windowed_attention import Padding
 
 __all__ = ["AttentionInputs", "Queries", "attention_modules", "watching"]
@@ -109,6 +110,11 @@ class AttentionInputs(Brief):
 def attention_modules(model: nn.Module) -> list[tuple[str, Attention]]:
     """Return the attention layers of a model with their names, in order."""
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Attention)]
+    require(
+        not any(isinstance(module, PooledAttention) for module in model.modules()),
+        "this model pools the queries of some blocks, which have fewer of them than keys; maps of its attention are "
+        "not drawn: look at its tokens instead",
+    )
     require(
         len(modules) > 0,
         f"{type(model).__name__} has no vitrail attention module to capture; give a model with attention, loaded or "

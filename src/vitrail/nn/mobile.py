@@ -1,5 +1,6 @@
 """MobileViT (arXiv 2110.02178): a small convolutional network with transformers over its coarser feature maps.
 
+Those of a MobileViT v2 are in `separable.py`.
 With basic residuals and no transformer in any stage it is a ResNet (arXiv 1512.03385).
 
 Shapes: B images, C channels, H×W pixels, h×w a stage's feature map, c its width, D a transformer's width,
@@ -11,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vitrail import parts
 from vitrail.config import MobileConfig, MobileStage
 from vitrail.errors import require
 from vitrail.geometry import Size, fit
@@ -24,6 +26,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.mlp import FeedForward
 from vitrail.nn.pool import MeanPooling
 from vitrail.nn.residuals import BasicResidual, ConvNorm, InvertedResidual
+from vitrail.nn.separable import SeparableTransformer, fold, unfold
 
 __all__ = ["MobileViT"]
 
@@ -102,19 +105,7 @@ class Stage(nn.Module):
             )
             for index in range(stage.depth)
         )
-        self.transformer = (
-            MapTransformer(
-                stage.width,
-                stage.transformer_width,
-                depth=stage.transformer_depth,
-                patch=config.patch,
-                num_heads=config.num_heads,
-                mlp_width=config.mlp_ratio * stage.transformer_width,
-                norm_eps=config.norm_eps,
-            )
-            if stage.transformer_depth
-            else None
-        )
+        self.transformer = _build_transformer(stage, config) if stage.transformer_depth else None
 
     def forward(self, x: Tensor) -> Tensor:
         for residual in self.residuals:
@@ -122,11 +113,42 @@ class Stage(nn.Module):
         return x if self.transformer is None else self.transformer(x)
 
 
+def _build_transformer(stage: MobileStage, config: MobileConfig) -> MapTransformer | SeparableTransformer:
+    width, depth = stage.transformer_width, stage.transformer_depth
+    mlp_width, eps = config.mlp_ratio * width, config.norm_eps
+    match config.attention:
+        case parts.FullAttention(fused=fused):
+            mix = FullMix(fused=fused)
+            return MapTransformer(
+                stage.width,
+                width,
+                depth=depth,
+                patch=config.patch,
+                num_heads=config.num_heads,
+                mix=mix,
+                mlp_width=mlp_width,
+                norm_eps=eps,
+            )
+        case parts.SeparableAttention():
+            return SeparableTransformer(
+                stage.width, width, depth=depth, patch=config.patch, mlp_width=mlp_width, norm_eps=eps
+            )
+
+
 class MapTransformer(nn.Module):
     """A transformer over a feature map: each pixel of a patch attends to the same pixel of every patch."""
 
     def __init__(
-        self, map_width: int, width: int, *, depth: int, patch: Size, num_heads: int, mlp_width: int, norm_eps: float
+        self,
+        map_width: int,
+        width: int,
+        *,
+        depth: int,
+        patch: Size,
+        num_heads: int,
+        mix: FullMix,
+        mlp_width: int,
+        norm_eps: float,
     ) -> None:
         super().__init__()
         self.patch = patch
@@ -136,7 +158,7 @@ class MapTransformer(nn.Module):
         self.blocks = nn.ModuleList(
             Block(
                 width,
-                attention=Attention(width, num_heads, mix=FullMix(fused=True)),
+                attention=Attention(width, num_heads, mix=mix),
                 mlp=FeedForward(width, mlp_width, activation="silu"),
                 norm_eps=norm_eps,
             )
@@ -149,18 +171,9 @@ class MapTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         grid = fit(Size(*x.shape[2:]), self.patch).grid
         layout = Layout(grid=grid, frame=grid)
-        tokens = self._unfold(self.into(self.local(x)), grid)
+        # (B·p·q, N, D): the pixels of a patch move to the batch dimension
+        tokens = unfold(self.into(self.local(x)), self.patch, grid).flatten(0, 1)
         for block in self.blocks:
             tokens = block(tokens, layout)
-        branch = self.back(self._fold(self.norm(tokens), grid))
+        branch = self.back(fold(self.norm(tokens).unflatten(0, (-1, self.patch.area)), self.patch, grid))
         return self.fuse(torch.cat([x, branch], dim=1))
-
-    def _unfold(self, x: Tensor, grid: Size) -> Tensor:
-        """(B, D, h, w) → (B·p·q, N, D): the pixels of a patch move to the batch dimension."""
-        x = x.unflatten(3, (grid.width, self.patch.width)).unflatten(2, (grid.height, self.patch.height))
-        return x.permute(0, 3, 5, 2, 4, 1).flatten(3, 4).flatten(0, 2)
-
-    def _fold(self, x: Tensor, grid: Size) -> Tensor:
-        """(B·p·q, N, D) → (B, D, h, w)."""
-        x = x.unflatten(1, tuple(grid)).unflatten(0, (-1, *self.patch))  # (B, p, q, h/p, w/q, D)
-        return x.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)

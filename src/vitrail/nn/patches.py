@@ -49,9 +49,15 @@ def embed_by_unfold(image: Tensor, weight: Tensor, bias: Tensor | None, stride: 
     return F.linear(columns.mT, weight.flatten(1), bias)
 
 
-def embed_by_convolution(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Size | None = None) -> Tensor:
-    """Embed by a strided convolution; equal to `embed_by_matmul`."""
-    grid = F.conv2d(image, weight, bias, stride=tuple(stride or weight.shape[2:]))  # (B, D, h, w)
+def embed_by_convolution(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size | None = None,
+    padding: tuple[int, int] = (0, 0),
+) -> Tensor:
+    """Embed by a strided convolution; equal to `embed_by_matmul` without padding."""
+    grid = F.conv2d(image, weight, bias, stride=tuple(stride or weight.shape[2:]), padding=padding)  # (B, D, h, w)
     return grid.flatten(2).mT
 
 
@@ -64,17 +70,27 @@ class PatchEmbed(nn.Module):
     """
 
     def __init__(
-        self, patch: Size, width: int, *, channels: int = 3, stride: Size | None = None, bias: bool = True
+        self,
+        patch: Size,
+        width: int,
+        *,
+        channels: int = 3,
+        stride: Size | None = None,
+        bias: bool = True,
+        padding: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__()
-        self.patch, self.stride = patch, stride
+        self.patch, self.stride, self.padding = patch, stride, padding
         self.weight = nn.Parameter(torch.empty(width, channels, *patch))
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         initialise(self.weight.data, followed_by="linear")
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
-        grid = fit(Size(*image.shape[2:]), self.patch, stride=self.stride).grid
-        tokens = embed_by_convolution(image, self.weight, self.bias, self.stride)
+        sides = zip(image.shape[2:], self.padding, strict=True)
+        whole = Size(*(side + 2 * zeros for side, zeros in sides))
+        remainder = "floor" if any(self.padding) else "error"  # the last zeros may be left over
+        grid = fit(whole, self.patch, stride=self.stride, remainder=remainder).grid
+        tokens = embed_by_convolution(image, self.weight, self.bias, self.stride, self.padding)
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
 
     def from_bytes(self, mean: Sequence[float], std: Sequence[float]) -> BytePatchEmbed:

@@ -1,7 +1,7 @@
 """Pyramids of token grids: fine grids are merged into coarser and wider ones.
 
-`PyramidEmbed` is an embedding for a plain encoder; `PyramidViT` has blocks at every level, as Swin (arXiv 2103.14030)
-and PiT (arXiv 2103.16302).
+`PyramidEmbed` is an embedding for a plain encoder; `PyramidViT` has blocks at every level, as Swin (arXiv 2103.14030),
+PiT (arXiv 2103.16302) and Hiera (arXiv 2306.00989), whose merging is a block of its own (`query_pool.py`).
 
 Shapes: B images, C channels, H×W pixels, h×w grid, N = h·w patches, T tokens with p of the prefix, D width.
 """
@@ -30,6 +30,7 @@ from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import build_pool
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.prefix import Prefix
+from vitrail.nn.query_pool import PooledAttention, PoolingBlock, TiledTables
 from vitrail.nn.relative import OffsetMlp, RelativeTable
 
 __all__ = ["GridPool", "PatchMerge", "PyramidEmbed", "PyramidViT"]
@@ -110,13 +111,18 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
         first, last, eps = config.stages[0].width, config.stages[-1].width, config.norm_eps
         patches, distilled = config.embedding, config.prefix.distillation
         self.embedding = PatchEmbed(
-            patches.patch, first, channels=config.channels, stride=patches.stride, bias=patches.bias
+            patches.patch,
+            first,
+            channels=config.channels,
+            stride=patches.stride,
+            bias=patches.bias,
+            padding=patches.padding,
         )
         self.prefix = Prefix(config.prefix, first)
         self.position = _build_table(config)
         self.embedding_norm = nn.LayerNorm(first, eps=eps) if config.embedding_norm else None
         self.stages = nn.ModuleList(Stage(config, level) for level in range(len(config.stages)))
-        self.norm = nn.LayerNorm(last, eps=eps) if config.final_norm == "tokens" else None
+        self.norm = nn.LayerNorm(last, eps=eps) if config.final_norm != "none" else None
         self.pool = build_pool(config.pool, last, distillation=distilled, norm_eps=eps)
         self.head = build_head(last, config.classes)
         self.distillation_head = build_head(last, config.classes if distilled else 0)
@@ -131,12 +137,14 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """`features` → `vector`."""
-        return self.pool(x, layout)
+        x = self.pool(x, layout)
+        return self.norm(x) if self.norm is not None and self.config.final_norm == "pooled" else x
 
     def features(self, image: Tensor) -> tuple[Tensor, Layout]:
         """(B, C, H, W) → the last stage's tokens (B, T, D), normalised if the model does so, and their layout."""
         tokens, layout = self.levels(image)[-1]
-        return tokens if self.norm is None else self.norm(tokens), layout
+        normed = self.norm is not None and self.config.final_norm == "tokens"
+        return self.norm(tokens) if normed and self.norm is not None else tokens, layout
 
     def count_layers(self) -> int:
         return len(self.stages)
@@ -168,8 +176,10 @@ class PyramidViT(nn.Module, Intermediates, Classifier):
         return x if self.position is None else self.position(x, layout), layout
 
 
-def _build_table(config: PyramidConfig) -> LearnedTable | None:
-    spec = config.position
+def _build_table(config: PyramidConfig) -> LearnedTable | TiledTables | None:
+    spec, attention = config.position, config.attention_at(0)
+    if isinstance(spec, parts.TiledTable) and isinstance(attention, parts.WindowedAttention):
+        return TiledTables(spec.background, attention.window, config.stages[0].width)
     if not isinstance(spec, parts.Learned):
         return None
     rows = spec.prefix_rows(config.prefix)
@@ -181,41 +191,76 @@ class Stage(nn.Module):
 
     def __init__(self, config: PyramidConfig, level: int) -> None:
         super().__init__()
-        width, grid = config.stages[level].width, config.grids[level]
-        self.merge = _build_merge(config, config.stages[level - 1].width, width) if level else None
-        earlier = sum(stage.depth for stage in config.stages[:level])
-        total = sum(stage.depth for stage in config.stages)
+        pools = level > 0 and isinstance(config.merging, parts.QueryPooling)
+        self.merge = _build_merge(config, level) if level and not pools else None
+        first = [_build_pooling(config, level)] if pools else []
         self.blocks = nn.ModuleList(
-            Block(
-                width,
-                attention=_build_attention(config, level, grid, shifted=index % 2 == 1),
-                mlp=FeedForward(width, config.mlp_ratio * width, dropout=config.dropout),
-                norm_eps=config.norm_eps,
-                place=config.block_norm,
-                drop_path=config.drop_path * (earlier + index) / max(1, total - 1),
-            )
-            for index in range(config.stages[level].depth)
+            [*first, *(_build_block(config, level, index) for index in range(len(first), config.stages[level].depth))]
         )
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         if self.merge is not None:
             x, layout = self.merge(x, layout)
         for block in self.blocks:
-            x = block(x, layout)
+            if isinstance(block, PoolingBlock):
+                x, layout = block(x, layout)
+            else:
+                x = block(x, layout)
         return x, layout
 
 
-def _build_merge(config: PyramidConfig, before: int, after: int) -> nn.Module:
+def _rate(config: PyramidConfig, level: int, index: int) -> float:
+    """The rate at which a block is dropped, which grows from the first to the last."""
+    earlier = sum(stage.depth for stage in config.stages[:level])
+    return config.drop_path * (earlier + index) / max(1, sum(stage.depth for stage in config.stages) - 1)
+
+
+def _build_block(config: PyramidConfig, level: int, index: int) -> Block:
+    width = config.stages[level].width
+    return Block(
+        width,
+        attention=_build_attention(config, level, index),
+        mlp=FeedForward(width, config.mlp_ratio * width, dropout=config.dropout),
+        norm_eps=config.norm_eps,
+        place=config.block_norm,
+        drop_path=_rate(config, level, index),
+    )
+
+
+def _build_pooling(config: PyramidConfig, level: int) -> PoolingBlock:
+    before, stage, attention = config.stages[level - 1].width, config.stages[level], config.block_attention(level, 0)
+    window = attention.window if isinstance(attention, parts.WindowedAttention) else None
+    return PoolingBlock(
+        before,
+        stage.width,
+        attention=PooledAttention(
+            before,
+            stage.width,
+            stage.num_heads,
+            window=window,
+            qkv_bias=config.qkv_bias,
+            dropout=config.dropout,
+        ),
+        mlp=FeedForward(stage.width, config.mlp_ratio * stage.width, dropout=config.dropout),
+        norm_eps=config.norm_eps,
+        drop_path=_rate(config, level, 0),
+    )
+
+
+def _build_merge(config: PyramidConfig, level: int) -> nn.Module:
+    before, after = config.stages[level - 1].width, config.stages[level].width
     match config.merging:
         case parts.PatchMerging(norm=place):
             return PatchMerge(before, after, place=place, norm_eps=config.norm_eps)
         case parts.GridPooling():
             return GridPool(before, after, prefix=config.prefix.count > 0)
+        case parts.QueryPooling():
+            raise AssertionError("query pooling is a block")
 
 
-def _build_attention(config: PyramidConfig, level: int, grid: Size, *, shifted: bool) -> Attention:
-    width, num_heads = config.stages[level].width, config.stages[level].num_heads
-    attention, position, padding = config.attention_at(level), None, None
+def _build_attention(config: PyramidConfig, level: int, index: int) -> Attention:
+    width, num_heads, grid = config.stages[level].width, config.stages[level].num_heads, config.grids[level]
+    attention, position, padding = config.block_attention(level, index), None, None
     if isinstance(attention, parts.WindowedAttention):
         attention, padding = attention.but(window=attention.span(grid)), attention.window_padding
     match config.position:
@@ -226,7 +271,7 @@ def _build_attention(config: PyramidConfig, level: int, grid: Size, *, shifted: 
     return Attention(
         width,
         num_heads,
-        mix=build_mix(attention, grid=grid, shifted=shifted),
+        mix=build_mix(attention, grid=grid, shifted=index % 2 == 1),
         qkv_bias=config.qkv_bias,
         cosine=config.cosine_attention,
         dropout=config.dropout,

@@ -3,7 +3,20 @@
 Each part validates its own fields; `vitrail.config` validates rules between parts.
 """
 
-from . import attention, embeddings, mergers, merging, mlp, neck, pools, position_kind, positions, prefix, relative
+from . import (
+    attention,
+    embeddings,
+    mergers,
+    merging,
+    mlp,
+    neck,
+    pools,
+    position_kind,
+    positions,
+    prefix,
+    relative,
+    tiled,
+)
 from .attention import *
 from .embeddings import *
 from .mergers import *
@@ -15,6 +28,7 @@ from .position_kind import *
 from .positions import *
 from .prefix import *
 from .relative import *
+from .tiled import *
 
 __all__: list[str] = []
 __all__ += attention.__all__
@@ -28,3 +42,4 @@ __all__ += position_kind.__all__
 __all__ += positions.__all__
 __all__ += prefix.__all__
 __all__ += relative.__all__
+__all__ += tiled.__all__

@@ -10,7 +10,15 @@ from vitrail.geometry import Size
 from vitrail.rules import NonNegativeInt
 from vitrail.value import Value
 
-__all__ = ["AttentionKind", "FullAttention", "LinearAttention", "SparseAttention", "WindowPadding", "WindowedAttention"]
+__all__ = [
+    "AttentionKind",
+    "FullAttention",
+    "LinearAttention",
+    "SeparableAttention",
+    "SparseAttention",
+    "WindowPadding",
+    "WindowedAttention",
+]
 
 WindowPadding = Literal["masked", "zeros"]
 
@@ -108,6 +116,17 @@ class LinearAttention(_Attention):
 
     scores = False
     can_rotate = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparableAttention(Value):
+    """MobileViT v2's attention, for mobile networks: one score per token, whose softmax sums the keys to a context that
+    multiplies every value. It is linear in the number of tokens and has no heads (arXiv 2206.02680).
+
+    >>> from vitrail import preset
+    >>> preset("mobilevitv2-1.0").attention
+    SeparableAttention()
+    """
 
 
 AttentionKind = FullAttention | WindowedAttention | SparseAttention | LinearAttention

@@ -70,9 +70,16 @@ class Patches(_Embedding):
     patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
     stride: Size | None = None
     bias: bool = True
+    padded: bool = False
+    """Half a patch of zeros around the image, so that there is a patch for every stride, as in Hiera (pyramids)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            not self.padded or (self.stride is not None and self.patch.height % 2 == self.patch.width % 2 == 1),
+            f"padded patches have a stride and odd sides, and these are of {self.patch}, {self.stride} apart; use "
+            "patch 7 and stride 4, or leave padded out",
+        )
         if self.stride is not None:
             require(
                 self.stride.height <= self.patch.height and self.stride.width <= self.patch.width,
@@ -80,7 +87,18 @@ class Patches(_Embedding):
                 f"use a stride of at most {self.patch}",
             )
 
+    @property
+    def unit(self) -> Size:
+        return self.stride if self.padded and self.stride is not None else self.patch
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Rows and columns of zeros on every side."""
+        return (self.patch.height // 2, self.patch.width // 2) if self.padded else (0, 0)
+
     def fit(self, image: Size, remainder: Remainder) -> Fit:
+        if self.padded:
+            return fit(image, self.unit, remainder=remainder)
         return fit(image, self.patch, stride=self.stride, remainder=remainder)
 
     def _resized(self, patch: Size) -> Self:

@@ -9,7 +9,7 @@ from vitrail.parts.mlp import Activation
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 
-__all__ = ["LinearMerger", "Merger", "MergerNorm", "MlpMerger"]
+__all__ = ["BranchMerger", "LinearMerger", "Merger", "MergerNorm", "MlpMerger"]
 
 MergerNorm = Literal["layer", "rms", "none"]
 Epsilon = Annotated[float, Range("[0, inf)", "1e-6 is usual")]
@@ -58,6 +58,23 @@ class LinearMerger(Value):
     """Of the averaged patches."""
     norm_eps: Epsilon = 1e-6
     bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchMerger(Value):
+    """Join the tokens of two towers, as DeepSeek-VL does (arXiv 2403.05525): the high one's feature maps, its last and
+    an early one, are shrunk to the low one's grid by convolutions; each tower's are projected to half the width, and
+    both together once more.
+
+    >>> from vitrail.parts import BranchMerger
+    >>> BranchMerger(width=4096).width
+    4096
+    """
+
+    width: PositiveInt
+    """The width of a token of the language model."""
+    norm_eps: Epsilon = 1e-6
+    """Of the neck behind the early feature map."""
 
 
 Merger = MlpMerger | LinearMerger

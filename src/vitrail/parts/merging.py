@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from vitrail.value import Value
 
-__all__ = ["GridPooling", "Merging", "PatchMerging"]
+__all__ = ["GridPooling", "Merging", "PatchMerging", "QueryPooling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,4 +42,19 @@ class GridPooling(Value):
     even_sides_only: ClassVar[bool] = False
 
 
-Merging = PatchMerging | GridPooling
+@dataclass(frozen=True, kw_only=True)
+class QueryPooling(Value):
+    """The first block of a stage takes the maximum of its queries over 2×2 patches and projects to the stage's width,
+    as Hiera (arXiv 2306.00989); it still has the windows of the stage before.
+
+    The sides of every grid and of windows before a pooling must be even, and there is no way for prefix tokens.
+
+    >>> from vitrail import QueryPooling, preset
+    >>> preset("hiera-T").merging, preset("hiera-T").grids[0], preset("hiera-T").grids[1]
+    (QueryPooling(), Size(height=56, width=56), Size(height=28, width=28))
+    """
+
+    even_sides_only: ClassVar[bool] = True
+
+
+Merging = PatchMerging | GridPooling | QueryPooling

@@ -14,7 +14,7 @@ from vitrail.plan.step import run_step
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
-__all__ = ["Ledger", "Row", "ledger"]
+__all__ = ["Ledger", "Row", "ledger", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def ledger(config: Config, workload: Workload | None = None) -> Ledger:
     (86567656, 35127656448)
     """
     training = replace(workload or Workload(), train=True, accumulate=1)
-    return Ledger(tuple(_rows(run_step(config, training, meter=NoMeter()).tape, training.batch)))
+    return Ledger(tuple(rows_of(run_step(config, training, meter=NoMeter()).tape, training.batch)))
 
 
-def _rows(tape: Tape, images: int) -> list[Row]:
+def rows_of(tape: Tape, images: int) -> list[Row]:
     """Return a step's rows, skipped blocks included."""
     forward, backward = (tape.per_image(flops, images) for flops in (tape.flops, tape.backward_flops))
     params, trained = tape.params(), tape.params(trained=True)

@@ -124,17 +124,17 @@ def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias
     return t.record(t.new(width * out, size), (a, w, b), saved, backward)
 
 
-def layer_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
+def layer_norm(t: Tape, path: str, x: Tensor, width: int, *, affine: bool = True) -> Tensor:
     """Layer norm, in float32 under autocast; it saves the mean and rstd of every row."""
     rows, count = x.count // width, x.count
-    w, b = t.parameter(path, width), t.parameter(path, width, "bias")
+    learned = (t.parameter(path, width), t.parameter(path, width, "bias")) if affine else ()
     a = t.cast(x, 4) if t.amp else x
     size = a.size
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
-    saved = t.save(path, (a, w, b), a, mean, rstd)
-    sizes = _gradients((a, count, size), (w, width, t.size), (b, width, t.size))
+    saved = t.save(path, (a, *learned), a, mean, rstd)
+    sizes = _gradients((a, count, size), *((each, width, t.size) for each in learned))
 
-    return t.record(y, (a, w, b), saved, sizes)
+    return t.record(y, (a, *learned), saved, sizes)
 
 
 def rms_norm(t: Tape, path: str, x: Tensor, width: int, affine: bool = True) -> Tensor:

@@ -15,7 +15,7 @@ from vitrail.geometry import Size, fit
 from vitrail.rules import PositiveInt
 from vitrail.value import Value
 
-__all__ = ["AnyResolution", "ImageReader", "NativeResolution", "PatchBudget", "Reading", "Tiles", "View"]
+__all__ = ["AnyResolution", "ImageReader", "NativeResolution", "PatchBudget", "Reading", "Tiles", "TwoSizes", "View"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class View:
     """Columns of tokens that are dropped at each side."""
     row_ends: bool = False
     """Whether a token of its own ends every row."""
+    joins: bool = False
+    """Whether its patches become a part of another view's tokens, and no tokens of their own."""
 
     @property
     def crops(self) -> Size:
@@ -52,6 +54,8 @@ class View:
     @property
     def kept(self) -> tuple[int, int]:
         """Rows and columns of tokens that are left, in the middle; a very long image may leave none."""
+        if self.joins:
+            return 0, 0
         rows, columns = fit(self.size, Size.of(self.patch * self.merge)).grid
         return rows - 2 * self.dropped_rows, columns - 2 * self.dropped_columns
 
@@ -262,4 +266,35 @@ class PatchBudget(Value):
         return Size(*(max(1, math.ceil(side * scale / self.patch)) for side in image))
 
 
-ImageReader = NativeResolution | Tiles | AnyResolution | PatchBudget
+@dataclass(frozen=True, kw_only=True)
+class TwoSizes(Value):
+    """The whole image at two sizes, padded to squares, for two towers of which the first gives the tokens (DeepSeek-VL,
+    arXiv 2403.05525).
+
+    >>> TwoSizes().read(Size(600, 800)).tokens
+    576
+    """
+
+    low: PositiveInt = 384
+    high: PositiveInt = 1024
+    patch: PositiveInt = 16
+    shortest: PositiveInt = 14
+    """No side of the resized image is shorter than this."""
+
+    def read(self, image: Size) -> Reading:
+        scale = self.high / max(image)
+        fine = Size(*(max(round(side * scale), self.shortest) for side in image))
+        names = ("the image", self.low, Size.of(self.low), False), ("the image, finer", self.high, fine, True)
+        views = tuple(
+            View(name=name, size=Size.of(side), content=content, crop=Size.of(side), patch=self.patch, joins=joins)
+            for name, side, content, joins in names
+        )
+        steps = (
+            f"resized to {fine} and padded to {Size.of(self.high)}",
+            f"that resized to {Size.of(self.low)}, whose patches give the tokens",
+            "both towers' feature maps joined",
+        )
+        return Reading(image=image, views=views, steps=steps)
+
+
+ImageReader = NativeResolution | Tiles | AnyResolution | PatchBudget | TwoSizes

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vitrail.config import ViTConfig
+from vitrail.config import TwoBranches, ViTConfig
 from vitrail.geometry import Size
-from vitrail.parts import MeanPool, Mlp, MlpMerger, Patches, Prefix, Rotary, SwiGLU, WindowedAttention
-from vitrail.plan.reading import AnyResolution, ImageReader, NativeResolution, PatchBudget, Reading, Tiles
+from vitrail.parts import BranchMerger, MeanPool, Mlp, MlpMerger, Patches, Prefix, Rotary, SwiGLU, WindowedAttention
+from vitrail.plan.branches import plan_branches
+from vitrail.plan.ledger import ledger
+from vitrail.plan.reading import AnyResolution, ImageReader, NativeResolution, PatchBudget, Reading, Tiles, TwoSizes
 from vitrail.presets import preset
 from vitrail.value import Value
 
@@ -22,12 +24,29 @@ class VisionLanguage(Value):
     title: str
     reader: ImageReader
     tower: ViTConfig
+    high: ViTConfig | None = None
+    """A second tower, which reads the image at a higher resolution."""
+    branch_merger: BranchMerger | None = None
+    """What joins the two towers."""
     left_out: str = ""
     """What of the vision model the tower's plan does not count, or counts in another way."""
 
     def on(self, reading: Reading) -> ViTConfig:
         """Return the tower for the crops of a reading."""
         return self.tower.but(image=reading.crop)
+
+    @property
+    def branches(self) -> TwoBranches | None:
+        """Both towers and what joins them; None for a model of one tower."""
+        if self.high is None or self.branch_merger is None:
+            return None
+        return TwoBranches(low=self.tower, high=self.high, merger=self.branch_merger)
+
+    def flops(self, reading: Reading) -> int:
+        """Return the forward FLOPs of a reading: of its crops in the tower, or of both towers and what joins them."""
+        if self.branches is not None:
+            return plan_branches(self.branches).flops()
+        return reading.crops * ledger(self.on(reading)).flops_forward
 
 
 def _qwen(width: int, depth: int, mlp: Mlp | SwiGLU, patch: int, **changes: Any) -> ViTConfig:
@@ -101,6 +120,14 @@ VISION_LANGUAGE: dict[str, VisionLanguage] = {
         reader=PatchBudget(),
         tower=preset("siglip2-B/16"),
         left_out="its table of positions, which is resized, is counted as resized",
+    ),
+    "deepseek-vl-hybrid": VisionLanguage(
+        title="DeepSeek-VL-7B",
+        reader=TwoSizes(),
+        tower=TwoBranches().low,
+        high=TwoBranches().high,
+        branch_merger=TwoBranches().merger,
+        left_out="transformers keeps the tokens of all blocks of the second tower, and here those that are read",
     ),
 }
 """Settings as published."""

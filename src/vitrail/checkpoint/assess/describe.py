@@ -15,7 +15,16 @@ from vitrail.checkpoint.header import Evidence, Header
 from vitrail.checkpoint.preprocessing import Preprocessing
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.geometry import Size, fit
-from vitrail.parts import AttentionPool, Learned, RelativeBias, RelativeMlp, Rotary, RotaryMixed, WindowedAttention
+from vitrail.parts import (
+    AttentionPool,
+    Learned,
+    RelativeBias,
+    RelativeMlp,
+    Rotary,
+    RotaryMixed,
+    SeparableAttention,
+    WindowedAttention,
+)
 from vitrail.plan.ledger import ledger
 from vitrail.presets import PRESETS
 
@@ -46,7 +55,7 @@ class Stage:
     depth: int
     """Transformer blocks; in a mobile network, residuals."""
     num_heads: int | None
-    """None where nothing attends."""
+    """None where nothing attends, or without heads."""
     transformer_width: int | None = None
     """Depth of the transformer behind the residuals of a mobile network."""
     transformer_depth: int | None = None
@@ -181,12 +190,13 @@ def _stages(config: Config) -> tuple[Stage, ...]:
                 for stage, grid in zip(config.stages, config.grids, strict=True)
             )
         case MobileConfig():
+            heads = not isinstance(config.attention, SeparableAttention)
             return tuple(
                 Stage(
                     grid=fit(config.image, Size(stride, stride)).grid,
                     width=stage.width,
                     depth=stage.depth,
-                    num_heads=config.num_heads if stage.transformer_depth else None,
+                    num_heads=config.num_heads if stage.transformer_depth and heads else None,
                     transformer_width=stage.transformer_width or None,
                     transformer_depth=stage.transformer_depth or None,
                 )

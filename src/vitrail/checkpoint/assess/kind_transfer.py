@@ -34,6 +34,7 @@ from vitrail.parts import (
     NoPosition,
     Position,
     RelativeBias,
+    TiledTable,
     WindowedAttention,
     position_variants,
 )
@@ -92,6 +93,8 @@ def survival_of(checkpoint: Checkpoint, new: Size, *, method: Method | None = No
             carry = _relative(torch.cat(tables, dim=1).double(), old, method or position.convention)
         case DecomposedBias():
             raise VitrailError("DecomposedBias depends on the queries; give weights with another kind of position")
+        case TiledTable():
+            raise VitrailError("TiledTable is computed for every grid; give weights with another kind of position")
         case NoPosition():
             raise VitrailError("NoPosition has no positions to carry; give weights that have some")
         case _:

@@ -18,6 +18,7 @@ from vitrail.checkpoint.preprocessing import HALF, Preprocessing, Statistics
 from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.parts import TiledTable, WindowedAttention
 
 __all__ = ["Dialect", "Family", "Written", "anything", "nothing_beside", "sizes_of", "without"]
 
@@ -136,5 +137,14 @@ def sizes_of(config: Config) -> Sizes:
                 grid=config.grid,
                 tubelet=config.frames // config.steps,
             )
-        case PyramidConfig() | MobileConfig():
+        case PyramidConfig():
+            tiled, windows = config.position, config.attention_at(0)
+            return Sizes(
+                channels=config.channels,
+                grid=config.position_grid,
+                background=tiled.background if isinstance(tiled, TiledTable) else None,
+                window=windows.window if isinstance(windows, WindowedAttention) else None,
+                depths=tuple(stage.depth for stage in config.stages),
+            )
+        case MobileConfig():
             return Sizes(channels=config.channels, grid=config.position_grid)

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.checkpoint.dialects.conditions import gated
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE, Known
+from vitrail.checkpoint.dialects.hiera_huggingface import HUGGINGFACE_HIERA
 from vitrail.checkpoint.dialects.huggingface_clips import CLIPS
 from vitrail.checkpoint.dialects.huggingface_config import (
     aimv2_fields,
@@ -33,8 +34,10 @@ from vitrail.checkpoint.dialects.huggingface_known import (
     known_dinov3,
     known_siglip2_classifier,
     known_vit,
+    settle_dinov3,
 )
 from vitrail.checkpoint.dialects.huggingface_mobile import (
+    MOBILEVIT2_ROWS,
     MOBILEVIT_ROWS,
     describe_mobilevit,
     known_mobilevit,
@@ -55,6 +58,7 @@ from vitrail.checkpoint.dialects.huggingface_names import (
     MAE_ROWS,
     SIGLIP2_CLASSIFIER_ROWS,
     SIGLIP_CLASSIFIER_ROWS,
+    VIT_MSN_CLASSIFIER_ROWS,
     VIT_ROWS,
 )
 from vitrail.checkpoint.dialects.huggingface_stages import (
@@ -66,7 +70,7 @@ from vitrail.checkpoint.dialects.huggingface_stages import (
     settle_swin,
 )
 from vitrail.checkpoint.dialects.huggingface_towers import CLIP, METACLIP2, QWEN, QWEN3, SIGLIP, SIGLIP2, TIPS, TOWERS
-from vitrail.checkpoint.dialects.sam import HUGGINGFACE_SAM
+from vitrail.checkpoint.dialects.sam_huggingface import HUGGINGFACE_SAM
 from vitrail.checkpoint.dialects.table import Row
 from vitrail.checkpoint.dialects.timm_stages import settle_stages
 from vitrail.checkpoint.formats.file import Stored
@@ -109,6 +113,14 @@ def _mask_token(*shape: int) -> Callable[[Config], dict[str, Tensor]]:
         return {"embeddings.mask_token": torch.zeros(*shape, config.width)}
 
     return constants
+
+
+VIT_SIGNS = of_type("vit", "vit_msn", names=lambda names: True)
+
+
+def _blocks_apart(stored: Stored, prefix: str) -> bool:
+    """Whether the blocks' names lack the prefix that the embeddings' names have."""
+    return bool(prefix) and "encoder.layer.0.layernorm_before.weight" in stored.tensors
 
 
 def _foreign(stored: Stored) -> str | None:
@@ -262,6 +274,7 @@ HUGGINGFACE = Dialect(
         *CLASSIFIERS,  # told from the plain models by one layer more
         *TOWERS,
         HUGGINGFACE_SAM,
+        HUGGINGFACE_HIERA,
         family(
             "dinov3",
             DINOV3_ROWS,
@@ -273,6 +286,7 @@ HUGGINGFACE = Dialect(
             constants=_mask_token(1, 1),
             needs=("prefix.cls", "blocks.0.scale1", "norm.weight"),
             lacks=frozenset({"out biases", "mlp biases"}),
+            settle=settle_dinov3,
         ),
         family(
             "internvl_vision",
@@ -339,17 +353,27 @@ HUGGINGFACE = Dialect(
             settle=settle_swin,
             needs=("stages.0.blocks.0.attention.position.table",),
         ),
-        family(
-            "mobilevit",
-            MOBILEVIT_ROWS,
-            known_mobilevit,
-            of_type("mobilevit", names=lambda names: True),
-            describe_mobilevit,
-            anchor="conv_stem.convolution.weight",
-            statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-            refuse=refuse_mobilevit,
-            settle=settle_stages,
-            needs=("stem.conv.weight", "stages.2.transformer.norm.weight"),
+        *(
+            family(
+                name,
+                rows,
+                known_mobilevit,
+                of_type(name, names=names),
+                describe_mobilevit,
+                anchor="conv_stem.convolution.weight",
+                statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+                refuse=refuse_mobilevit,
+                settle=settle_stages,
+                needs=("stem.conv.weight", "stages.2.transformer.norm.weight"),
+            )
+            for name, rows, names in (
+                (
+                    "mobilevitv2",
+                    MOBILEVIT2_ROWS,
+                    lambda names: "encoder.layer.2.transformer.layer.0.ffn.conv1.convolution.weight" in names,
+                ),
+                ("mobilevit", MOBILEVIT_ROWS, lambda names: True),
+            )
         ),
         DEIT,
         family(
@@ -374,9 +398,22 @@ HUGGINGFACE = Dialect(
             "vit",
             VIT_ROWS,
             known_vit,
-            of_type("vit", "vit_msn", names=lambda names: True),
+            lambda stored, prefix: VIT_SIGNS(stored, prefix) and not _blocks_apart(stored, prefix),
             describe("vit", vit_fields, plain=("ViTModel", ""), headed=("ViTForImageClassification", "vit.")),
             needs=("prefix.cls", "position.table", "norm.weight", "embedding.bias"),
+        ),
+        family(
+            "vit_msn_classifier",
+            VIT_MSN_CLASSIFIER_ROWS,
+            known(LEARNED, eps=1e-6),
+            lambda stored, prefix: VIT_SIGNS(stored, prefix) and _blocks_apart(stored, prefix),
+            describe(
+                "vit_msn",
+                vit_fields,
+                plain=("ViTMSNForImageClassification", "vit."),
+                headed=("ViTMSNForImageClassification", "vit."),
+            ),
+            needs=("head.weight", "prefix.cls", "position.table", "norm.weight", "embedding.bias"),
         ),
         TIPS,  # last, since it could hold what DINOv2 with registers is written as
     ),

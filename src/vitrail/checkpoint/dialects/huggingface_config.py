@@ -106,7 +106,7 @@ OTHER_HEADS = frozenset(
 SHOWN = frozenset(
     {
         *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "num_channels", "patch_size"),
-        *("qkv_bias", "query_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
+        *("qkv_bias", "query_bias", "key_bias", "value_bias", "use_swiglu_ffn", "use_gated_mlp", "num_register_tokens"),
         *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
         *("use_mean_pooling", "proj_bias", "mlp_bias", "attention_bias", "norm_type"),
     }
@@ -127,7 +127,6 @@ READ = frozenset(
     }
 )
 ONLY: Mapping[str, tuple[Any, ...]] = {
-    "key_bias": (False,),
     "use_qk_norm": (False,),
     "is_native": (False,),
     "use_head": (False,),
@@ -243,7 +242,8 @@ def describe(
             found = {place: {**origin.get(place, {}), **found}}
         names = labels(config.classes, origin, checkpoint.labels) if headed else {}
         stated = {"model_type": model_type, **origin, "architectures": [architecture], **found, **names}
-        return Written(prefix=prefix, config=stated, processor=processor_config(checkpoint))
+        processor = processor_config(checkpoint, flat_patches=model_type.startswith("siglip2"))
+        return Written(prefix=prefix, config=stated, processor=processor)
 
     return written
 
@@ -268,12 +268,12 @@ def dinov2_fields(config: ViTConfig) -> dict[str, Any]:
 
 
 def dinov3_fields(config: ViTConfig) -> dict[str, Any]:
-    biased = config.qkv_bias == "no_key"
+    biased = config.qkv_bias != "none"
     return {
         **mlp_fields(config),
         "use_gated_mlp": gated(config),
         "query_bias": biased,
-        "key_bias": False,
+        "key_bias": config.qkv_bias == "all",
         "value_bias": biased,
         "proj_bias": config.out_bias,
         "mlp_bias": config.mlp.bias,
@@ -338,6 +338,7 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         shorter = stated.whole("size", 0)
     else:
         shorter = stated.part("size").whole("shortest_edge", 0)
+    fills = stated.text("image_processor_type").startswith("Siglip2")
     crops = stored.processor.get("do_center_crop") is True and shorter >= min(image)
     # ViViT's processor scales bytes to −1 … 1 before it subtracts the mean
     scale, offset = 255 * stated.number("rescale_factor", 1 / 255), float(stated.flag("offset", False))
@@ -349,12 +350,14 @@ def read_processor(stored: Stored, family: Family, image: Size) -> Preprocessing
         resize="crop" if crops else "squash",
         crop_share=min(image) / shorter if crops else 1.0,
         half_pixel="down",
+        patch_budget=stated.whole("max_num_patches", 256) if fills else None,
         source="preprocessor_config.json" + (PADDED if stated.flag("do_pad", False) else ""),
     )
 
 
-def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the processor config for a `Preprocessing`; a crop to a non-square size becomes a plain resize."""
+def processor_config(checkpoint: Checkpoint, *, flat_patches: bool = False) -> dict[str, Any]:
+    """Return the processor config for a `Preprocessing`; a crop to a non-square size becomes a plain resize. With
+    `flat_patches` it is SigLIP 2's, which fills a budget of patches."""
     steps = checkpoint.preprocessing
     image = checkpoint.config.image
     size: dict[str, Any] = {"height": image.height, "width": image.width}
@@ -368,6 +371,10 @@ def processor_config(checkpoint: Checkpoint) -> dict[str, Any]:
         "image_mean": list(steps.mean),
         "image_std": list(steps.std),
     }
+    if flat_patches and isinstance(checkpoint.config, ViTConfig):
+        budget = steps.patch_budget or checkpoint.config.grid.area
+        sizes = {"patch_size": checkpoint.config.patch.height, "max_num_patches": budget}
+        return {"image_processor_type": "Siglip2ImageProcessor", **shared, **sizes}
     if steps.resize == "crop" and image.height == image.width:
         return {
             "image_processor_type": "CLIPImageProcessor",

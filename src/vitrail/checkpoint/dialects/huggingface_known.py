@@ -7,15 +7,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vitrail.checkpoint.dialects.evidence import Known
+from torch import Tensor
+
+from vitrail.checkpoint.dialects.evidence import Known, settle
 from vitrail.checkpoint.dialects.huggingface_config import activation_of, tower_type, vision_part
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.formats.file import Stored
+from vitrail.checkpoint.header import Evidence
+from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
 from vitrail.parts import ClsPool, Learned, MeanPool, NoPosition, Position, RelativeBias, Rotary
 
-__all__ = ["LEARNED", "known", "known_beit", "known_dinov3", "known_siglip2", "known_siglip2_classifier", "known_vit"]
+__all__ = [
+    "LEARNED",
+    "known",
+    "known_beit",
+    "known_dinov3",
+    "known_siglip2",
+    "known_siglip2_classifier",
+    "known_vit",
+    "settle_dinov3",
+]
 
 LEARNED = Learned(convention="huggingface")
 
@@ -80,6 +93,17 @@ def known_dinov3(stored: Stored, prefix: str) -> Known:
         "it cannot be read",
     )
     return known(Rotary(coordinates="normalised"), eps=1e-5, pool=ClsPool())(stored, prefix)
+
+
+def settle_dinov3(
+    tensors: dict[str, Tensor], known: Known, *, from_image: Size | None, num_heads: int | None
+) -> tuple[ViTConfig, Evidence]:
+    """Settle as usual, after a bias of zeros was given to queries or values where only the other has one."""
+    for name in list(tensors):
+        for mine, other in (("q_bias", "v_bias"), ("v_bias", "q_bias")):
+            if name.endswith(f".attention.{mine}"):
+                tensors.setdefault(name.removesuffix(mine) + other, tensors[name].new_zeros(tensors[name].shape))
+    return settle(tensors, known, from_image=from_image, num_heads=num_heads)
 
 
 def known_beit(stored: Stored, prefix: str) -> Known:

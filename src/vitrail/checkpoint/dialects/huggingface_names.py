@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vitrail.checkpoint.dialects.conditions import (
     gated,
     is_learned,
@@ -12,7 +14,18 @@ from vitrail.checkpoint.dialects.conditions import (
     token_norm,
 )
 from vitrail.checkpoint.dialects.evidence import FIXED_TABLE
-from vitrail.checkpoint.dialects.table import CLS, JOINED, MASK_TOKEN, PIXELS_LAST, Q_AND_KV, TABLE, TOKEN, Row, both
+from vitrail.checkpoint.dialects.table import (
+    CLS,
+    JOINED,
+    KEY_FIRST,
+    MASK_TOKEN,
+    PIXELS_LAST,
+    Q_AND_KV,
+    TABLE,
+    TOKEN,
+    Row,
+    both,
+)
 
 __all__ = [
     "AIMV2_ROWS",
@@ -38,6 +51,7 @@ __all__ = [
     "SIGLIP_ROWS",
     "SIGLIP_TOKENS_ROWS",
     "VIT_BLOCK",
+    "VIT_MSN_CLASSIFIER_ROWS",
     "VIT_ROWS",
     "qkv_rows",
 ]
@@ -54,6 +68,10 @@ def _two_biases(theirs: str, query: str = "query", value: str = "value") -> tupl
         Row(("blocks.{i}.attention.q_bias",), (f"{theirs}.{query}.bias",)),
         Row(("blocks.{i}.attention.v_bias",), (f"{theirs}.{value}.bias",)),
     )
+
+
+def _renamed(rows: tuple[Row, ...], before: str, after: str) -> tuple[Row, ...]:
+    return tuple(replace(row, theirs=tuple(name.replace(before, after) for name in row.theirs)) for row in rows)
 
 
 LAYER = "{p}encoder.layer.{i}"
@@ -78,6 +96,8 @@ VIT_ROWS = (
     *both("norm", "{p}layernorm"),
     *both("head", "classifier"),
 )
+VIT_MSN_CLASSIFIER_ROWS = _renamed(VIT_ROWS, "{p}encoder.", "encoder.")
+"""transformers 5 saves the blocks of this model without the prefix that its other names have."""
 DEIT_ROWS = (
     *FRONT,
     MASK,
@@ -170,6 +190,11 @@ DINOV3_ROWS = (
     MASK,
     *both("blocks.{i}.norm1", "{p}layer.{i}.norm1"),
     qkv_rows("{p}layer.{i}.attention", "q_proj", "k_proj", "v_proj")[0],
+    Row(
+        ("blocks.{i}.attention.qkv.bias",),
+        tuple(f"{{p}}layer.{{i}}.attention.{name}_proj.bias" for name in "kqv"),
+        KEY_FIRST,
+    ),
     *_two_biases("{p}layer.{i}.attention", "q_proj", "v_proj"),
     *both("blocks.{i}.attention.out", "{p}layer.{i}.attention.o_proj"),
     Row(("blocks.{i}.scale1",), ("{p}layer.{i}.layer_scale1.lambda1",)),
@@ -197,10 +222,7 @@ CLIP_ROWS = (
     *TOWER_BLOCK,
     Row(("head.weight",), ("visual_projection.weight",)),
 )
-ALTCLIP_ROWS = tuple(
-    Row(row.ours, tuple(name.replace("encoder.layers.", "encoder.layer.") for name in row.theirs), row.transform)
-    for row in CLIP_ROWS
-)
+ALTCLIP_ROWS = _renamed(CLIP_ROWS, "encoder.layers.", "encoder.layer.")
 BLIP_ROWS = (
     *both("embedding", "{p}embeddings.patch_embedding"),
     Row(("prefix.cls",), ("{p}embeddings.class_embedding",)),
@@ -209,10 +231,7 @@ BLIP_ROWS = (
     *both("blocks.{i}.attention.qkv", "{p}encoder.layers.{i}.self_attn.qkv"),
     *both("blocks.{i}.attention.out", "{p}encoder.layers.{i}.self_attn.projection"),
 )
-OWLVIT_ROWS = tuple(
-    Row(row.ours, tuple(name.replace("pre_layrnorm", "pre_layernorm") for name in row.theirs), row.transform)
-    for row in CLIP_ROWS
-)
+OWLVIT_ROWS = _renamed(CLIP_ROWS, "pre_layrnorm", "pre_layernorm")
 CLIP_CLASSIFIER_ROWS = (
     *(row for row in CLIP_ROWS[:-1] if not row.ours[0].startswith("norm.")),  # its head reads tokens before the norm
     *both("head", "classifier"),

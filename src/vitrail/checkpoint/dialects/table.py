@@ -1,16 +1,17 @@
 """A table of names: vitrail's on the left, another library's on the right, read one way and written the other.
 
-A name may hold `{p}`, what the file puts before the model's names, `{i}` or `{s}`, a block's or a stage's number, and
-`{n}`, any rest of a name. A name without `{i}` for one of ours with it is a tensor that holds those of all blocks.
-Where the tensors differ too, the row names the transform between them. A name on our side that begins with "+" is of
-a tensor that the architecture has no use for: it is kept aside, and comes back where a dialect has a place for it.
+A name may hold `{p}`, what the file puts before the model's names, `{i}` or `{s}`, a block's or a stage's number,
+`{g}`, a block's number where those of all stages are counted, and `{n}`, any rest of a name. A name without `{i}` for
+one of ours with it is a tensor that holds those of all blocks. Where the tensors differ too, the row names the
+transform between them. A name on our side that begins with "+" is of a tensor that the architecture has no use for: it
+is kept aside, and comes back where a dialect has a place for it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, takewhile
 
@@ -22,6 +23,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
 __all__ = [
+    "BACKGROUND",
     "CHANNELS_TURNED",
     "CLS",
     "DENSE",
@@ -32,6 +34,7 @@ __all__ = [
     "HEADS_OUT",
     "HWIO",
     "JOINED",
+    "KEY_FIRST",
     "MASK_TOKEN",
     "PIXELS_LAST",
     "POINTWISE",
@@ -43,12 +46,14 @@ __all__ = [
     "TOKEN",
     "TUBELETS",
     "TWO_TOKENS",
+    "WINDOW",
     "Row",
     "Sizes",
     "Transform",
     "always",
     "both",
     "never",
+    "pointwise",
     "read_rows",
     "write_rows",
 ]
@@ -65,6 +70,22 @@ class Sizes:
     """The grid of a position table that is stored with its height and width."""
     tubelet: int = 1
     """Frames that a patch is deep."""
+    background: Size | None = None
+    window: Size | None = None
+    """The grids of the two tables of tiled positions."""
+    depths: tuple[int, ...] = ()
+    """Blocks of every stage, if the library counts them through."""
+
+    def place(self, number: int) -> dict[str, str]:
+        """Return the stage, and the number in it, of a block that is counted through."""
+        for stage, depth in enumerate(self.depths):
+            if number < depth:
+                return {"s": str(stage), "i": str(number)}
+            number -= depth
+        return {"s": str(len(self.depths)), "i": str(number)}
+
+    def number(self, stage: int, index: int) -> str:
+        return str(sum(self.depths[:stage]) + index)
 
 
 Change = Callable[[list[Tensor], Sizes, int], list[Tensor]]
@@ -88,8 +109,18 @@ def _each(read: Callable[[Tensor, Sizes], Tensor], write: Callable[[Tensor, Size
 SAME = _each(lambda x, _: x, lambda x, _: x)
 TABLE = _each(lambda x, _: x[0], lambda x, _: x[None])
 """A position table behind a batch axis."""
-GRID = _each(lambda x, _: x[0].flatten(1).T, lambda x, sizes: x.T.unflatten(1, tuple(sizes.grid or ()))[None])
-"""A position table as a feature map, (1, width, height, width of the grid)."""
+
+
+def _map(of: Callable[[Sizes], Size | None]) -> Transform:
+    return _each(lambda x, _: x[0].flatten(1).T, lambda x, sizes: x.T.unflatten(1, tuple(of(sizes) or ()))[None])
+
+
+GRID, BACKGROUND, WINDOW = (
+    _map(lambda each: each.grid),
+    _map(lambda each: each.background),
+    _map(lambda each: each.window),
+)
+"""A position table as a feature map, (1, width, height, width of the grid), of the grid or of tiled positions."""
 GRID_LAST = _each(lambda x, _: x[0].flatten(0, 1), lambda x, sizes: x.unflatten(0, tuple(sizes.grid or ()))[None])
 """A position table as (1, height, width of the grid, width)."""
 CHANNELS_TURNED = _each(lambda x, _: x.flip(1), lambda x, _: x.flip(1))
@@ -123,6 +154,11 @@ JOINED = Transform(
     write=lambda tensors, _, count: list(tensors[0].chunk(count)),
 )
 """Layers of one input that they keep apart and we do not: q, k and v; gate and value."""
+KEY_FIRST = Transform(
+    read=lambda tensors, _, count: [torch.cat([tensors[1], tensors[0], tensors[2]])],
+    write=lambda tensors, _, count: [tensors[0].chunk(count)[place] for place in (1, 0, 2)],
+)
+"""q, k and v that are kept apart, named with k first: the row is for models whose keys have a bias."""
 SPLIT = Transform(read=JOINED.write, write=JOINED.read)
 """A tensor that they keep whole and we do not."""
 Q_AND_KV = Transform(
@@ -182,6 +218,12 @@ def both(
     return weight, bias
 
 
+def pointwise(ours: str, theirs: str) -> tuple[Row, Row]:
+    """Return the two rows of a linear layer that they have as a 1×1 convolution."""
+    weight, bias = both(ours, theirs)
+    return replace(weight, transform=POINTWISE), bias
+
+
 def read_rows(
     rows: tuple[Row, ...], tensors: Mapping[str, Tensor], prefix: str, sizes: Sizes
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -195,6 +237,8 @@ def read_rows(
             if found is None or name not in rest:
                 continue
             places = found.groupdict()
+            if "g" in places:
+                places |= sizes.place(int(places["g"]))
             names = [each.format(p=prefix, **places) for each in row.theirs]
             missing = [each for each in names if each not in tensors]
             require(not missing, f"the weights have {name} but not {', '.join(missing)}; the file is not whole")
@@ -249,6 +293,8 @@ def write_rows(
             if any(each not in available and not each.startswith("+") for each in names):
                 continue
             given = [available[each] if each in available else torch.zeros_like(available[name]) for each in names]
+            if "{g}" in row.theirs[0]:
+                places["g"] = sizes.number(int(places["s"]), int(places["i"]))
             targets = [each.format(p=prefix, **places) for each in row.theirs]
             theirs.update(zip(targets, row.transform.write(given, sizes, len(targets)), strict=True))
             for each in names:
@@ -257,12 +303,12 @@ def write_rows(
 
 
 def _is_stacked(row: Row) -> bool:
-    return "{i}" in row.ours[0] and "{i}" not in row.theirs[0]
+    return "{i}" in row.ours[0] and "{i}" not in row.theirs[0] and "{g}" not in row.theirs[0]
 
 
 @cache
 def _pattern(name: str, prefix: str) -> re.Pattern[str]:
     text = re.escape(name.replace("{p}", prefix))
-    for place, kind in (("i", r"\d{1,4}"), ("s", r"\d{1,4}"), ("n", r"[^+].*")):
+    for place, kind in (("i", r"\d{1,4}"), ("s", r"\d{1,4}"), ("g", r"\d{1,4}"), ("n", r"[^+].*")):
         text = text.replace(rf"\{{{place}\}}", f"(?P<{place}>{kind})")
     return re.compile(text)

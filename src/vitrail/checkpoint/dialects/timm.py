@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 from vitrail.checkpoint.dialects.dialect import Dialect, Family
 from vitrail.checkpoint.dialects.evidence import Known
+from vitrail.checkpoint.dialects.hiera_timm import TIMM_HIERA
 from vitrail.checkpoint.dialects.json_config import JsonConfig
-from vitrail.checkpoint.dialects.sam import TIMM_SAM
+from vitrail.checkpoint.dialects.sam_timm import TIMM_SAM
 from vitrail.checkpoint.dialects.table import Sizes
 from vitrail.checkpoint.dialects.timm_architectures import Architecture, architecture_named, architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, fields_of, settings
@@ -27,7 +28,13 @@ from vitrail.checkpoint.dialects.timm_names import (
     VIT_GATED_ROWS,
     VIT_ROWS,
 )
-from vitrail.checkpoint.dialects.timm_stages import MOBILE_ROWS, PIT_DISTILLED_ROWS, PIT_ROWS, settle_stages
+from vitrail.checkpoint.dialects.timm_stages import (
+    MOBILE2_ROWS,
+    MOBILE_ROWS,
+    PIT_DISTILLED_ROWS,
+    PIT_ROWS,
+    settle_stages,
+)
 from vitrail.checkpoint.dialects.timm_swin import (
     SWIN2_ROWS,
     SWIN_ROWS,
@@ -256,8 +263,15 @@ def _preprocessing(stored: Stored, family: Family, image: Size) -> Preprocessing
         interpolation=interpolation if interpolation in get_args(Interpolation) else "bicubic",  # type: ignore[arg-type]
         resize="squash" if stated.text("crop_mode") == "squash" else "crop",
         crop_share=min(1.0, stated.number("crop_pct", 0.9)),
+        patch_budget=_patch_budget(stored),
         source="config.json (pretrained_cfg)" if stated else "what most of the family was trained with",
     )
+
+
+def _patch_budget(stored: Stored) -> int | None:
+    """Return the patches that a NaFlexViT fills with an image: as many as its table of positions has."""
+    tables = [tensor for name, tensor in stored.tensors.items() if name.endswith("embeds.pos_embed")]
+    return tables[0].shape[1] * tables[0].shape[2] if tables else None
 
 
 def _statistics(name: str, family: Family) -> Statistics:
@@ -277,6 +291,7 @@ TIMM = Dialect(
     foreign=_foreign,
     families=(
         TIMM_SAM,
+        *TIMM_HIERA,
         Family(
             name="distilled",
             rows=DISTILLED_ROWS,
@@ -400,16 +415,32 @@ TIMM = Dialect(
                 ("distilled pit", PIT_DISTILLED_ROWS, 2, ("prefix.cls", "prefix.distillation")),
             )
         ),
-        Family(
-            name="mobilevit",
-            rows=MOBILE_ROWS,
-            anchor="stem.conv.weight",
-            signs=_has("stages.0.0.conv1_1x1.conv.weight"),
-            known=_known_stages,
-            statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-            write=describe,
-            needs=("stem.conv.weight",),
-            settle=settle_stages,
+        *(
+            Family(
+                name=name,
+                rows=rows,
+                anchor="stem.conv.weight",
+                signs=_has(sign),
+                known=_known_stages,
+                statistics=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+                write=describe,
+                needs=("stem.conv.weight", needed),
+                settle=settle_stages,
+            )
+            for name, rows, sign, needed in (
+                (
+                    "mobilevitv2",
+                    MOBILE2_ROWS,
+                    "stages.2.1.transformer.0.attn.qkv_proj.weight",
+                    "stages.2.transformer.norm.weight",
+                ),
+                (
+                    "mobilevit",
+                    MOBILE_ROWS,
+                    "stages.0.0.conv1_1x1.conv.weight",
+                    "stages.0.residuals.0.expand.conv.weight",
+                ),
+            )
         ),
     ),
 )

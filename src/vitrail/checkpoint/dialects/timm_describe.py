@@ -16,7 +16,7 @@ from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.parts import AttentionPool, Learned, Mlp, SwiGLU, WindowedAttention
 
-__all__ = ["describe"]
+__all__ = ["config_json", "describe"]
 
 
 def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
@@ -33,7 +33,7 @@ def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
     if isinstance(config, PyramidConfig) and isinstance(config.attention, WindowedAttention):
         name, arguments = swin_arguments(checkpoint)
         notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
-        return Written(config=_config(checkpoint, name, arguments), notes=notes)
+        return Written(config=config_json(checkpoint, name, arguments), notes=notes)
     if not isinstance(config, ViTConfig):
         return Written()
     name = _architecture_of(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
@@ -43,10 +43,10 @@ def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
             return Written(notes=notes)
     else:
         notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
-    return Written(config=_config(checkpoint, name or PLAIN, arguments), notes=notes)
+    return Written(config=config_json(checkpoint, name or PLAIN, arguments), notes=notes)
 
 
-def _config(checkpoint: Checkpoint, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def config_json(checkpoint: Checkpoint, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     config = checkpoint.config
     return {
         "architecture": name,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.dialects.conditions import on_first_grid
 from vitrail.checkpoint.dialects.evidence import Known
-from vitrail.checkpoint.dialects.table import GRID, TWO_TOKENS, Row, both
+from vitrail.checkpoint.dialects.table import GRID, TWO_TOKENS, Row, both, pointwise
 from vitrail.checkpoint.header import Evidence
 from vitrail.config import Config, MobileConfig, PyramidConfig
 from vitrail.errors import VitrailError, require
@@ -17,7 +17,7 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, WindowedAttention
 from vitrail.presets import PRESETS
 
-__all__ = ["MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "block_rows", "settle_stages"]
+__all__ = ["MOBILE2_ROWS", "MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "block_rows", "settle_stages"]
 
 
 def block_rows(ours: str, theirs: str) -> tuple[Row, ...]:
@@ -63,20 +63,34 @@ def _conv_norm(ours: str, theirs: str) -> tuple[Row, ...]:
 
 MAP, OUR_MAP = "{p}stages.{s}.1", "stages.{s}.transformer"
 """A transformer stands behind one inverted residual, so that its number is 1."""
-MOBILE_ROWS = (
+OUR_MAP_BLOCK, MAP_BLOCK = f"{OUR_MAP}.blocks.{{i}}", f"{MAP}.transformer.{{i}}"
+MOBILE = (
     *_conv_norm("stem", "{p}stem"),
     *_conv_norm("stages.{s}.residuals.{i}.expand", "{p}stages.{s}.{i}.conv1_1x1"),
     *_conv_norm("stages.{s}.residuals.{i}.depthwise", "{p}stages.{s}.{i}.conv2_kxk"),
     *_conv_norm("stages.{s}.residuals.{i}.project", "{p}stages.{s}.{i}.conv3_1x1"),
     *_conv_norm(f"{OUR_MAP}.local", f"{MAP}.conv_kxk"),
     Row((f"{OUR_MAP}.into.weight",), (f"{MAP}.conv_1x1.weight",)),
-    *block_rows(f"{OUR_MAP}.blocks.{{i}}", f"{MAP}.transformer.{{i}}"),
     *both(f"{OUR_MAP}.norm", f"{MAP}.norm"),
     *_conv_norm(f"{OUR_MAP}.back", f"{MAP}.conv_proj"),
-    *_conv_norm(f"{OUR_MAP}.fuse", f"{MAP}.conv_fusion"),
-    *_conv_norm("last", "{p}final_conv"),
     *both("head", "{p}head.fc"),
 )
+MOBILE_ROWS = (
+    *MOBILE,
+    *block_rows(OUR_MAP_BLOCK, MAP_BLOCK),
+    *_conv_norm(f"{OUR_MAP}.fuse", f"{MAP}.conv_fusion"),
+    *_conv_norm("last", "{p}final_conv"),
+)
+MOBILE2_ROWS = (
+    *MOBILE,
+    *both(f"{OUR_MAP_BLOCK}.norm1", f"{MAP_BLOCK}.norm1"),
+    *pointwise(f"{OUR_MAP_BLOCK}.attention.qkv", f"{MAP_BLOCK}.attn.qkv_proj"),
+    *pointwise(f"{OUR_MAP_BLOCK}.attention.out", f"{MAP_BLOCK}.attn.out_proj"),
+    *both(f"{OUR_MAP_BLOCK}.norm2", f"{MAP_BLOCK}.norm2"),
+    *pointwise(f"{OUR_MAP_BLOCK}.mlp.fc1", f"{MAP_BLOCK}.mlp.fc1"),
+    *pointwise(f"{OUR_MAP_BLOCK}.mlp.fc2", f"{MAP_BLOCK}.mlp.fc2"),
+)
+"""MobileViT v2: its linear layers are convolutions of single pixels."""
 
 
 InStages = PyramidConfig | MobileConfig
@@ -133,7 +147,7 @@ def _settle_table(
     name: str, preset: InStages, tensors: dict[str, Tensor], grid: Size, image: Size | None, told: str
 ) -> tuple[InStages, Evidence] | None:
     """The position table has the shape of the first grid, from which the image follows."""
-    if not isinstance(preset, PyramidConfig) or not isinstance(preset.position, Learned):
+    if not isinstance(preset, PyramidConfig) or not isinstance(preset.position, Learned) or preset.embedding.padded:
         return None
     sides = zip(grid, preset.patch, preset.embedding.stride or preset.patch, strict=True)
     config = preset.but(image=Size(*((count - 1) * step + side for count, side, step in sides)))

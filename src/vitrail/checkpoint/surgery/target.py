@@ -27,6 +27,7 @@ from vitrail.parts import (
     RelativeBias,
     RelativeConvention,
     RelativeMlp,
+    TiledTable,
     Tubelets,
 )
 
@@ -64,7 +65,7 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
     return config.but(**found)
 
 
-def _position_of(position: Position, prefix: Prefix, method: Method | None) -> dict[str, Position]:
+def _position_of(position: Position | TiledTable, prefix: Prefix, method: Method | None) -> dict[str, Position]:
     """Return the changed position: with the named convention, and without prefix entries if there is no prefix."""
     if isinstance(position, Learned) and method in get_args(Convention):
         return {"position": replace(position, convention=method)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vitrail.config import Config, MobileConfig, PyramidConfig, ViTConfig
+from vitrail.config import Config, MobileConfig, PyramidConfig, TwoBranches, ViTConfig
 from vitrail.plan.graph import Tensor
+from vitrail.plan.model.branches import two_branches
 from vitrail.plan.model.mobile import mobile_vit
 from vitrail.plan.model.pyramid import pyramid_vit
 from vitrail.plan.model.vit import sizes, vit
@@ -18,7 +19,7 @@ Model = Callable[[Tape, Tensor], Tensor]
 """Images in, logits out."""
 
 
-def build(config: Config, workload: Workload) -> Model:
+def build(config: Config | TwoBranches, workload: Workload) -> Model:
     match config:
         case ViTConfig():
             n = sizes(config, workload)
@@ -27,3 +28,5 @@ def build(config: Config, workload: Workload) -> Model:
             return lambda t, image: pyramid_vit(t, config, workload.batch, image)
         case MobileConfig():
             return lambda t, image: mobile_vit(t, config, workload.batch, image)
+        case TwoBranches():
+            return lambda t, images: two_branches(t, config, workload, images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.config import MobileConfig, MobileStage
 from vitrail.geometry import Size, halved
-from vitrail.parts import Mlp
+from vitrail.parts import Mlp, SeparableAttention
 from vitrail.plan import ops
 from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
@@ -12,6 +12,7 @@ from vitrail.plan.model.block import block
 from vitrail.plan.model.head import classify
 from vitrail.plan.model.layout import Sizes
 from vitrail.plan.model.residuals import basic_residual, conv_norm, inverted_residual
+from vitrail.plan.model.separable import separable_transformer
 from vitrail.plan.tape import Tape
 
 __all__ = ["mobile_vit"]
@@ -56,7 +57,8 @@ def _mobile_stage(
         x = residual(t, f"{path}.residuals.{i}", x, width, spec.width, c.expansion, stride, batch * size.area)
     if not spec.transformer_depth:
         return x
-    return map_transformer(t, c, batch, spec, f"{path}.transformer", x, size)
+    transformer = separable_transformer if isinstance(c.attention, SeparableAttention) else map_transformer
+    return transformer(t, c, batch, spec, f"{path}.transformer", x, size)
 
 
 @module
@@ -69,7 +71,9 @@ def map_transformer(
         t.approximate(
             "a mobile map with patches one pixel wide, or one row of patches: some counted copies are not made"
         )
-    encoder = Encoder(grid=grid, mlp=Mlp(width=c.mlp_ratio * width, activation="silu"))  # type: ignore[arg-type]
+    assert not isinstance(c.attention, SeparableAttention)
+    inner = Mlp(width=c.mlp_ratio * width, activation="silu")  # type: ignore[arg-type]
+    encoder = Encoder(grid=grid, attention=c.attention, mlp=inner)
     cuts = batch * c.patch.area
     n = Sizes(batch=cuts, patches=grid.area, tokens=grid.area, width=width, num_heads=c.num_heads)
 

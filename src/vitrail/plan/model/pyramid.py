@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from vitrail.config import NormPlace, PyramidConfig
-from vitrail.parts import GridPooling, Hierarchical, Mlp, PatchMerging, WindowedAttention
+from vitrail.parts import (
+    GridPooling,
+    Hierarchical,
+    Mlp,
+    NoPosition,
+    PatchMerging,
+    QueryPooling,
+    TiledTable,
+    WindowedAttention,
+)
 from vitrail.plan import ops
 from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.attention import Encoder
@@ -16,6 +26,7 @@ from vitrail.plan.model.patches import patch_embed
 from vitrail.plan.model.pool import pool
 from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
+from vitrail.plan.model.query_pool import pooling_block, tiled_tables
 from vitrail.plan.model.windowed_attention import CutGrid
 from vitrail.plan.repetition import Run
 from vitrail.plan.tape import Tape
@@ -69,11 +80,12 @@ def pyramid_vit(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
 
 def _vector(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
     n = _sizes(c, batch, len(c.stages) - 1)
-    return pool(t, c, n, _features(t, c, n, batch, image))
+    x = pool(t, c, n, _features(t, c, n, batch, image))
+    return ops.LayerNorm(t, "norm", x, n.width) if c.final_norm == "pooled" else x
 
 
 def _features(t: Tape, c: PyramidConfig, n: Sizes, batch: int, image: Tensor) -> Tensor:
-    if c.final_norm == "none":
+    if c.final_norm != "tokens":
         return _levels(t, c, batch, image)[-1]
     return ops.LayerNorm(t, "norm", _levels(t, c, batch, image)[-1], n.width)
 
@@ -89,7 +101,7 @@ def _encoder(c: PyramidConfig, level: int) -> Encoder:
         grid=c.grids[level],
         mlp=Mlp(width=c.mlp_ratio * c.stages[level].width),
         attention=c.attention_at(level),
-        position=c.position,
+        position=NoPosition() if isinstance(c.position, TiledTable) else c.position,
         prefix=c.prefix,
         qkv_bias=c.qkv_bias,
         cosine_attention=c.cosine_attention,
@@ -114,6 +126,9 @@ def _embed(t: Tape, c: PyramidConfig, batch: int, image: Tensor) -> Tensor:
     n, values = _sizes(c, batch, 0), c.channels * c.patch.area
     x = patch_embed(t, "embedding", image, values, n.width, batch * n.patches, c.embedding.bias)
     x = prefix(t, c.prefix, n, x)
+    windows = c.attention_at(0)
+    if isinstance(c.position, TiledTable) and isinstance(windows, WindowedAttention):
+        return tiled_tables(t, c.position, windows.window, n, x)
     return position(t, _encoder(c, 0), n, x) if c.position.acts_on == "tokens" else x
 
 
@@ -123,8 +138,16 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
     earlier = sum(stage.depth for stage in c.stages[:level])
     encoder, n = _encoder(c, level), _sizes(c, batch, level)
 
+    pools = level > 0 and isinstance(c.merging, QueryPooling)
+
     def one(x: Tensor, i: int) -> Tensor:
-        return block(t, encoder, n, x, f"{path}.blocks.{i}", c.drop_path * (earlier + i), None, i % 2 == 1)
+        if pools and i == 0:
+            before, attention = _sizes(c, batch, level - 1), c.block_attention(level, 0)
+            inner, biased = Mlp(width=c.mlp_ratio * n.width), c.qkv_bias == "all"
+            given = (c.grids[level - 1], attention, inner, biased, c.dropout, c.drop_path * earlier)
+            return pooling_block(t, f"{path}.blocks.0", x, before, n, *given)
+        own = replace(encoder, attention=c.block_attention(level, i))
+        return block(t, own, n, x, f"{path}.blocks.{i}", c.drop_path * (earlier + i), None, i % 2 == 1)
 
     if level:
         before = _sizes(c, batch, level - 1)
@@ -133,10 +156,27 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
                 x = patch_merge(t, f"{path}.merge", x, before.width, n.width, place)
             case GridPooling():
                 x = grid_pool(t, f"{path}.merge", x, before, n)
+            case QueryPooling():  # its first block
+                pass
     start = [x]
     del x
-    runs = _runs(depth, alone=bool(c.drop_path) and not earlier, paired=_shifts(encoder))
+    if isinstance(c.merging, QueryPooling):
+        runs = _alike(c, level)
+    else:
+        runs = _runs(depth, alone=bool(c.drop_path) and not earlier, paired=_shifts(encoder))
     return t.repeat(f"{path}.blocks", one, start.pop(), runs)
+
+
+def _alike(c: PyramidConfig, level: int) -> list[Run]:
+    """Group blocks of equal attention; the first is single, since it pools, or drops no path."""
+    runs: list[Run] = [[(0,)]]
+    for index in range(1, c.stages[level].depth):
+        same = index > 1 and c.block_attention(level, index) == c.block_attention(level, index - 1)
+        if same:
+            runs[-1].append((index,))
+        else:
+            runs.append([(index,)])
+    return runs
 
 
 def _shifts(c: Encoder) -> bool:

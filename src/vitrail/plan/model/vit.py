@@ -23,7 +23,7 @@ from vitrail.plan.repetition import Run
 from vitrail.plan.tape import Tape
 from vitrail.plan.workload import Workload
 
-__all__ = ["encode", "sizes", "vector", "vit"]
+__all__ = ["embedded", "encode", "features", "runs", "sizes", "vector", "vit"]
 
 
 def sizes(c: ViTConfig, workload: Workload) -> Sizes:
@@ -58,7 +58,7 @@ def vector(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
 
 
 def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
-    start = [_embedded(t, c, n, image)]
+    start = [embedded(t, c, n, image)]
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
     x = encode(t, c, n, start.pop(), shared)
     if c.neck is not None:
@@ -66,8 +66,10 @@ def features(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     return norm(t, c.norm, "norm", x, c.width) if c.final_norm == "tokens" else x
 
 
-def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None) -> Tensor:
-    """The blocks."""
+def encode(
+    t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor | None, some: list[Run] | None = None
+) -> Tensor:
+    """All blocks, or some of the model's runs."""
     note_copies(t, c)
 
     def one(x: Tensor, i: int) -> Tensor:
@@ -77,10 +79,10 @@ def encode(t: Tape, c: ViTConfig, n: Sizes, x: Tensor, shared: Rotation | Tensor
 
     start = [x]
     del x
-    return t.repeat("blocks", one, start.pop(), runs(c))
+    return t.repeat("blocks", one, start.pop(), runs(c) if some is None else some)
 
 
-def _embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
+def embedded(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
     x = embed(t, c, n, image)
     return norm(t, c.norm, "embedding_norm", x, c.width) if c.embedding_norm else x
 

@@ -12,7 +12,7 @@ from vitrail.plan.graph import Tensor
 from vitrail.plan.model.query_bias import QueryBias
 from vitrail.plan.tape import Tape
 
-__all__ = ["CutGrid", "windowed_mix"]
+__all__ = ["CutGrid", "join_windows", "split_windows", "windowed_mix"]
 
 
 class CutGrid:
@@ -62,13 +62,13 @@ def windowed_mix(
     keys = size + prefix
     key, value = padding or (None, None)
     q_parts, k_parts, v_parts = (
-        _split(t, x, p, windows, prefix, fill) for x, fill in ((q, None), (k, key), (v, value))
+        split_windows(t, x, p, windows, prefix, fill) for x, fill in ((q, None), (k, key), (v, value))
     )
     spread = not isinstance(bias, QueryBias)  # over images and windows
     if isinstance(bias, QueryBias):
         if windows.thin:
             t.approximate("decomposed biases in windows of whole rows: copies are not verified")
-        split = bias.each(lambda x, keys: _split(t, x, p._replace(head_width=keys), windows, prefix, None))
+        split = bias.each(lambda x, keys: split_windows(t, x, p._replace(head_width=keys), windows, prefix, None))
         bias = split.whole(t)
         del split
     allowed = t.new(count * size * size, 1, "attention_maps") if windows.masked else None
@@ -88,7 +88,7 @@ def windowed_mix(
     problem = Problem(p.batch * count, p.heads, size, keys, p.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem, scores)
     if not in_place:
-        mixed = _join(t, mixed, p, windows)
+        mixed = join_windows(t, mixed, p, windows)
     if not prefix:
         return mixed, (not in_place or (in_order and is_flash(t, problem, scores))) and not p.merges
     queries = ops.narrow(t, q, p.matrices * prefix * p.head_width)
@@ -96,7 +96,7 @@ def windowed_mix(
     return ops.cat(t, from_prefix, mixed), not p.merges
 
 
-def _split(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: Tensor | None) -> Tensor:
+def split_windows(t: Tape, x: Tensor, p: Problem, windows: CutGrid, prefix: int, fill: Tensor | None) -> Tensor:
     if prefix:
         x = ops.narrow(t, x, p.matrices * windows.grid.area * p.head_width)
     if windows.in_place:
@@ -150,7 +150,7 @@ def _join_masks(
     return t.record(t.new(count * own, size, "attention_maps"), (bias,), saved, backward)
 
 
-def _join(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
+def join_windows(t: Tape, mixed: Tensor, p: Problem, windows: CutGrid) -> Tensor:
     x = ops.reorder(t, mixed)
     if windows.shifted and not windows.zeros:
         x = ops.fresh(t, x)

@@ -43,7 +43,7 @@ FAMILIES = {
     "language": ("CLIP and SigLIP", ("clip-", "siglip")),
     "masked": ("MAE and BEiT", ("mae-", "beit-")),
     "flexible": ("FlexiViT", ("flexivit-",)),
-    "small": ("Swin, PiT, MobileViT, thumbnails", ("swin-", "pit-", "mobilevit-", "cifar", "fashion-mnist")),
+    "small": ("Swin, PiT, MobileViT, thumbnails", ("swin-", "pit-", "mobilevit", "cifar", "fashion-mnist")),
 }
 
 

@@ -24,6 +24,7 @@ from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition
 from vitrail.nn.rotary import Rotation
+from vitrail.plan.reading import PatchBudget
 from vitrail.vectors.engines.engine import LeanEngine
 from vitrail.vectors.engines.lean import LeanBlock
 
@@ -35,15 +36,25 @@ GRIDS = 64
 """Number of grids whose positions are cached."""
 
 
-def native_grid(original: Size, patch: Size, token_budget: int) -> Size:
+def native_grid(original: Size, patch: Size, token_budget: int, *, fill: bool = False) -> Size:
     """Return the grid of an image at its own size, shrunk to at most `token_budget` patches; never enlarged.
+
+    With `fill`, it is what NaFlex models were trained on: the largest grid of the image's shape within the budget,
+    enlarged if need be, with sides rounded up.
 
     >>> native_grid(Size(480, 640), Size(16, 16), 196)
     Size(height=12, width=16)
     >>> native_grid(Size(1, 20_000), Size(16, 16), 196)
     Size(height=1, width=196)
+    >>> native_grid(Size(60, 80), Size(16, 16), 196, fill=True)
+    Size(height=12, width=16)
     """
     require(token_budget > 0, f"token budget {token_budget} is not positive; give the most patches per image")
+    if fill:
+        require(
+            patch.height == patch.width, f"patch {patch} is not square, and those of NaFlex are; leave out --native"
+        )
+        return PatchBudget(patch=patch.height, most=token_budget).read(original).views[0].grid
     scale = min(1.0, math.sqrt(token_budget * patch.area / original.area))
     height = min(token_budget, max(1, int(original.height * scale / patch.height)))
     return Size(height, max(1, min(token_budget // height, int(original.width * scale / patch.width))))
@@ -57,8 +68,9 @@ def prepare_native(
     *,
     exact: bool = False,
 ) -> Prepared:
-    """Prepare the whole image at its own aspect ratio, its sides rounded down to whole patches."""
-    grid = native_grid(size_of(image), patch, token_budget)
+    """Prepare the whole image at its own aspect ratio, its sides rounded to whole patches: down, or as NaFlex does if
+    the model has a `patch_budget`."""
+    grid = native_grid(size_of(image), patch, token_budget, fill=preprocessing.patch_budget is not None)
     whole = Size(grid.height * patch.height, grid.width * patch.width)
     return preprocessing.squashed(whole).pixels(image, exact=exact)
 

@@ -160,7 +160,7 @@ def preparer_of(plan: Plan, decode: Callable[..., Prepared] = prepare) -> Callab
         return lambda frames: prepare_clip(frames, steps, config.frames, decode=decode, exact=options.exact)
     if options.native:
         assert isinstance(config, ViTConfig)
-        patch, budget = config.patch, options.token_budget or config.grid.area
+        patch, budget = config.patch, options.token_budget or steps.patch_budget or config.grid.area
         return lambda source: prepare_native(source, steps, patch, budget, exact=options.exact)
     if options.scales != (1.0,):
         assert isinstance(config, ViTConfig)

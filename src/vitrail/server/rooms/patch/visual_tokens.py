@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
-from vitrail.plan.ledger import ledger
 from vitrail.plan.reading import Reading, View
 from vitrail.plan.vision_language import VISION_LANGUAGE, VisionLanguage, vision_language
 from vitrail.server.controls import Name, Pictured, choice, number
@@ -127,7 +126,7 @@ def _read(name: str, model: VisionLanguage, reading: Reading) -> Read:
         crops=reading.crops,
         patches=reading.patches,
         tokens=reading.tokens,
-        flops=reading.crops * ledger(model.on(reading)).flops_forward,
+        flops=model.flops(reading),
     )
 
 
@@ -166,6 +165,7 @@ def _formulas(reading: Reading) -> list[Formula]:
     tokens = " + ".join(
         f"{view.kept[0]} · ({view.kept[1]} + 1)" if view.row_ends else f"{view.kept[0]} · {view.kept[1]}"
         for view in reading.views
+        if not view.joins
     )
     framing = f" + {reading.framing}" if reading.framing else ""
     return [
