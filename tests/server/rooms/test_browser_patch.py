@@ -116,4 +116,4 @@ def test_a_deep_link_shows_how_a_vision_language_model_reads_the_image(page: Pag
     expect(figure(page, "visual tokens")).to_have_text("1,247")
     expect(page).not_to_have_url(re.compile("reader="))  # the default
     rows = save(page, "How a vision-language model reads your image", "CSV").decode().splitlines()
-    assert len(rows) == 1 + 6
+    assert len(rows) == 1 + 7
