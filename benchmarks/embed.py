@@ -203,8 +203,9 @@ def cell(
         **{who: lambda engine=engine: engine.vectors(images) for who, engine in ours.items()},
         **{who: lambda run=run: run(image) for who, run in peers.items()},
     }
-    # of ours, those that come as near as our own int8, which is the rule of `--engine int8`
-    fair = [who for who in ours if cosine[who] >= least_cosine(cosine["vitrail torch"])]
+    # of ours in int8, those that come as near as our own kernels, which is the rule of `--engine int8`
+    least = least_cosine(cosine["vitrail torch"]) if kind == "int8" else 0.0
+    fair = [who for who in ours if cosine[who] >= least]
     spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) == 1)
     best = min(fair, key=lambda who: median(spent[who]))
     return {
