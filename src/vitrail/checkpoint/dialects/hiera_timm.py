@@ -13,7 +13,7 @@ from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.hiera import LEARNED, depths_of, hiera_config, hiera_rows, hiera_said, refuse_hiera
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import both
-from vitrail.checkpoint.dialects.timm_architectures import architecture_named, architectures_of
+from vitrail.checkpoint.dialects.timm_architectures import architecture_shown
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, settings
 from vitrail.checkpoint.dialects.timm_describe import config_json
 from vitrail.checkpoint.dialects.timm_stages import settle_stages
@@ -43,17 +43,14 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 
 def _known(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(stored.config)
-    name, source = said.text("architecture"), "config.json (timm's {})"
-    if not name:
-        own = {key.removeprefix(prefix): each for key, each in stored.tensors.items() if key.startswith(prefix)}
-        alike = architectures_of({key: tuple(tensor.shape) for key, tensor in own.items()})
-        if len(alike) != 1:
-            raise VitrailError(
-                f"{stored.path} does not show the windows of its Hiera; put its config.json beside it, or say which it "
-                "is by --architecture"
-            )
-        name, source = alike[0].name, "the exact names and shapes of timm's {}"
-    architecture = architecture_named(name)
+    shown = architecture_shown(stored, prefix)
+    if shown is None:
+        raise VitrailError(
+            f"{stored.path} does not show the windows of its Hiera; put its config.json beside it, or say which it "
+            "is by --architecture"
+        )
+    architecture, source = shown
+    name = architecture.name
     require(
         architecture.kind in ("Hiera", "HieraDet"),
         f"{stored.path} has the names of a Hiera, and {name} is another kind of model; mend its config",

@@ -22,7 +22,7 @@ from vitrail.checkpoint.dialects.sam_shapes import (
     windows_said,
 )
 from vitrail.checkpoint.dialects.table import Row, both
-from vitrail.checkpoint.dialects.timm_architectures import architecture_named, architectures_of
+from vitrail.checkpoint.dialects.timm_architectures import architecture_shown
 from vitrail.checkpoint.dialects.timm_arguments import NO_EFFECT, settings
 from vitrail.checkpoint.formats.file import Stored
 from vitrail.checkpoint.preprocessing import IMAGENET
@@ -55,14 +55,11 @@ EPS = 1e-5
 
 def _known(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(stored.config)
-    name, source = said.text("architecture"), "config.json (timm's {})"
-    if not name:
-        own = {key.removeprefix(prefix): each for key, each in stored.tensors.items() if key.startswith(prefix)}
-        alike = architectures_of({key: tuple(tensor.shape) for key, tensor in own.items()})
-        if len(alike) != 1:
-            return known_bare(stored, prefix, "proj", EPS, "names and shapes, as timm's SAM has them")
-        name, source = alike[0].name, "the exact names and shapes of timm's {}"
-    architecture, patch = architecture_named(name), patch_of(stored, prefix, "proj")
+    found = architecture_shown(stored, prefix)
+    if found is None:
+        return known_bare(stored, prefix, "proj", EPS, "names and shapes, as timm's SAM has them")
+    (architecture, source), patch = found, patch_of(stored, prefix, "proj")
+    name = architecture.name
     require(
         architecture.kind == "VisionTransformerSAM",
         f"{stored.path} has the names of SAM's encoder, and {name} is another kind of model; mend its config",

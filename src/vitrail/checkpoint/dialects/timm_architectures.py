@@ -17,10 +17,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from vitrail.checkpoint.dialects.json_config import JsonConfig
+from vitrail.checkpoint.formats.file import Stored
 from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size
 
-__all__ = ["Architecture", "architecture_named", "architectures_of", "shape_digest"]
+__all__ = ["Architecture", "architecture_named", "architecture_shown", "architectures_of", "shape_digest"]
 
 BY_IMAGE_OR_TASK = re.compile(
     r"(head|head_dist|pre_logits)\.|pos_embed$|.*relative_position_(bias_table|index)$|mask_token$|decoder|rope\.periods$"
@@ -68,6 +70,15 @@ def architectures_of(shapes: Mapping[str, Sequence[int]]) -> list[Architecture]:
     digest = shape_digest(shapes)
     alike = [each for each in _table().values() if each.shapes == digest]
     return sorted(alike, key=lambda each: (not each.name.startswith("vit_"), each.name))
+
+
+def architecture_shown(stored: Stored, prefix: str) -> tuple[Architecture, str] | None:
+    """Return the architecture that the config names, or the only one with these names and shapes, and what shows it."""
+    if name := JsonConfig(stored.config).text("architecture"):
+        return architecture_named(name), "config.json (timm's {})"
+    own = {key.removeprefix(prefix): each for key, each in stored.tensors.items() if key.startswith(prefix)}
+    alike = architectures_of({key: tuple(tensor.shape) for key, tensor in own.items()})
+    return (alike[0], "the exact names and shapes of timm's {}") if len(alike) == 1 else None
 
 
 def shape_digest(shapes: Mapping[str, Sequence[int]]) -> str:
