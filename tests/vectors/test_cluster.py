@@ -34,10 +34,12 @@ def test_a_cluster_gives_what_one_machine_gives_though_an_actor_is_killed(tmp_pa
     source, weights = photos(tmp_path / "photos", COUNT), save_weights(tmp_path / "w.safetensors")
     out = tmp_path / "out"
     command = [str(each) for each in (sys.executable, RUNNER, source, weights, out, "ray")]
-    environment = {**os.environ, "GATE": str(tmp_path / "gate")}
+    other = "127.0.0.1:9"  # a cluster that nobody named with --address is none of this run's
+    environment = {**os.environ, "GATE": str(tmp_path / "gate"), "RAY_ADDRESS": other}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as driver:
         try:
             until(lambda: actors_below(driver.pid) or driver.poll() is not None)
+            assert driver.poll() is None, driver.communicate()[1]
             (victim,) = actors_below(driver.pid)
             os.kill(victim, signal.SIGKILL)
             (tmp_path / "gate").touch()

@@ -38,7 +38,8 @@ class RayCluster:
             raise VitrailError("--engine ray needs Ray, which is not installed; pip install 'vitrail[ray]'") from None
         started: dict[str, Any] = {} if address else {"num_cpus": cpus, "include_dashboard": False}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started)
+            # Ray without an address joins whatever cluster was started last on this machine
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **started)
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:100]
             raise VitrailError(f"no Ray cluster answers at {address or 'this machine'} ({reason}); start one") from None
