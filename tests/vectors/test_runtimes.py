@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +82,22 @@ def test_a_runtime_gives_the_plain_models_vectors_at_any_batch(changes: dict, ru
         ours, wanted = engine.vectors(images(count)), PlainEngine(checkpoint).vectors(images(count))
         assert ours.shape == wanted.shape == (count, engine.width)
         assert ((ours - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < LARGEST_ERROR
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_signal_finds_its_handler_after_engines_were_dropped(runtime: Runtime):
+    lean = LeanEngine(checkpoint_of(SMALL))
+    engines = [graph_engine(runtime, lambda: lean, batch=1) for _ in range(4)]
+    while engines:
+        engines.pop(0)
+    gc.collect()
+    seen, before = [], signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

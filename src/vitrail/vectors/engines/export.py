@@ -34,6 +34,7 @@ from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pool import one_vector
 from vitrail.nn.positions import LearnedTable
 from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.runtime import openvino_core
 
 __all__ = ["SUFFIXES", "Exported", "export", "why_fixed"]
 
@@ -226,7 +227,7 @@ def _openvino(onnx: Path) -> tuple[Path, Runner]:
 
     path = onnx.with_suffix(".xml")
     openvino.save_model(openvino.convert_model(str(onnx)), str(path), compress_to_fp16=False)
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino_core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return path, lambda pixels: torch.from_numpy(compiled(pixels.numpy())[0].copy())
 
 

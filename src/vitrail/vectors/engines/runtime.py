@@ -9,6 +9,7 @@ Shapes: B images, H×W pixels, C channels, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from vitrail.vectors.engines.engine import Features
 from vitrail.vectors.engines.names import Runtime, require_runtime
 from vitrail.vectors.engines.onnx_writer import GRAPH
 
-__all__ = ["GraphEngine"]
+__all__ = ["GraphEngine", "openvino_core"]
 
 Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -53,6 +54,18 @@ class GraphEngine:
         return self.run(np.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)]))[: len(pixels)]
 
 
+@cache
+def openvino_core() -> Any:
+    """OpenVINO's entry point, one for the whole process.
+
+    On processors with AVX-512, every core replaces the stack that signal handlers run on, and restores the one before
+    when it is dropped: after several cores that one may be unmapped, and Ctrl-C would crash the process.
+    """
+    import openvino
+
+    return openvino.Core()
+
+
 def _onnxruntime(path: Path, batch: int, threads: int, *, int8: bool) -> tuple[Run, int]:
     import onnxruntime
 
@@ -73,9 +86,7 @@ def _onnxruntime(path: Path, batch: int, threads: int, *, int8: bool) -> tuple[R
 
 
 def _openvino(path: Path, batch: int, threads: int) -> tuple[Run, int]:
-    import openvino
-
-    core = openvino.Core()
+    core = openvino_core()
     model: Any = core.read_model(path)
     model.reshape([batch, *model.input(0).partial_shape[1:]])
     properties = {
