@@ -89,8 +89,19 @@ def _costs(panel: Axes, result: Result) -> None:
             point = (costs[-1], 100 * accuracy.mean, 100 * (accuracy.deviation or 0))
             _errors(panel, [point], "o", colour, arm.arm.label)
     panel.set_xscale("log")
-    panel.set_xticks(sorted(costs), [f"{cost:.3g}" for cost in sorted(costs)])
+    ticks = _apart(costs)
+    panel.set_xticks(ticks, [f"{cost:.3g}" for cost in ticks])
     panel.minorticks_off()  # minor ticks overlap within a decade
+
+
+def _apart(costs: Sequence[float], share: float = 0.1) -> list[float]:
+    """Return the costs whose labels do not overlap: each is a tenth of the logarithmic axis from the one before."""
+    least = (max(costs) / min(costs)) ** share
+    kept: list[float] = []
+    for cost in sorted(costs):
+        if not kept or cost > kept[-1] * least:
+            kept.append(cost)
+    return kept
 
 
 def _errors(panel: Axes, points: Sequence[tuple[float, float, float]], mark: str, colour: str, label: str) -> None:
