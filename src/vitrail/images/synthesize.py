@@ -32,9 +32,8 @@ def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
 
     rows, columns = np.mgrid[: size.height, : size.width]
     place = np.stack([rows + 0.5, columns + 0.5], axis=-1) / longer  # (H, W, 2)
-    distance = np.linalg.norm(place[:, :, None] - centres, axis=-1)  # (H, W, panes)
-    first, second = np.argpartition(distance, 1, axis=-1)[..., :2].transpose(2, 0, 1)
-    near, far = (np.take_along_axis(distance, pane[..., None], axis=-1) for pane in (first, second))
+    first, second = _two_nearest(place, centres)
+    near, far = (np.linalg.norm(place - centres[pane], axis=-1, keepdims=True) for pane in (first, second))
     separation = np.linalg.norm(centres[first] - centres[second], axis=-1, keepdims=True)
     to_lead = (far**2 - near**2) / (2 * separation)  # (H, W, 1): distance to the line between the two nearest panes
     colour = panes[first]
@@ -45,3 +44,12 @@ def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
     grain = 0.012 * random.standard_normal((*size, 1))
     image = (colour * glow + grain) * clear + 0.06 * (1 - clear)
     return np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
+
+
+def _two_nearest(place: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (H, W) twice: the nearest and the second nearest centre of every place."""
+    rows, columns = place[:, 0, 0], place[0, :, 1]
+    squares = (rows[:, None, None] - centres[:, 0]) ** 2 + (columns[:, None] - centres[:, 1]) ** 2  # (H, W, panes)
+    first = squares.argmin(axis=-1)
+    np.put_along_axis(squares, first[..., None], np.inf, axis=-1)
+    return first, squares.argmin(axis=-1)

@@ -1,4 +1,4 @@
-"""Weight initialisation, chosen by what follows the layer."""
+"""Weight initialisation, chosen by what follows the layer. Weights on the meta device have no values, and are left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ def initialise(weight: Tensor, *, followed_by: Literal["linear", "relu"]) -> Non
 
     A convolution's weight is treated as the matrix that it applies to a flattened patch.
     """
+    if weight.is_meta:
+        return
     if followed_by == "relu":
         nn.init.kaiming_normal_(weight, mode="fan_in", nonlinearity="relu")
     else:
@@ -22,4 +24,5 @@ def initialise(weight: Tensor, *, followed_by: Literal["linear", "relu"]) -> Non
 
 def initialise_table(table: Tensor) -> None:
     """Initialise tables of positions and tokens: normal with std 0.02, truncated at two std."""
-    nn.init.trunc_normal_(table, std=0.02, a=-0.04, b=0.04)
+    if not table.is_meta:
+        nn.init.trunc_normal_(table, std=0.02, a=-0.04, b=0.04)

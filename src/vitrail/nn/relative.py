@@ -25,6 +25,8 @@ __all__ = ["OffsetMlp", "RelativePosition", "RelativeTable", "log_offsets", "off
 
 def offset_index(grid: Size, frame: Size) -> Tensor:
     """Return (N, N): for each query and key patch of `grid`, the row of their offset in a table for `frame`."""
+    if torch.get_default_device().type == "meta":  # no values are asked for, and torch computes shapes slowly
+        return torch.empty(grid.area, grid.area, dtype=torch.long)
     rows, columns = torch.arange(grid.height), torch.arange(grid.width)
     row = (rows[:, None] - rows + frame.height - 1) * (2 * frame.width - 1)  # (r, r)
     column = columns[:, None] - columns + frame.width - 1  # (c, c)
@@ -153,6 +155,8 @@ def log_offsets(grid: Size, reference: Size | None) -> Tensor:
 
     With a `reference`, offsets are scaled so that its largest is 8, and logarithms so that 7 becomes 1.
     """
+    if torch.get_default_device().type == "meta":
+        return torch.empty(offsets_of(grid).area, 2)
     axes = []
     for side, extent in zip(grid, reference or grid, strict=True):
         offset = torch.arange(1 - side, side, dtype=torch.float64)
