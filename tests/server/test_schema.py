@@ -34,7 +34,7 @@ def test_the_pages_types_need_no_built_page():
 
 @schema.parametrize()
 @settings(
-    max_examples=12,
+    max_examples=8,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 def test_any_question_gets_an_answer_of_the_said_shape(case):

@@ -47,9 +47,10 @@ def drawn(split: str, count: int, *, seed: int) -> ArraySource:
 
 
 def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
-    """Patches by a stem and two blocks, 750 steps: 99.3 % where the untrained features give 38 %.
+    """Patches by a stem and two blocks, a third of the recipe's steps: 90 % where the untrained features give 36 %.
 
-    The settings were chosen on images of seed 0; those of seed 1, which judge, had no part in it.
+    The whole recipe gives 99.3 % (its notes say so). The settings were chosen on images of seed 0; those of seed 1,
+    which judge, had no part in it.
     """
     config = ViTConfig(
         image=Size(32, 32),
@@ -62,8 +63,8 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
         pool=MaxPool(),
         classes=4,
     )
-    source, test = drawn("train", 4096, seed=0), drawn("test", 4096, seed=1)
-    recipe = recipe_named("shapes")
+    source, test = drawn("train", 2048, seed=0), drawn("test", 2048, seed=1)
+    recipe = recipe_named("shapes").but(steps=250)
     facts = job_of(recipe, config, source).data
 
     def probe(model) -> float:
@@ -74,4 +75,4 @@ def test_a_briefly_trained_front_end_separates_the_shapes(tmp_path):
     untrained = probe(build(config))
     trained = probe(begin(tmp_path, recipe, config=config, source=source).model)
     assert untrained < 0.5
-    assert trained >= 0.99, f"{trained:.4f} against {untrained:.4f} untrained"
+    assert trained >= 0.85, f"{trained:.4f} against {untrained:.4f} untrained"
