@@ -21,7 +21,7 @@ from vitrail.checkpoint.formats.file import Stored
 __all__ = ["Case", "cases"]
 
 TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam", "hiera")
-"""Parts of timm's names; hybrids and others that only share a part are there to be refused."""
+"""Parts of timm's names; others that only share a part are there to be refused."""
 LIKE_VIT = (
     "vit",
     "deit",
@@ -92,6 +92,9 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
         small: dict[str, Any] = {"embed_dim": 16 * known.arguments.get("num_heads", 1)}
         det = {"window_spec": (8, 4, 6, 4)} if known.kind == "HieraDet" else {"img_size": (64, 96)}
         return {**small, **det}, (128, 160) if known.kind == "HieraDet" else (64, 96)
+    if known.arguments.get("embed_layer", "").startswith("HybridEmbed"):  # MobileCLIP's stem has a width of its own
+        width = {"embed_dim": 16 * known.arguments.get("num_heads", 12)} if "_mci_" not in name else {}
+        return {**width, "depth": 2, "img_size": (64, 96)}, (64, 96)
     patch = known.arguments.get("patch_size", 16)
     extra = known.image.height % patch
     image = (3 * patch + extra, 5 * patch + extra)
