@@ -24,6 +24,14 @@ _embeddings = st.one_of(
         bias=st.booleans(),
     ),
     st.just(parts.Stem(patch=Size(4, 4), widths=(5, 7))),
+    st.just(parts.Stem(patch=Size(8, 4), widths=(5, 7), overlap=False, activation="gelu")),
+    st.builds(
+        parts.ResNetStem,
+        depths=st.sampled_from([(), (2,), (1, 1)]),
+        width=st.just(6),
+        groups=st.just(3),
+        cells=st.sampled_from([Size(1, 1), Size(1, 2)]),
+    ),
     st.just(parts.Hierarchical(finest=Size(2, 2), widths=(6, 10))),
     st.builds(
         parts.Adaptive,

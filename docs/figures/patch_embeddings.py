@@ -97,7 +97,7 @@ def overlapping(axes: Axes, pixels: np.ndarray, image: Tensor) -> None:
 
 
 def stem(axes: Axes, pixels: np.ndarray, image: Tensor) -> None:
-    embed = ConvStem((48, 96, 192, 384), WIDTH).eval()
+    embed = ConvStem(parts.Stem(widths=(48, 96, 192, 384)), WIDTH).eval()
     tokens, layout = embed(image.requires_grad_())
     row, column = 9, 5
     (sight,) = torch.autograd.grad(tokens[0, row * layout.grid.width + column].square().sum(), image)

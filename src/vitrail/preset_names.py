@@ -17,7 +17,8 @@ ViTName = Literal[
     "siglip-So400m/14", "siglip2-B/16", "siglip2-L/16", "siglip2-So400m/16", "siglip2-giant-opt/16", "mae-B/16",
     "mae-L/16", "mae-H/14", "videomae-S", "videomae-B", "videomae-L", "videomae-H", "vivit-B", "vjepa2-L",
     "vjepa2-H", "vjepa2-g", "beit-B/16", "beit-L/16", "sam-B/16", "sam-L/16", "sam-H/16",
-    "flexivit-S/16", "flexivit-B/16", "flexivit-L/16", "cifar", "cifar-small", "fashion-mnist",
+    "flexivit-S/16", "flexivit-B/16", "flexivit-L/16", "R+Ti/32", "R26+S/32", "R26+B/32",
+    "R50+B/16", "R50+L/32", "mobileclip-B/16", "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
 PyramidName = Literal[
     "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "swinv2-T", "swinv2-S", "swinv2-B",
@@ -53,6 +54,10 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"beit_(?P<size>base|large)_patch16_(?P<image>\d+)", "beit-{size}/16"),
     (r"samvit_(?P<size>base|large|huge)_patch16", "sam-{size}/16"),
     (r"flexivit_(?P<size>small|base|large)", "flexivit-{size}/16"),
+    (r"vit_(?P<size>tiny)_r_s16_p8_(?P<image>\d+)", "R+{size}/32"),
+    (r"vit_(?P<size>small|base)_r26_s32_(?P<image>\d+)", "R26+{size}/32"),
+    (r"vit_(?P<size>base|large)_r50_s(?P<patch>16|32)_(?P<image>\d+)", "R50+{size}/{patch}"),
+    (r"vit_(?P<size>base)_mci_(?P<image>224)", "mobileclip-{size}/16"),
     (r"swin_(?P<size>tiny|small|base|large)_patch4_window7_(?P<image>224)", "swin-{size}"),
     (r"swin_(?P<size>base|large)_patch4_window12_(?P<image>384)", "swin-{size}-384"),
     (r"swinv2_(?P<size>tiny|small|base)_window8_(?P<image>256)", "swinv2-{size}"),
@@ -65,6 +70,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"mobilevitv2_(?P<size>050|075|100|125|150|175|200)", "mobilevitv2-{size}"),
     # the Hugging Face Hub
     (r"google/vit-(?P<size>base|large|huge)-patch(?P<patch>\d+)-(?P<image>\d+)(-in21k)?", "{size}/{patch}"),
+    (r"google/vit-hybrid-(?P<size>base)-bit-(?P<image>384)", "R50+{size}/16"),
     (r"facebook/deit-(?P<size>tiny|small|base)-patch16-(?P<image>\d+)", "deit-{size}/16"),
     (r"facebook/deit-(?P<size>tiny|small|base)-distilled-patch16-(?P<image>\d+)", "deit-{size}/16-distilled"),
     (r"facebook/dino-vit(?P<size>[sb])(?P<patch>8|16)", "dino-{size}/{patch}"),
@@ -97,6 +103,7 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     # papers, OpenCLIP, and people
     (r"vit[-_ ](?P<size>ti|s|b|l|h)[-/_](?P<patch>\d+)", "{size}/{patch}"),
     (r"(?P<size>ti|s|b|l|h)-?(?P<patch>\d+)", "{size}/{patch}"),
+    (r"r50[-+]vit[-_](?P<size>b|l)[-/_](?P<patch>16|32)", "R50+{size}/{patch}"),
 )
 """Patterns over lower-case names, with the preset that each stands for."""
 

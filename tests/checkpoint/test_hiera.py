@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from peer_models import randomise, relative_error, save_timm
+from peer_models import randomise, relative_error, save_timm, save_transformers
 from peers import timm, transformers
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.preprocessing import Preprocessing
@@ -85,6 +86,61 @@ def test_transformers_backbone_alone_and_inside_a_whole_sam_2(whole: bool, tmp_p
     save(ours, tmp_path / "back")
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+SIZES = {"embed_dim": 16, "depths": [1, 2, 3, 1], "num_heads": [2, 4, 8, 8], "image_size": [64, 96], "num_labels": 7}
+DECODER = {"decoder_hidden_size": 24, "decoder_depth": 1, "decoder_num_heads": 2}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Model", "ForImageClassification", "ForPreTraining"])
+def test_transformers_hiera(kind: str, tmp_path: Path):
+    options = {**SIZES, "layer_norm_eps": 1e-5, **(DECODER if kind == "ForPreTraining" else {})}
+    theirs = save_transformers(tmp_path / "hf", f"Hiera{kind}", "HieraConfig", **options)
+    ours = load(tmp_path / "hf")
+    if kind == "ForPreTraining":  # it hides patches, unless the encoder is taken out
+        encoder = transformers.HieraModel(theirs.config, add_pooling_layer=False).eval()
+        encoder.load_state_dict(theirs.hiera.state_dict())
+        expected = encoder(pixels(64, 96)).last_hidden_state
+        assert relative_error(ours.model().features(pixels(64, 96))[0], expected) < 1e-5
+    else:
+        output = theirs(pixels(64, 96))
+        found = ours.model()(pixels(64, 96))
+        assert relative_error(found, output.pooler_output if kind == "Model" else output.logits) < 1e-5
+        assert not torch.allclose(found[0], found[1], atol=1e-3)
+        save(ours.but(dialect="vitrail", origin={}), tmp_path / "new", dialect="huggingface")
+        assert load(tmp_path / "new").config == ours.config
+        again = type(theirs).from_pretrained(tmp_path / "new")
+        assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+    save(ours, tmp_path / "back")
+    again = type(theirs).from_pretrained(tmp_path / "back")
+    assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+@torch.no_grad()
+def test_a_hiera_of_timms_in_transformers_names(tmp_path: Path):
+    arguments, image = TIMM["hiera_tiny_224"]
+    theirs = save_timm(tmp_path / "timm", "hiera_tiny_224", **arguments)
+    save(load(tmp_path / "timm"), tmp_path / "hf", dialect="huggingface")
+    converted = transformers.HieraForImageClassification.from_pretrained(tmp_path / "hf").eval()
+    assert relative_error(converted(pixels(*image)).logits, theirs(pixels(*image))) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"image_size": [64, 80]}, "image width 80 is not a multiple of 32, which a pyramid needs"),
+        ({"masked_unit_attention": [True, False, False, False]}, "config.json has masked_unit_attention"),
+        ({"hidden_act": "relu"}, "config.json has hidden_act 'relu'"),
+    ],
+)
+def test_a_hiera_that_transformers_computes_otherwise_is_refused(changes: dict, why: str, tmp_path: Path):
+    save_transformers(tmp_path / "hf", "HieraModel", "HieraConfig", **SIZES)
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(VitrailError, match=why):
+        load(tmp_path / "hf")
 
 
 @torch.no_grad()

@@ -322,6 +322,11 @@ def test_tokens_after_a_layer_are_what_the_next_one_gets():
     [
         (parts.Patches(patch=Size(4, 2)), (24, 3, 4, 2), "patch projection"),
         (parts.Stem(patch=Size(4, 4), widths=(5, 7)), (5, 3, 3, 3), "first convolution of the stem"),
+        (
+            parts.ResNetStem(depths=(), width=6, groups=3),
+            (6, 3, 7, 7),
+            "first convolution of the ResNet, standardised",
+        ),
         (parts.Hierarchical(finest=Size(2, 2), widths=(6,)), (6, 3, 2, 2), "finest patch projection"),
         (parts.Adaptive(patches=(Size(2, 2), Size(4, 4))), (24, 3, 2, 2), "projection of 2x2 patches"),
     ],

@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from peer_models import randomise, relative_error
 from peers import transformers
 from vitrail.checkpoint.read import load
+from vitrail.checkpoint.surgery.branches import with_second_branch
+from vitrail.checkpointing import Checkpointing
 from vitrail.config import TwoBranches, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size
@@ -31,16 +33,13 @@ from vitrail.plan import Workload
 from vitrail.plan.branches import plan_branches
 from vitrail.plan.vision_language import VISION_LANGUAGE
 from vitrail.presets import preset
+from vitrail.tuning import Tuning
 
 LOW = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 64}
 LOW |= {"image_size": 32, "patch_size": 8, "vision_use_head": False}
 HIGH = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "mlp_dim": 80, "image_size": 80}
 HIGH |= {"patch_size": 8, "window_size": 4, "global_attn_indexes": [1, 3], "output_channels": 16}
 TEXT = {"model_type": "llama", "hidden_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
-LAYERS = {"high_res_vision_neck.conv1": "neck.project", "high_res_vision_neck.layer_norm1": "neck.norm1"}
-LAYERS |= {"high_res_vision_neck.conv2": "neck.conv", "high_res_vision_neck.layer_norm2": "neck.norm2"}
-LAYERS |= {"high_res_vision_proj.conv1": "conv1", "high_res_vision_proj.conv2": "conv2"}
-LAYERS |= {"aligner.vision_proj": "low", "aligner.high_res_vision_proj": "high", "aligner.proj": "out"}
 
 
 def deepseek() -> Any:
@@ -50,34 +49,28 @@ def deepseek() -> Any:
     return randomise(transformers.DeepseekVLHybridModel(config))
 
 
-def tower(module: Any, folder: Path) -> Any:
-    module.save_pretrained(folder)
-    return load(folder)
-
-
 @torch.no_grad()
-def test_joined_towers_give_the_tokens_that_deepseek_vls_language_model_receives(tmp_path: Path):
+@pytest.mark.parametrize("whole", [False, True])
+def test_both_towers_of_one_file_give_the_tokens_that_deepseek_vls_language_model_receives(whole: bool, tmp_path: Path):
     theirs = deepseek()
-    low = tower(theirs.vision_model, tmp_path / "low")
-    high = tower(theirs.high_res_vision_model, tmp_path / "high")
-    assert isinstance(low.config, ViTConfig)
-    assert isinstance(high.config, ViTConfig)
-    spec = TwoBranches(low=low.config, high=high.config, merger=BranchMerger(width=40))
-    ours = TwoBranchEncoder(spec).eval()
-    ours.low.load_state_dict(low.tensors)
-    ours.high.load_state_dict(high.tensors)
-    state = {"alpha": theirs.high_res_vision_alpha.data}
-    for name, value in theirs.state_dict().items():
-        layer, _, part = name.rpartition(".")
-        if layer in LAYERS:
-            state[f"{LAYERS[layer]}.{part}"] = value.flatten(1) if layer.endswith("neck.conv1") else value
-    ours.merger.load_state_dict(state)
+    if whole:
+        text = transformers.DeepseekVLHybridForConditionalGeneration(theirs.config)
+        text.model.load_state_dict(theirs.state_dict())
+        text.save_pretrained(tmp_path / "whole")
+    else:
+        theirs.save_pretrained(tmp_path / "whole")
+    ours = with_second_branch(load(tmp_path / "whole"))
     dice = torch.Generator().manual_seed(1)
     images = [torch.randn(2, 3, side, side, generator=dice) for side in (32, 80)]
     expected = theirs.get_image_features(*images).pooler_output
     found = ours(*images)
-    assert found.shape == (2, spec.visual_tokens, 40)
+    assert found.shape == (2, ours.config.visual_tokens, 40)
     assert relative_error(found, expected) < 1e-5
+
+
+def test_a_file_without_a_second_tower_has_no_second_branch():
+    with pytest.raises(VitrailError, match="no second tower is beside this one; read a whole DeepSeek-VL"):
+        with_second_branch(load("default"))
 
 
 def test_the_first_tower_is_read_from_a_whole_deepseek_vl(tmp_path: Path):
@@ -118,13 +111,19 @@ SMALL = TwoBranches(
     ),
     merger=BranchMerger(width=40),
 )
+TRAINED = {
+    Workload(train=True): (6_451_324, 6_661_400, 4_892_564),
+    Workload(batch=3, train=True, precision="amp-bf16"): (9_857_804, 9_865_368, 5_144_852),
+    Workload(batch=2, train=True, precision="bf16", checkpointing=Checkpointing()): (2_285_942, 2_754_004, 2_513_066),
+}
 TRACKED = {
     Workload(): 1_685_332,
     Workload(batch=3, precision="amp-bf16"): 2_752_692,
     Workload(batch=2, precision="bf16"): 1_209_394,
     Workload(batch=2, precision="amp-fp16", attention="efficient"): 2_270_452,
 }
-"""Peaks of `TwoBranchEncoder(SMALL)`, followed on fake tensors of a card by `tests/truth.py`'s tracker."""
+"""Peaks of `TwoBranchEncoder(SMALL)`, by phase in training, followed on fake tensors of a card by `tests/truth.py`'s
+tracker."""
 
 
 @pytest.mark.parametrize("workload", TRACKED, ids=lambda work: f"{work.batch} {work.precision}")
@@ -132,6 +131,13 @@ def test_the_peak_is_where_the_tracker_says(workload: Workload):
     memory = plan_branches(SMALL, workload).memory
     assert memory.exact
     assert memory.peak_bytes == TRACKED[workload]
+
+
+@pytest.mark.parametrize("workload", TRAINED, ids=lambda work: f"{work.batch} {work.precision}")
+def test_every_phase_of_training_peaks_where_the_tracker_says(workload: Workload):
+    memory = plan_branches(SMALL, workload).memory
+    assert memory.exact
+    assert tuple(memory.phase_peaks.values()) == TRAINED[workload]
 
 
 def test_each_rows_parameters_are_its_modules_own_and_the_flops_are_the_counters():
@@ -181,6 +187,13 @@ def test_towers_that_cannot_be_joined_are_refused(change: dict[str, Any], reason
         SMALL.but(**change)
 
 
-def test_training_two_branches_is_refused():
-    with pytest.raises(VitrailError, match="planned for inference"):
-        plan_branches(SMALL, Workload(train=True))
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        (Workload(train=True, tuning=Tuning(last=1)), "two branches are trained whole, with labels"),
+        (Workload(attention="eager"), "two branches are planned with a fused kernel"),
+    ],
+)
+def test_what_is_not_planned_of_two_branches_is_refused(workload: Workload, reason: str):
+    with pytest.raises(VitrailError, match=reason):
+        plan_branches(SMALL, workload)

@@ -16,6 +16,7 @@ from vitrail.nn.patches import (
     embed_by_matmul,
     embed_by_unfold,
 )
+from vitrail.parts import Stem
 
 CUTS = [
     (Size(20, 42), Size(4, 6), None),
@@ -66,7 +67,7 @@ def test_a_projection_before_something_linear_starts_xavier_uniform():
 
 def test_a_convolution_before_a_rectifier_starts_he_normal():
     torch.manual_seed(0)
-    weight = ConvStem((64, 128), 32).layers[1].conv.weight  # type: ignore[union-attr]
+    weight = ConvStem(Stem(patch=Size(4, 4), widths=(64, 128)), 32).layers[1].conv.weight  # type: ignore[union-attr]
     assert weight.std().item() == pytest.approx(math.sqrt(2 / (64 * 9)), rel=0.01)  # type: ignore[union-attr]
 
 
@@ -121,7 +122,7 @@ def test_overlapping_patches_cannot_be_cut_from_bytes():
 
 
 def test_a_stem_reduces_by_its_patch():
-    stem = ConvStem((6, 10, 12), 24, channels=2).eval()
+    stem = ConvStem(Stem(patch=Size(8, 8), widths=(6, 10, 12)), 24, channels=2).eval()
     tokens, layout = stem(torch.randn(2, 2, 40, 56))
     assert tokens.shape == (2, 35, 24)
     assert layout.grid == Size(5, 7)

@@ -41,6 +41,7 @@ GOLDEN_NAMES = (
     "clips",
     "parts",
     "mergers",
+    "stems",
 )
 GOLDEN_FILES = [ROOT / "golden" / f"{name}.json" for name in GOLDEN_NAMES]
 GOLDEN = [case for file in GOLDEN_FILES for case in json.loads(file.read_text())]

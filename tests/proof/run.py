@@ -5,7 +5,8 @@ some of the files' cases again; `--table FILE` writes the results as JSON for th
 cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
 trained, `--sharded` one device of steps that are spread over several, `--checkpointed` steps with every kind of
 activation checkpointing, `--pretraining` self-supervised steps, `--clips` models of clips, `--parts` models with
-parts that few others have, and `--mergers` vision towers with a merger.
+parts that few others have, `--mergers` vision towers with a merger, and `--stems` models with convolutions before
+their patches.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from mergers import draw_mergers  # noqa: E402
 from parts import draw_parts  # noqa: E402
 from pretrainings import draw_pretraining  # noqa: E402
 from shards import draw_sharded  # noqa: E402
+from stems import draw_stems  # noqa: E402
 from tunings import draw_tuned  # noqa: E402
 
 from truth import follow_step  # noqa: E402
@@ -61,6 +63,7 @@ def main() -> int:
     parser.add_argument("--clips", action="store_true", help="random models of clips")
     parser.add_argument("--parts", action="store_true", help="random models with parts that few others have")
     parser.add_argument("--mergers", action="store_true", help="random vision towers with a merger")
+    parser.add_argument("--stems", action="store_true", help="random models with convolutions before their patches")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
@@ -73,7 +76,7 @@ def main() -> int:
     else:
         kinds = {draw_tuned: options.tuned, draw_sharded: options.sharded, draw_checkpointed: options.checkpointed}
         kinds |= {draw_pretraining: options.pretraining, draw_clips: options.clips, draw_parts: options.parts}
-        kinds |= {draw_mergers: options.mergers}
+        kinds |= {draw_mergers: options.mergers, draw_stems: options.stems}
         drawn = next((kind for kind, asked in kinds.items() if asked), draw)
         cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
     rows, start = [], time.perf_counter()

@@ -25,6 +25,7 @@ from vitrail.checkpoint.dialects.timm_architectures import shape_digest
 TABLE = Path(__file__).parents[2] / "src/vitrail/checkpoint/dialects/timm_architectures.json"
 MODULES = ("vision_transformer", "deit", "beit", "eva", "naflexvit", "swin_transformer", "swin_transformer_v2")
 MODULES = (*MODULES, "vision_transformer_relpos", "vision_transformer_sam", "hiera", "hieradet_sam2")
+MODULES = (*MODULES, "vision_transformer_hybrid")
 CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "NaFlexVit", "SwinTransformer")
 CLASSES = (*CLASSES, "SwinTransformerV2", "VisionTransformerRelPos", "VisionTransformerSAM", "Hiera", "HieraDet")
 NOT_ARGUMENTS = {"pretrained_filter_fn", "pretrained_strict", "feature_cfg", "kwargs_filter", "cache_dir"}
@@ -37,7 +38,7 @@ class _ReachedBuilderError(Exception):
 def call(name: str) -> tuple[type, dict[str, Any]] | None:
     """The class and the arguments with which timm would build a model, if it is one of `CLASSES`."""
     module = timm.models._registry._model_to_module[name]
-    if module not in MODULES:
+    if module not in MODULES or "_resnet" in name:  # hybrids with another ResNet, for which timm has no weights
         return None
     called: list[tuple[type, dict[str, Any]]] = []
 

@@ -21,7 +21,7 @@ from vitrail.checkpoint.formats.file import Stored
 __all__ = ["Case", "cases"]
 
 TIMM = ("vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "aimv2", "sam", "hiera")
-"""Parts of timm's names; hybrids and others that only share a part are there to be refused."""
+"""Parts of timm's names; others that only share a part are there to be refused."""
 LIKE_VIT = (
     "vit",
     "deit",
@@ -37,6 +37,7 @@ LIKE_VIT = (
     "ijepa",
     "sam_vision",
     "sam2_vision",
+    "hiera",
 )
 """Parts of transformers' model types."""
 
@@ -92,6 +93,9 @@ def _small(name: str) -> tuple[dict[str, Any], tuple[int, int]]:
         small: dict[str, Any] = {"embed_dim": 16 * known.arguments.get("num_heads", 1)}
         det = {"window_spec": (8, 4, 6, 4)} if known.kind == "HieraDet" else {"img_size": (64, 96)}
         return {**small, **det}, (128, 160) if known.kind == "HieraDet" else (64, 96)
+    if known.arguments.get("embed_layer", "").startswith("HybridEmbed"):  # MobileCLIP's stem has a width of its own
+        width = {"embed_dim": 16 * known.arguments.get("num_heads", 12)} if "_mci_" not in name else {}
+        return {**width, "depth": 2, "img_size": (64, 96)}, (64, 96)
     patch = known.arguments.get("patch_size", 16)
     extra = known.image.height % patch
     image = (3 * patch + extra, 5 * patch + extra)
@@ -157,15 +161,18 @@ CLIPS: dict[str, dict[str, Any]] = {
     "vjepa2": {"crop_size": 32, "frames_per_clip": 4, "pred_hidden_size": 12, "pred_num_attention_heads": 2},
 }
 """Models of clips, and how small they are."""
+HIERA: dict[str, Any] = {"embed_dim": 16, "depths": [1, 2, 2, 1], "image_size": [64, 96]}
+HIERA_DET: dict[str, Any] = {
+    **{"model_type": "sam2_hiera_det_model", "hidden_size": 32, "embed_dim_per_stage": [32, 64, 128, 256]},
+    **{"window_size_per_stage": [8, 4, 6, 4], "image_size": [128, 128]},
+}
 WINDOWS: dict[str, dict[str, Any]] = {
     "sam_vision_model": {"window_size": 3, "global_attn_indexes": [1], "output_channels": 16},
     "sam2_vision_model": {
-        "backbone_config": {
-            **{"model_type": "sam2_hiera_det_model", "hidden_size": 32, "embed_dim_per_stage": [32, 64, 128, 256]},
-            **{"window_size_per_stage": [8, 4, 6, 4], "image_size": [128, 128]},
-        },
+        "backbone_config": HIERA_DET,
         **{"backbone_channel_list": [256, 128, 64, 32], "fpn_hidden_size": 16},
     },
+    "sam2_hiera_det_model": HIERA_DET,
 }
 """Windows that do not divide the small grid, and full blocks."""
 
@@ -178,6 +185,8 @@ def _transformers_cases() -> Iterator[Case]:
         small = (
             {key: value for key, value in SMALL.items() if key in fields} | CLIPS.get(kind, {}) | WINDOWS.get(kind, {})
         )
+        if kind == "hiera":
+            small = HIERA
         if kind in TOWERS:
             inside = fields["vision_config"]
             tower = {key: value for key, value in SMALL.items() if key in inside}
@@ -196,7 +205,7 @@ def _transformers_cases() -> Iterator[Case]:
                         save=partial(_save_transformers, model, config, arguments),
                         image=_sides(_image_size(kind, fields, arguments)),
                         outline=None
-                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS, *WINDOWS)
+                        if kind in (*KNOWN, *TOWERS, *OWN_SIZE, *CLIPS, *WINDOWS, "hiera")
                         else partial(_outline_transformers, model, config),
                     )
 
@@ -257,7 +266,7 @@ def _answer(module: Any, images: Tensor) -> Tensor:
         return output.logits
     if kind in WINDOWS:  # SAM 2's maps have their channels last
         return output.last_hidden_state.mean((1, 2) if kind.startswith("sam2") else (2, 3))
-    if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", *OWN_SIZE):
+    if kind.endswith("_vision_model") or kind in ("beit", "data2vec-vision", "hiera", *OWN_SIZE):
         return output.pooler_output
     if kind in ("ijepa", "videomae", "vjepa2"):
         return output.last_hidden_state.mean(1)

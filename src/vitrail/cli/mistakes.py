@@ -24,6 +24,8 @@ def explain(error: CycloptsError, app: App, commands: Sequence[str]) -> str:
             remedy = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(commands)}"
             return f"{word!r} is not a command; {remedy}"
         case UnusedCliTokensError(unused_tokens=[word, *_]):
+            if twice := _named_too(app[command] if command else app, error.root_input_tokens or []):
+                return f"{command} takes one {twice[2:]}, and both {word!r} and {twice} were given; give one"
             return f"{command or 'vitrail'} does not take {word!r}; {see}"
         case UnknownOptionError(token=token, argument_collection=known):
             option = token.keyword or token.value
@@ -36,10 +38,17 @@ def explain(error: CycloptsError, app: App, commands: Sequence[str]) -> str:
     return words if isinstance(error.__cause__, VitrailError) else f"{words}; {see}"
 
 
+def _named_too(command: App, words: Sequence[str]) -> str | None:
+    """Return an option among the words that is also taken without its name."""
+    known = (argument for argument in command.assemble_argument_collection() if argument.index is not None)
+    names = {name for argument in known for name in argument.names}
+    return next((name for word in words if (name := word.partition("=")[0]) in names), None)
+
+
 def _meaning(command: App, name: str) -> str:
     """Return what an argument is, in the words of the command's help, without its default."""
     known = {each.name: each for each in command.assemble_argument_collection(parse_docstring=True)}
-    text = (known[name].parameter.help or "").partition(" (default")[0].rstrip(".")
+    text = " ".join((known[name].parameter.help or "").split()).partition(" (default")[0].rstrip(".")
     return text if text[:2].isupper() else f"{text[:1].lower()}{text[1:]}"
 
 

@@ -42,8 +42,7 @@ __all__ = ["plan"]
 
 
 def plan(
-    model: str = "B/16",
-    /,
+    model: str | None = None,
     *,
     image: SizeOption | None = None,
     patch: SizeOption | None = None,
@@ -95,7 +94,7 @@ def plan(
     model
         Preset, e.g. B/16 or dinov2-S/14 (vitrail presets lists them); weights, a run, or a JSON file of a config; or a
         vision-language model, whose tokens for an image are counted too: qwen2-vl, qwen2.5-vl, qwen3-vl, internvl3,
-        llava-next, siglip2-naflex.
+        llava-next, siglip2-naflex, deepseek-vl-hybrid (default: B/16).
     image
         Image size, HEIGHTxWIDTH or one number for a square, e.g. 384x640 (default: the model's own).
     patch
@@ -196,6 +195,7 @@ def plan(
     """
     require(not (train and infer), "--train and --infer were both given; choose one")
     require(not (json and csv), "--json and --csv were both given; choose one")
+    given, model = model, "B/16" if model is None else model
     asked = {
         "model": model,
         "image": image,
@@ -233,7 +233,7 @@ def plan(
     backward = {"--checkpointing": checkpointing, f"--accumulate {accumulate}": accumulate > 1}
     for name in (name for name, given in backward.items() if given and not train and why is None):
         raise VitrailError(f"{name} is about training and needs --train; add it")
-    elsewhere = {"MODEL": model != "B/16", "--sweep": sweep, "--chart": chart, "--images": images}
+    elsewhere = {f"MODEL {given}": given is not None, "--sweep": sweep, "--chart": chart, "--images": images}
     if why is not None:
         from vitrail.cli.plan_why import run_why
 
@@ -314,10 +314,10 @@ def _traced(config: Config, workload: Workload) -> Compiled:
 
 def _alone(option: str, others: dict[str, object]) -> None:
     """Refuse options that a question does not take."""
-    given = [name for name, value in others.items() if value]
+    beside = [name for name, value in others.items() if value]
     require(
-        not given,
-        f"{option} was given with {', '.join(given).replace('_', '-')}, which it does not take; leave that out",
+        not beside,
+        f"{option} was given with {', '.join(beside).replace('_', '-')}, which it does not take; leave that out",
     )
 
 

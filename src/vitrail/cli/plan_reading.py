@@ -64,8 +64,9 @@ def _show_branches(
     show(table(f"{name} reads {reading.image}", ("", ""), _facts(reading, ""), "ll"))
     kinds = {"low": f"tower of {branches.low.image}", "high": f"tower of {branches.high.image}"}
     kinds |= {"merger": "what joins them", "": "together"}
-    rows = [(words, f"{plan.params(part):,}", count_text(plan.flops(part), "FLOP")) for part, words in kinds.items()]
-    show(table("An image costs", ("", "parameters", "forward"), rows, "lrr"))
+    step, flops = ("training step", plan.train_flops) if workload.train else ("forward", plan.flops)
+    rows = [(words, f"{plan.params(part):,}", count_text(flops(part), "FLOP")) for part, words in kinds.items()]
+    show(table("An image costs", ("", "parameters", step), rows, "lrr"))
     memory, precision = plan.memory, workload.precision
     exact = "exact" if memory.exact else f"estimated: {memory.note}"
     show(f"Memory at the peak, batch {workload.batch}, {precision}: {bytes_text(memory.peak_bytes)} ({exact})")

@@ -29,6 +29,7 @@ from vitrail.parts import (
     Prefix,
     RelativeBias,
     RelativeMlp,
+    ResNetStem,
     WindowedAttention,
 )
 from vitrail.rules import NonNegativeInt, PositiveInt, Rate, divided_by_heads
@@ -100,6 +101,10 @@ class ViTConfig(BaseConfig):
         require(
             not (isinstance(self.embedding, Patches) and self.embedding.padded),
             "padded patches are for pyramids; use Patches() without padded, or a PyramidConfig",
+        )
+        require(
+            not (isinstance(self.embedding, ResNetStem) and self.remainder == "pad"),
+            "a ResNetStem normalises whole maps, padding too, which remainder 'pad' rules out; use another remainder",
         )
         divided_by_heads("width", self.width, "num_heads", self.num_heads)
         require(

@@ -20,6 +20,7 @@ from vitrail.nn.mobile import MobileViT
 from vitrail.nn.patches import BytePatchEmbed, ConvStem, PatchEmbed
 from vitrail.nn.pyramid import PyramidEmbed
 from vitrail.nn.remainder import fit_pixels
+from vitrail.nn.resnet_stem import ResNetEmbed
 
 __all__ = ["Filters", "PixelProjection", "filter_responses", "projection_filters", "projection_of"]
 
@@ -32,7 +33,8 @@ class PixelProjection:
     """(D, C, P, Q)."""
     bias: Tensor | None
     stride: Size
-    padding: int
+    padding: tuple[int, int]
+    """Zeros above and to the left, and below and to the right."""
     stage: str
     """Which convolution or projection this is."""
 
@@ -104,7 +106,7 @@ def filter_responses(model: nn.Module, image: Tensor, weight: Tensor | None = No
         image = fit_pixels(image, config.fit(Size(*image.shape[2:])))
     bias = projection.bias if weight is None else None
     weight = projection.weight if weight is None else weight
-    return F.conv2d(image, weight, bias, tuple(projection.stride), projection.padding)
+    return F.conv2d(F.pad(image, projection.padding * 2), weight, bias, tuple(projection.stride))
 
 
 def projection_of(model: nn.Module, *, level: int = 0) -> PixelProjection:
@@ -116,7 +118,9 @@ def projection_of(model: nn.Module, *, level: int = 0) -> PixelProjection:
         case BytePatchEmbed():
             weight = embedding.weight.unflatten(1, (*embedding.patch, -1)).permute(0, 3, 1, 2)  # (D, C, P, Q)
             stage = "patch projection of bytes"
-            return PixelProjection(weight=weight, bias=embedding.bias, stride=embedding.patch, padding=0, stage=stage)
+            return PixelProjection(
+                weight=weight, bias=embedding.bias, stride=embedding.patch, padding=(0, 0), stage=stage
+            )
         case PyramidEmbed():
             return _patches(embedding.finest, "finest patch projection")
         case AdaptiveEmbed():
@@ -126,17 +130,24 @@ def projection_of(model: nn.Module, *, level: int = 0) -> PixelProjection:
             assert isinstance(projection, PatchEmbed)
             return _patches(projection, f"projection of {projection.patch} patches")
         case ConvStem():
-            return _halving(embedding.layers[0].conv)  # type: ignore[arg-type]
+            return _convolution(embedding.layers[0].conv)  # type: ignore[arg-type]
+        case ResNetEmbed():
+            conv = embedding.stem.conv
+            stride = Size(conv.stride, conv.stride)
+            stage = "first convolution of the ResNet, standardised"
+            weight = conv.standardised()
+            return PixelProjection(weight=weight, bias=None, stride=stride, padding=conv.padding, stage=stage)
     if isinstance(model, MobileViT):
-        return _halving(model.stem.conv)
+        return _convolution(model.stem.conv)
     raise VitrailError(f"{type(model).__name__} has no pixel projection; give a model, or its embedding")
 
 
 def _patches(embed: PatchEmbed, stage: str) -> PixelProjection:
     stride = embed.stride or embed.patch
-    return PixelProjection(weight=embed.weight, bias=embed.bias, stride=stride, padding=0, stage=stage)
+    return PixelProjection(weight=embed.weight, bias=embed.bias, stride=stride, padding=(0, 0), stage=stage)
 
 
-def _halving(conv: nn.Conv2d) -> PixelProjection:
-    stage = "first convolution of the stem"
-    return PixelProjection(weight=conv.weight, bias=conv.bias, stride=Size(2, 2), padding=1, stage=stage)
+def _convolution(conv: nn.Conv2d) -> PixelProjection:
+    stage, around = "first convolution of the stem", int(conv.padding[0])
+    stride = Size(*conv.stride)
+    return PixelProjection(weight=conv.weight, bias=conv.bias, stride=stride, padding=(around, around), stage=stage)

@@ -58,7 +58,7 @@ class TwoBranchEncoder(nn.Module):
 
     def __init__(self, spec: TwoBranches) -> None:
         super().__init__()
-        self.early = spec.early
+        self.config, self.early = spec, spec.early
         self.low, self.high, self.merger = ViT(spec.low), ViT(spec.high), BranchMerging(spec)
 
     def forward(self, low: Tensor, high: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from vitrail.nn.pyramid import PyramidEmbed
 from vitrail.nn.query_bias import OffsetVectors
 from vitrail.nn.relative import OffsetMlp, RelativeTable
 from vitrail.nn.remainder import fit_pixels, inside_of
+from vitrail.nn.resnet_stem import ResNetEmbed
 from vitrail.nn.rotary import AxialRotation, ClipRotation, MixedRotation, RotatedTable
 
 __all__ = ["VisionFrontEnd", "build_inside", "build_position"]
@@ -129,7 +130,9 @@ def build_embedding(config: ViTConfig) -> nn.Module:
         case parts.Tubelets() as spec:
             return TubeletEmbed(spec.patch, width, tubelet=spec.tubelet, channels=channels, bias=spec.bias)
         case parts.Stem() as spec:
-            return ConvStem(spec.widths, width, channels=channels)
+            return ConvStem(spec, width, channels=channels)
+        case parts.ResNetStem() as spec:
+            return ResNetEmbed(spec, width, channels=channels)
         case parts.Hierarchical() as spec:
             return PyramidEmbed(spec, width, channels=channels)
         case parts.Adaptive() as spec:

@@ -17,6 +17,7 @@ from vitrail.errors import VitrailError, require
 from vitrail.geometry import Size, fit
 from vitrail.nn.initialise import initialise
 from vitrail.nn.layout import Layout
+from vitrail.parts import Stem
 
 __all__ = [
     "BytePatchEmbed",
@@ -27,6 +28,7 @@ __all__ = [
     "embed_by_convolution",
     "embed_by_matmul",
     "embed_by_unfold",
+    "project_cells",
 ]
 
 
@@ -173,16 +175,18 @@ class BytePatchEmbed(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """3×3 stride-2 convolutions with batch norm and ReLU, then a 1×1 convolution to the width."""
+    """Convolutions with batch norm and an activation, then one to the width: with overlap, 3×3 of stride 2 and 1×1;
+    without, each cuts its input into patches."""
 
-    def __init__(self, widths: Sequence[int], width: int, *, channels: int = 3) -> None:
+    def __init__(self, spec: Stem, width: int, *, channels: int = 3) -> None:
         super().__init__()
-        self.patch = Size(2 ** len(widths), 2 ** len(widths))
-        pairs = zip((channels, *widths), widths, strict=False)
-        self.layers = nn.ModuleList(_ConvNormRelu(before, after) for before, after in pairs)
-        self.projection = nn.Conv2d(widths[-1], width, 1)
-        initialise(self.projection.weight.data, followed_by="linear")
-        nn.init.zeros_(self.projection.bias)  # type: ignore[arg-type]
+        self.patch = spec.patch
+        *strides, last = spec.strides
+        pairs = zip((channels, *spec.widths), spec.widths, strides, strict=False)
+        self.layers = nn.ModuleList(
+            _ConvNormActivation(before, after, stride, spec.overlap, spec.activation) for before, after, stride in pairs
+        )
+        self.projection = project_cells(spec.widths[-1], width, last)
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         grid = fit(Size(*image.shape[2:]), self.patch).grid
@@ -194,12 +198,24 @@ class ConvStem(nn.Module):
         return tokens, Layout(grid=grid, frame=grid, mask=None if inside is None else inside.flatten(1))
 
 
-class _ConvNormRelu(nn.Module):
-    def __init__(self, before: int, after: int) -> None:
+def project_cells(before: int, width: int, cells: Size) -> nn.Conv2d:
+    """Return the projection of patches of a feature map."""
+    sides = cells.height, cells.width
+    projection = nn.Conv2d(before, width, sides, stride=sides)
+    initialise(projection.weight.data, followed_by="linear")
+    nn.init.zeros_(projection.bias)  # type: ignore[arg-type]
+    return projection
+
+
+class _ConvNormActivation(nn.Module):
+    def __init__(self, before: int, after: int, stride: Size, overlap: bool, activation: str) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
+        sides = stride.height, stride.width
+        kernel, padding = ((3, 3), 1) if overlap else (sides, 0)
+        self.conv = nn.Conv2d(before, after, kernel, stride=sides, padding=padding, bias=False)
         self.norm = nn.BatchNorm2d(after)
+        self.activate = F.relu if activation == "relu" else F.gelu
         initialise(self.conv.weight.data, followed_by="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(x)))
+        return self.activate(self.norm(self.conv(x)))

@@ -11,7 +11,7 @@ from vitrail.geometry import Fit, Remainder, Size, fit
 from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 
-__all__ = ["Adaptive", "Embedding", "Hierarchical", "Patches", "Stem", "Tubelets"]
+__all__ = ["Adaptive", "Embedding", "Hierarchical", "Patches", "ResNetStem", "Stem", "Tubelets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,9 @@ class Tubelets(_Embedding):
 class Stem(_Embedding):
     """A convolutional stem: 3×3 stride-2 convolutions with batch norm and ReLU, then a 1×1 convolution.
 
-    After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881).
+    After "Early Convolutions Help Transformers See Better" (arXiv 2106.14881). With `overlap=False` the convolutions
+    cut their input into patches, as in MobileCLIP (arXiv 2311.17049): the first into patches of patch / 2ⁿ pixels for
+    n widths, the others and the projection into 2×2.
 
     >>> from vitrail import Size, Stem, ViTConfig
     >>> ViTConfig(embedding=Stem(patch=Size(16, 16), widths=(48, 96, 192, 384))).grid
@@ -168,15 +170,73 @@ class Stem(_Embedding):
 
     patch: Size = Size(16, 16)  # pyright: ignore[reportIncompatibleMethodOverride]
     widths: tuple[PositiveInt, ...] = (48, 96, 192, 384)
+    overlap: bool = True
+    activation: Literal["relu", "gelu"] = "relu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(len(self.widths) > 0, "a stem without widths has no convolution; give one width or more")
         stride = 2 ** len(self.widths)
         require(
-            self.patch == Size(stride, stride),
+            not self.overlap or self.patch == Size(stride, stride),
             f"a stem of {len(self.widths)} convolutions reduces by {stride}, not by patch {self.patch}; "
             f"give {max(1, ceil(log2(max(self.patch))))} widths or patch {stride}",
         )
+        require(
+            self.patch.height % stride == self.patch.width % stride == 0,
+            f"patch {self.patch} is not divisible by {stride}, and a stem of {len(self.widths)} widths halves it as "
+            f"often; use a multiple of {stride}, or other widths",
+        )
+
+    @property
+    def strides(self) -> tuple[Size, ...]:
+        """The stride of each convolution; the last is the projection to the model's width."""
+        halves = (Size(2, 2),) * len(self.widths)
+        if self.overlap:
+            return (*halves, Size(1, 1))
+        return (Size(*(side >> len(self.widths) for side in self.patch)), *halves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetStem(_Embedding):
+    """A ResNet before the patches, as hybrid ViTs have it (arXiv 2010.11929), with BiT's layers (arXiv 1912.11370).
+
+    A 7×7 convolution and max pooling reduce the image by 4 to a map of `width` channels; a stage of `depths[s]`
+    bottleneck blocks has 4·width·2ˢ channels and, after the first, halves the map. Filters are standardised and norms
+    are over `groups` groups of channels. A token is projected from `cells` of the last map.
+
+    >>> from vitrail import ResNetStem, ViTConfig
+    >>> hybrid = ViTConfig(embedding=ResNetStem(depths=(3, 4, 9)))
+    >>> hybrid.patch, hybrid.grid
+    (Size(height=16, width=16), Size(height=14, width=14))
+    """
+
+    depths: tuple[PositiveInt, ...] = (3, 4, 9)
+    width: PositiveInt = 64
+    groups: PositiveInt = 32
+    cells: Size = Size(1, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.width % self.groups == 0 and self.width > self.groups,
+            f"width {self.width} of the ResNet has no {self.groups} equal groups of two channels or more; "
+            f"use a multiple of {2 * self.groups}, or other groups",
+        )
+
+    @property
+    def reduction(self) -> int:
+        """Pixels along a side of a cell of the last map."""
+        return 4 * 2 ** max(0, len(self.depths) - 1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of the maps: of the first convolution, then of each stage."""
+        return (self.width, *(4 * self.width << stage for stage in range(len(self.depths))))
+
+    @property
+    def patch(self) -> Size:
+        return Size(*(side * self.reduction for side in self.cells))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,4 +327,4 @@ def _in_proportion(name: str, size: Size, old: Size, new: Size) -> Size:
     return Size(*(whole for whole, _ in sides))
 
 
-Embedding = Patches | Stem | Hierarchical | Adaptive | Tubelets
+Embedding = Patches | Stem | ResNetStem | Hierarchical | Adaptive | Tubelets

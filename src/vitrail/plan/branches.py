@@ -34,11 +34,16 @@ class BranchPlan:
         """Return the forward FLOPs of an image in a part, or in all."""
         return sum(row.flops for row in self.rows if row.path.startswith(part))
 
+    def train_flops(self, part: str = "") -> int:
+        """Return the FLOPs of an image in a training step in a part, or in all."""
+        return sum(row.train_flops for row in self.rows if row.path.startswith(part))
+
     def to_json(self) -> dict[str, Any]:
         parts = {part: {"params": self.params(part), "flops_forward": self.flops(part)} for part in PARTS}
         return {
             "params": self.params(),
             "flops_forward": self.flops(),
+            "flops_train": self.train_flops(),
             "parts": parts,
             "peak_bytes": self.memory.peak_bytes,
             "bytes": self.memory.bytes,
@@ -47,7 +52,7 @@ class BranchPlan:
 
 
 def plan_branches(branches: TwoBranches, workload: Workload | None = None) -> BranchPlan:
-    """Plan the inference of both towers and their merger.
+    """Plan inference or training of both towers and their merger; the loss of a step is over the tokens.
 
     >>> from vitrail.plan.vision_language import VISION_LANGUAGE
     >>> plan = plan_branches(VISION_LANGUAGE["deepseek-vl-hybrid"].branches)
@@ -55,11 +60,15 @@ def plan_branches(branches: TwoBranches, workload: Workload | None = None) -> Br
     (27665409, 421025025)
     """
     workload = workload or Workload()
-    require(not workload.train, "two branches are planned for inference; plan each tower by itself for training")
     require(
         workload.attention != "eager" and workload.library == "vitrail" and workload.shard is None,
         "two branches are planned with a fused kernel, on one device, as vitrail's; leave out --attention eager, "
-        "--library and --shard",
+        "--as and --shard",
+    )
+    require(
+        workload.tuning.is_everything and workload.pretraining is None,
+        "two branches are trained whole, with labels; leave out --freeze, --train-last, --train-only, --lora and "
+        "--pretrain, or plan each tower by itself",
     )
     # of a config, a step asks for its inputs and its model alone
     step = run_step(branches, workload, meter=Meter())  # type: ignore[arg-type]

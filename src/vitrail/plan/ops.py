@@ -27,6 +27,7 @@ __all__ = [
     "dropout",
     "expand",
     "fresh",
+    "gradients",
     "layer_norm",
     "linear",
     "multiply",
@@ -106,10 +107,13 @@ def gathered_linear(t: Tape, path: str, x: Tensor, width: int, rows: int, out: i
     return t.record(t.new(rows * out, size), (w, b), saved, backward)
 
 
-def conv(t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias: bool = True) -> Tensor:
-    """A convolution with `weights` weights, to `width` channels at `out` positions of the whole batch."""
+def conv(
+    t: Tape, path: str, x: Tensor, weights: int, width: int, out: int, bias: bool = True, filters: Tensor | None = None
+) -> Tensor:
+    """A convolution with `weights` weights, to `width` channels at `out` positions of the whole batch; the filters may
+    be a computed tensor."""
     b = t.weight(path, width, "bias") if bias else None
-    w = t.weight(path, weights, rows=width)
+    w = t.weight(path, weights, rows=width) if filters is None else t.cast(filters, t.compute)
     a = t.cast(x, t.compute)
     saved = t.save(path, (a, w, b), a, w)
     flops, size, count = 2 * weights * out, t.compute, x.count
@@ -132,7 +136,7 @@ def layer_norm(t: Tape, path: str, x: Tensor, width: int, *, affine: bool = True
     size = a.size
     y, mean, rstd = t.new(count, size), t.new(rows, 4), t.new(rows, 4)
     saved = t.save(path, (a, *learned), a, mean, rstd)
-    sizes = _gradients((a, count, size), *((each, width, t.size) for each in learned))
+    sizes = gradients((a, count, size), *((each, width, t.size) for each in learned))
 
     return t.record(y, (a, *learned), saved, sizes)
 
@@ -145,7 +149,7 @@ def rms_norm(t: Tape, path: str, x: Tensor, width: int, affine: bool = True) -> 
     size = a.size
     y, rstd = t.new(count, size), t.new(rows, 4)
     saved = t.save(path, (a, *w), a, rstd)
-    sizes = _gradients((a, count, size), *((each, width, t.size) for each in w))
+    sizes = gradients((a, count, size), *((each, width, t.size) for each in w))
 
     return t.record(y, (a, *w), saved, sizes)
 
@@ -161,12 +165,12 @@ def batch_norm(t: Tape, path: str, x: Tensor, width: int) -> Tensor:
     y = t.new(count, size)
     mean, rstd = t.new(width, 4), t.new(width, 4)
     saved = t.save(path, (x, w, b), x, mean, rstd)
-    sizes = _gradients((x, count, size), (w, width, t.size), (b, width, t.size))
+    sizes = gradients((x, count, size), (w, width, t.size), (b, width, t.size))
 
     return t.record(y, (x, w, b), saved, sizes)
 
 
-def _gradients(*inputs: tuple[Tensor, int, int]) -> list[tuple[int, int] | None]:
+def gradients(*inputs: tuple[Tensor, int, int]) -> list[tuple[int, int] | None]:
     """Return count and size of the gradients of the tensors that need one, and None for the others."""
     return [(count, size) if tensor.node is not None else None for tensor, count, size in inputs]
 

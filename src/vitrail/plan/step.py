@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from vitrail.config import Config, ViTConfig
+from vitrail.config import Config
 from vitrail.parts import FullAttention, WindowedAttention
 from vitrail.plan import peers
 from vitrail.plan.graph import Tensor
@@ -103,7 +103,7 @@ def _forward(tape: Tape, config: Config, workload: Workload) -> tuple[tuple[Tens
     if not workload.train:
         outputs = tape.whole(model, images)
         return (images,), outputs, outputs
-    merged = config.visual_tokens if isinstance(config, ViTConfig) and config.merger is not None else 1
+    merged = 1 if getattr(config, "merger", None) is None else config.visual_tokens  # type: ignore[union-attr]
     labels = tape.new(workload.batch * merged, 8, "input")  # one for every token of a merger
     outputs = tape.whole(model, images)
     return (images, labels), outputs, cross_entropy(tape, outputs)

@@ -32,6 +32,7 @@ from vitrail.parts import (
     Patches,
     Prefix,
     RelativeBias,
+    ResNetStem,
     SinCos2d,
     SwiGLU,
 )
@@ -95,6 +96,11 @@ def settle(
         fields["pool"] = replace(fields["pool"], num_heads=pool_heads or fields["num_heads"], prefix=sees_prefix)
     image, grid_source = _image(tensors, fields, known, twins, from_image)
     if any(side % step for side, step in zip(image, fields["embedding"].patch, strict=True)):
+        require(
+            not isinstance(fields["embedding"], ResNetStem),
+            f"image {image} is no multiple of the ResNet's {fields['embedding'].patch}: the library pads maps where "
+            "vitrail drops pixels; give a multiple as --from-image HEIGHTxWIDTH",
+        )
         fields["remainder"] = "floor"  # what every library's patch convolution does
     fields["position"] = _position(tensors, fields, image)
     config = ViTConfig(**{**fields, "image": image})
@@ -125,7 +131,7 @@ def _assumptions(config: ViTConfig, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
     """Return the fields that names and shapes determine."""
-    projection = _need(tensors, "embedding.weight", 4)
+    first, projection = _convolutions(tensors, known)
     fc1, fc2 = _need(tensors, "blocks.0.mlp.fc1.weight", 2), _need(tensors, "blocks.0.mlp.fc2.weight", 2)
     hidden, activation = fc2.shape[1], known.fields.get("activation", "gelu")
     registers = tensors.get("prefix.registers")
@@ -138,8 +144,8 @@ def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
     biases = "all" if "blocks.0.attention.qkv.bias" in tensors else "none"
     patches = Patches(patch=Size(*projection.shape[2:]), bias="embedding.bias" in tensors)
     shown: dict[str, Any] = {
-        "channels": projection.shape[1] // known.tubelet,
-        "embedding": patches.with_frames(known.frames, known.tubelet),
+        "channels": first.shape[1] // known.tubelet,
+        "embedding": known.fields.get("embedding") or patches.with_frames(known.frames, known.tubelet),
         "prefix": prefix,
         "patch_norm": "patch_norm.weight" in tensors,
         "embedding_norm": "embedding_norm.weight" in tensors,
@@ -167,6 +173,14 @@ def _shown(tensors: Mapping[str, Tensor], known: Known) -> dict[str, Any]:
     if "blocks.0.attention.position.table" in tensors:
         shown["num_heads"] = _need(tensors, "blocks.0.attention.position.table", 2).shape[1]
     return shown
+
+
+def _convolutions(tensors: Mapping[str, Tensor], known: Known) -> tuple[Tensor, Tensor]:
+    """Return the weights of the layer that reads the pixels and of the one that gives the tokens, often the same."""
+    if "embedding" not in known.fields:
+        return _need(tensors, "embedding.weight", 4), _need(tensors, "embedding.weight", 4)
+    first = "stem" if isinstance(known.fields["embedding"], ResNetStem) else "layers.0"
+    return _need(tensors, f"embedding.{first}.conv.weight", 4), _need(tensors, "embedding.projection.weight", 4)
 
 
 def _need(tensors: Mapping[str, Tensor], name: str, ndim: int) -> Tensor:
@@ -197,7 +211,8 @@ def _is_twin(preset: ViTConfig, fields: Mapping[str, Any], tensors: Mapping[str,
         return False
     activation = {"activation": preset.mlp.activation} if isinstance(preset.mlp, Mlp) else {}
     return (
-        preset.frames == fields["embedding"].frames
+        type(preset.embedding) is type(fields["embedding"])
+        and preset.frames == fields["embedding"].frames
         and all(getattr(preset, name) == fields[name] for name in SHAPED)
         and preset.mlp == fields["mlp"].but(**activation)
         and isinstance(preset.pool, AttentionPool) == ("pool.query" in tensors)

@@ -10,7 +10,16 @@ from torch import Tensor
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Family, Written
 from vitrail.checkpoint.dialects.evidence import Known
-from vitrail.checkpoint.dialects.hiera import LEARNED, depths_of, hiera_config, hiera_rows, hiera_said, refuse_hiera
+from vitrail.checkpoint.dialects.hiera import (
+    LEARNED,
+    hiera_config,
+    hiera_rows,
+    hiera_said,
+    refuse_hiera,
+    refuse_plain,
+    shape_of,
+    usual_windows,
+)
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.table import both
 from vitrail.checkpoint.dialects.timm_architectures import architecture_shown
@@ -57,22 +66,20 @@ def _known(stored: Stored, prefix: str) -> Known:
     )
     arguments = settings(architecture, said.part("model_args").values)
     arguments.understand(NO_EFFECT | SHOWN | READ, ONLY)
-    depths = depths_of(stored, prefix)
-    if architecture.kind == "Hiera":
-        windows = (8, *(4 for _ in depths[1:]))
-        full = tuple(range(sum(depths[:2]) + 1, sum(depths)))
-    else:
-        windows = tuple(int(side) for side in arguments.numbers("window_spec", (8, 4, 14, 7)))
-        full = tuple(int(index) for index in arguments.numbers("global_att_blocks", (12, 16, 20)))
+    shape = shape_of(stored, prefix, "proj")
+    windows = usual_windows(shape.depths)
+    if architecture.kind == "HieraDet":
+        windows = {
+            "windows": tuple(int(side) for side in arguments.numbers("window_spec", (8, 4, 14, 7))),
+            "full": tuple(int(index) for index in arguments.numbers("global_att_blocks", (12, 16, 20))),
+        }
     image = said.part("model_args").size("img_size") or said.part("pretrained_cfg").size("input_size")
     config, sizes = hiera_config(
-        stored,
-        prefix,
-        "proj",
+        stored.path,
+        shape,
         image or architecture.image,
-        heads=tuple(arguments.whole("num_heads", 1) * 2**level for level in range(len(depths))),
-        windows=windows,
-        full=full,
+        heads=tuple(arguments.whole("num_heads", 1) * 2**level for level in range(len(shape.depths))),
+        **windows,
         norm_eps=1e-6,
         final_norm="pooled" if f"{prefix}head.norm.weight" in stored.tensors else "none",
     )
@@ -115,9 +122,7 @@ def _refuse(config: Config) -> str | None:
         return "it has four stages, an mlp_ratio of 4 and norms with eps 1e-06"
     if isinstance(config.position, TiledTable):
         return None
-    depths = [stage.depth for stage in config.stages]
-    usual = hiera_said(config) == ([8, 4, 4, 4], tuple(range(sum(depths[:2]) + 1, sum(depths))))
-    return None if usual else "with a row of positions for every patch, its windows are those of Hiera itself"
+    return refuse_plain(config)
 
 
 def _signs(tiled: bool) -> Callable[[Stored, str], bool]:
@@ -126,6 +131,7 @@ def _signs(tiled: bool) -> Callable[[Stored, str], bool]:
     def signs(stored: Stored, prefix: str) -> bool:
         named = JsonConfig(stored.config).text("architecture").startswith(("hiera", "sam2_hiera"))
         shortcut = any(f"{prefix}blocks.{number}.proj.weight" in stored.tensors for number in range(1, 4))
+        shortcut = shortcut or f"{prefix}pos_embed_win" in stored.tensors  # a form that is refused
         return (named or shortcut) and (f"{prefix}pos_embed_window" in stored.tensors) == tiled
 
     return signs

@@ -30,8 +30,8 @@ BY_IMAGE_OR_TASK = re.compile(
 """Tensors whose presence or shape depends on the image or on the task, not on the architecture."""
 
 
-HYBRID = re.compile(r"vit_\w+?_(r\d*_|resnet)")
-"""timm's names of hybrids."""
+UNTRAINED = re.compile(r"vit_\w+_resnet\d+d")
+"""timm's names of hybrids with a ResNet of its own, of which it has no weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ def architecture_named(name: str) -> Architecture:
     table = _table()
     if name not in table:
         require(
-            HYBRID.match(name) is None,
-            f"timm's {name} has a convolutional network before its patches, which none of vitrail's embeddings is; "
-            "convert a model that begins with patches",
+            UNTRAINED.match(name) is None,
+            f"timm's {name} has a ResNet-D with batch norms before its patches, which vitrail's ResNetStem is not, and "
+            "timm has no weights of it; use one of its trained hybrids, such as vit_base_r50_s16_224",
         )
         near = get_close_matches(name, table, n=1)
         raise VitrailError(

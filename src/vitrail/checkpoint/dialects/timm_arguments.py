@@ -99,6 +99,8 @@ def fields_of(kind: str, said: JsonConfig, tensors: frozenset[str]) -> dict[str,
     """Return the fields of timm's class `kind` with these arguments; `tensors` are names without prefix."""
     rotary = said.flag("use_rot_pos_emb", False)
     only = {**ONLY, "rope_type": ("", "none")} if kind == "NaFlexVit" else ONLY
+    if any(name.startswith("patch_embed.backbone.") for name in tensors):
+        only = {**only, "embed_layer": ("HybridEmbed", "HybridEmbed(proj=False)")}
     said.understand((READ | SHOWN | NO_EFFECT | ROTARY) - only.keys(), only)
     fields: dict[str, Any] = {
         "num_heads": said.whole("num_heads", 12),

@@ -11,6 +11,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Written, without
 from vitrail.checkpoint.dialects.timm_architectures import architectures_of
 from vitrail.checkpoint.dialects.timm_arguments import POOLS, fields_of, settings
+from vitrail.checkpoint.dialects.timm_hybrid import architecture_with, patch_argument
 from vitrail.checkpoint.dialects.timm_swin import swin_arguments
 from vitrail.config import Config, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
@@ -43,7 +44,9 @@ def describe(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Written:
             return Written(notes=notes)
     else:
         notes = (f"in timm it is create_model({name!r}, {_call({**arguments, 'num_classes': config.classes})})",)
-    return Written(config=config_json(checkpoint, name or PLAIN, arguments), notes=notes)
+    return Written(
+        config=config_json(checkpoint, name or architecture_with(config.embedding) or PLAIN, arguments), notes=notes
+    )
 
 
 def config_json(checkpoint: Checkpoint, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def _changeable(config: Config, family: str) -> dict[str, Any]:
     """Return the arguments that surgery may have changed."""
     if not isinstance(config, ViTConfig):
         return {"img_size": list(config.image)} if isinstance(config, PyramidConfig) else {}
-    patch = config.patch
+    patch = patch_argument(config.embedding)
     found: dict[str, Any] = {
         "img_size": list(config.image),
         "patch_size": patch.height if patch.height == patch.width else list(patch),
@@ -134,7 +137,7 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
     gated, prefix = isinstance(config.mlp, SwiGLU), config.prefix
     wanted: dict[str, Any] = {
         "img_size": tuple(config.image),
-        "patch_size": tuple(config.patch),
+        "patch_size": tuple(patch_argument(config.embedding)),
         **({"in_chans": config.channels} if config.channels != 3 else {}),
         **{"num_classes": config.classes, "embed_dim": config.width, "depth": config.depth},
         **{"num_heads": config.num_heads, "mlp_ratio": config.mlp.width * (1 + gated) / config.width},
@@ -165,6 +168,8 @@ def _arguments(config: ViTConfig, tensors: Mapping[str, Tensor]) -> tuple[str, .
         **({"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU"} if gated else {}),
         **({"block_fn": "timm.models.vision_transformer.ResPostBlock"} if config.block_norm == "after" else {}),
     }
+    if hybrid := architecture_with(config.embedding):
+        return (f"timm has no architecture of this shape: build timm.create_model({hybrid!r}, {_call(wanted)})",)
     told = {key: value for key, value in wanted.items() if key not in usual or usual[key] != value}
     return (f"timm has no architecture of this shape: build timm.models.VisionTransformer({_call(told)})",)
 

@@ -17,7 +17,16 @@ from vitrail.nn.build import build
 from vitrail.parts import Learned, WindowedAttention
 from vitrail.presets import PRESETS
 
-__all__ = ["MOBILE2_ROWS", "MOBILE_ROWS", "OUR_BLOCK", "PIT_DISTILLED_ROWS", "PIT_ROWS", "block_rows", "settle_stages"]
+__all__ = [
+    "MOBILE2_ROWS",
+    "MOBILE_ROWS",
+    "OUR_BLOCK",
+    "PIT_DISTILLED_ROWS",
+    "PIT_ROWS",
+    "block_rows",
+    "conv_norm_rows",
+    "settle_stages",
+]
 
 
 def block_rows(ours: str, theirs: str) -> tuple[Row, ...]:
@@ -50,7 +59,7 @@ PIT_DISTILLED_ROWS = (
 )
 
 
-def _conv_norm(ours: str, theirs: str) -> tuple[Row, ...]:
+def conv_norm_rows(ours: str, theirs: str) -> tuple[Row, ...]:
     """Return the rows of a convolution and its batch norm, with running statistics."""
     return (
         Row((f"{ours}.conv.weight",), (f"{theirs}.conv.weight",)),
@@ -65,21 +74,21 @@ MAP, OUR_MAP = "{p}stages.{s}.1", "stages.{s}.transformer"
 """A transformer stands behind one inverted residual, so that its number is 1."""
 OUR_MAP_BLOCK, MAP_BLOCK = f"{OUR_MAP}.blocks.{{i}}", f"{MAP}.transformer.{{i}}"
 MOBILE = (
-    *_conv_norm("stem", "{p}stem"),
-    *_conv_norm("stages.{s}.residuals.{i}.expand", "{p}stages.{s}.{i}.conv1_1x1"),
-    *_conv_norm("stages.{s}.residuals.{i}.depthwise", "{p}stages.{s}.{i}.conv2_kxk"),
-    *_conv_norm("stages.{s}.residuals.{i}.project", "{p}stages.{s}.{i}.conv3_1x1"),
-    *_conv_norm(f"{OUR_MAP}.local", f"{MAP}.conv_kxk"),
+    *conv_norm_rows("stem", "{p}stem"),
+    *conv_norm_rows("stages.{s}.residuals.{i}.expand", "{p}stages.{s}.{i}.conv1_1x1"),
+    *conv_norm_rows("stages.{s}.residuals.{i}.depthwise", "{p}stages.{s}.{i}.conv2_kxk"),
+    *conv_norm_rows("stages.{s}.residuals.{i}.project", "{p}stages.{s}.{i}.conv3_1x1"),
+    *conv_norm_rows(f"{OUR_MAP}.local", f"{MAP}.conv_kxk"),
     Row((f"{OUR_MAP}.into.weight",), (f"{MAP}.conv_1x1.weight",)),
     *both(f"{OUR_MAP}.norm", f"{MAP}.norm"),
-    *_conv_norm(f"{OUR_MAP}.back", f"{MAP}.conv_proj"),
+    *conv_norm_rows(f"{OUR_MAP}.back", f"{MAP}.conv_proj"),
     *both("head", "{p}head.fc"),
 )
 MOBILE_ROWS = (
     *MOBILE,
     *block_rows(OUR_MAP_BLOCK, MAP_BLOCK),
-    *_conv_norm(f"{OUR_MAP}.fuse", f"{MAP}.conv_fusion"),
-    *_conv_norm("last", "{p}final_conv"),
+    *conv_norm_rows(f"{OUR_MAP}.fuse", f"{MAP}.conv_fusion"),
+    *conv_norm_rows("last", "{p}final_conv"),
 )
 MOBILE2_ROWS = (
     *MOBILE,

@@ -27,6 +27,7 @@ from vitrail.parts import (
     RelativeBias,
     RelativeConvention,
     RelativeMlp,
+    ResNetStem,
     TiledTable,
     Tubelets,
 )
@@ -105,6 +106,11 @@ def _read_pool(value: Pool | str, config: ViTConfig | PyramidConfig) -> Pool:
 def check_target(source: Config, target: Config) -> None:
     """Raise VitrailError if weights cannot be adapted: another width, depth, kind of embedding or position."""
     require(
+        source.channels == target.channels or not _standardises(source),
+        f"channels change from {source.channels} to {target.channels}, and a ResNetStem standardises its filters, "
+        "which undoes the scale that other channels need; keep the channels, or repeat the image's",
+    )
+    require(
         type(source) is type(target),
         f"a {type(source).__name__} cannot become a {type(target).__name__}; adapt within one kind",
     )
@@ -126,6 +132,10 @@ def check_target(source: Config, target: Config) -> None:
                 new.but(reference=old.reference) == old,
                 f"position changes from {old} to {new}, and the weights of its MLP cannot follow; keep it",
             )
+
+
+def _standardises(config: Config) -> bool:
+    return isinstance(config, ViTConfig) and isinstance(config.embedding, ResNetStem)
 
 
 def change_preprocessing(before: Preprocessing, target: Config) -> Preprocessing:

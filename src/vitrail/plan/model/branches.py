@@ -35,7 +35,9 @@ def _fine(t: Tape, spec: TwoBranches, n: Sizes, image: Tensor) -> tuple[Tensor, 
     shared = within(t, c, n, "position", start[0].size) if shares_position(c) else None
     every = flat(runs(c))
     early = encode(t, c, n, start.pop(), shared, [run for run in every if run[-1][-1] <= spec.early])
-    last = encode(t, c, n, early, shared, [run for run in every if run[-1][-1] > spec.early])
+    first, *rest = [run for run in every if run[-1][-1] > spec.early]
+    # the first block after it is like no other: its input's gradient is added to the merger's
+    last = encode(t, c, n, early, shared, [run for run in (first[:1], first[1:], *rest) if run])
     return early, neck(t, c, c.neck, n, last)
 
 
@@ -49,7 +51,7 @@ def merge(t: Tape, spec: TwoBranches, low: Sizes, high: Sizes, tokens: Tensor, l
     fine = ops.add(t, own, scaled.pop())
     del own
     halves = [
-        ops.Linear(t, "high", fine, 4 * channels, width // 2),
+        _project(t, "high", fine, 4 * channels, width // 2, low.batch > 1 and low.patches > 1),
         ops.Linear(t, "low", tokens, spec.low.width, width // 2),
     ]
     joined = ops.cat(t, *halves)
@@ -58,8 +60,19 @@ def merge(t: Tape, spec: TwoBranches, low: Sizes, high: Sizes, tokens: Tensor, l
     return ops.Linear(t, "out", activated.pop(), width, width)
 
 
+@module
+def _project(t: Tape, path: str, x: Tensor, width: int, out: int, copied: bool) -> Tensor:
+    """A linear layer of tokens that are stored channel by channel: those of several images are copied, and the bias is
+    added apart."""
+    if not copied:
+        return ops.linear(t, path, x, width, out)
+    given = t.cast(x, t.compute)
+    product = [ops.linear(t, path, ops.copy(t, given), width, out, False)]
+    return ops.add(t, product.pop(), t.weight(path, out, "bias"), spread=True)
+
+
 def _shrunk(t: Tape, low: Sizes, channels: int, x: Tensor) -> Tensor:
     places = low.batch * low.patches
-    resized = [ops.pad(t, x, 16 * places * channels)]  # four times the low grid along each side
-    halved = [ops.Conv(t, "conv1", resized.pop(), 9 * channels * 2 * channels, 2 * channels, 4 * places, False)]
+    x = ops.pad(t, x, 16 * places * channels)  # four times the low grid along each side
+    halved = [ops.Conv(t, "conv1", x, 9 * channels * 2 * channels, 2 * channels, 4 * places, False)]
     return ops.Conv(t, "conv2", halved.pop(), 9 * 2 * channels * 4 * channels, 4 * channels, places, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.config import ViTConfig
-from vitrail.parts import Adaptive, Hierarchical, Patches, Stem, Tubelets
+from vitrail.parts import Adaptive, Hierarchical, Patches, ResNetStem, Stem, Tubelets
 from vitrail.plan import ops
 from vitrail.plan.graph import Tensor
 from vitrail.plan.model.adaptive import adaptive_embed
@@ -14,6 +14,7 @@ from vitrail.plan.model.positions import position
 from vitrail.plan.model.prefix import prefix
 from vitrail.plan.model.pyramid import pyramid_embed
 from vitrail.plan.model.remainder import fit_pixels
+from vitrail.plan.model.resnet_stem import resnet_embed
 from vitrail.plan.tape import Tape
 
 __all__ = ["embed"]
@@ -41,6 +42,8 @@ def embedding(t: Tape, c: ViTConfig, n: Sizes, image: Tensor) -> Tensor:
             return tubelet_embed(t, "embedding", image, values, n.width, places, spec.bias, _has_gaps(t, c, n))
         case Stem() as spec:
             return conv_stem(t, spec, image, c.fit(c.image).fitted, n.batch, c.channels, n.width)
+        case ResNetStem() as spec:
+            return resnet_embed(t, spec, image, c.fit(c.image).fitted, n.batch, c.channels, n.width)
         case Hierarchical() as spec:
             x = pyramid_embed(t, spec, image, n.patches, n.batch, c.channels, n.width)
             return ops.copied_back(t, x) if _has_gaps(t, c, n) else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitrail.config import NormKind, ViTConfig
-from vitrail.parts import Neck, Patches, Stem, Tubelets
+from vitrail.parts import Neck, Patches, ResNetStem, Stem, Tubelets
 from vitrail.plan import ops
 from vitrail.plan.graph import Tensor, module
 from vitrail.plan.model.layout import Sizes
@@ -35,7 +35,7 @@ def neck_at(t: Tape, path: str, c: ViTConfig, n: Sizes, x: Tensor, width: int, k
 def _in_image_order(c: ViTConfig) -> bool:
     """Whether tokens are still stored as the patches' convolution gave them, channel by channel, so that a linear layer
     copies them: without a norm before the blocks, sums keep that order."""
-    return isinstance(c.embedding, Patches | Stem | Tubelets) and not c.patch_norm and not c.embedding_norm
+    return isinstance(c.embedding, Patches | Stem | ResNetStem | Tubelets) and not c.patch_norm and not c.embedding_norm
 
 
 def behind(c: ViTConfig, n: Sizes) -> Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from vitrail.geometry import Size, halved
+from vitrail.geometry import Size, fit
 from vitrail.parts import Stem
 from vitrail.plan import ops
 from vitrail.plan.graph import Tensor, module
@@ -31,14 +31,17 @@ def tubelet_embed(
 
 @module
 def conv_stem(t: Tape, spec: Stem, image: Tensor, pixels: Size, batch: int, channels: int, width: int) -> Tensor:
-    for i, (before, after) in enumerate(pairwise((channels, *spec.widths))):
-        pixels = halved(pixels)
-        image = conv_norm_relu(t, f"embedding.layers.{i}", image, before, after, batch * pixels.area)
-    return ops.conv(t, "embedding.projection", image, spec.widths[-1] * width, width, batch * pixels.area)
+    *strides, last = spec.strides
+    for i, ((before, after), stride) in enumerate(zip(pairwise((channels, *spec.widths)), strides, strict=True)):
+        pixels = fit(pixels, stride).grid
+        values = before * (9 if spec.overlap else stride.area)
+        image = conv_norm(t, f"embedding.layers.{i}", image, values, after, batch * pixels.area, spec.activation)
+    places = batch * fit(pixels, last).grid.area
+    return ops.conv(t, "embedding.projection", image, spec.widths[-1] * last.area * width, width, places)
 
 
 @module
-def conv_norm_relu(t: Tape, path: str, x: Tensor, before: int, after: int, places: int) -> Tensor:
-    x = ops.Conv(t, f"{path}.conv", x, 9 * before * after, after, places, False)
+def conv_norm(t: Tape, path: str, x: Tensor, values: int, after: int, places: int, activation: str) -> Tensor:
+    x = ops.Conv(t, f"{path}.conv", x, values * after, after, places, False)
     x = ops.BatchNorm(t, f"{path}.norm", x, after)
-    return ops.saving_output(t, path, x)
+    return ops.saving_output(t, path, x) if activation == "relu" else ops.activate(t, path, x)

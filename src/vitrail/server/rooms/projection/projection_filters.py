@@ -73,7 +73,7 @@ def filter_frame(subject: Subject) -> Frame:
     own = filter_responses(subject.model, subject.image)[0]  # (D, h, w)
     components = filter_responses(subject.model, subject.image, principal)[0]  # (k, h, w)
     rows, columns = own.shape[1:]
-    stride, padding = convolution.stride, convolution.padding
+    stride, (padding, _) = convolution.stride, convolution.padding
     facts = FilterFacts(
         stage=learned.stage,
         count=count,

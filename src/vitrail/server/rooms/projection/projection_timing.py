@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.parts import ResNetStem, Stem
 from vitrail.server.plans import Pair
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ def measure(subject: Subject) -> Measured:
     from vitrail.nn.remainder import fit_pixels
 
     convolution, config = projection_of(subject.model), subject.model.config
-    require(convolution.padding == 0, "a stem of convolutions is not one projection; choose a model with patches")
+    stem = isinstance(config, ViTConfig) and isinstance(config.embedding, Stem | ResNetStem)
+    require(
+        not stem and not any(convolution.padding),
+        "a stem of convolutions is not one projection; choose a model with patches",
+    )
     image = subject.image
     if isinstance(config, ViTConfig):
         image = fit_pixels(image, config.fit(Size(*image.shape[2:])))

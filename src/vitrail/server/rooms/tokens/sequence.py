@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vitrail.config import MobileConfig, PyramidConfig, ViTConfig
 from vitrail.errors import VitrailError
 from vitrail.geometry import Size, position_id
-from vitrail.parts import Adaptive, Patches, Stem, WindowedAttention
+from vitrail.parts import Adaptive, Patches, ResNetStem, Stem, WindowedAttention
 from vitrail.server.plans import Box
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ def _no_position(config: ViTConfig | PyramidConfig) -> str:
 
 
 def _projection(config: ViTConfig | PyramidConfig) -> str:
-    if isinstance(config.embedding, Stem):
+    if isinstance(config.embedding, Stem) and not config.embedding.overlap:
+        return "by the convolutions of the stem, which see no more than the patch"
+    if isinstance(config.embedding, Stem | ResNetStem):
         return "by the convolutions of the stem, whose receptive field is larger than the patch"
     if isinstance(config.embedding, Adaptive):
         return "by the projection for its patch size"
