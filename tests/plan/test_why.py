@@ -135,7 +135,7 @@ def test_each_side_may_have_its_own_workload(capsys):
     ("line", "said"),
     [
         ("plan --why B/16", "--why compares two plans, not 1"),
-        ("plan S/16 --why B/16 L/16 --csv", "--why was given with MODEL, --csv, which it does not take"),
+        ("plan S/16 --why B/16 L/16 --csv", "--why was given with MODEL S/16, --csv, which it does not take"),
         ("plan --why B/16 L/16,size=3", "'size=3' is not KEY=VALUE"),
         ("plan --why B/16 L/16,batch=many", "batch='many' is not a whole number"),
         ("plan --why B/16 L/16,precision=fp8", "precision 'fp8' is not one of"),
