@@ -22,6 +22,7 @@ from vitrail.checkpoint.dialects.huggingface_config import (
     read_processor,
     vit_fields,
 )
+from vitrail.checkpoint.dialects.huggingface_dpt import HUGGINGFACE_DPT
 from vitrail.checkpoint.dialects.huggingface_family import MODEL_TYPES, family, of_type, square
 from vitrail.checkpoint.dialects.huggingface_known import (
     LEARNED,
@@ -106,6 +107,7 @@ HUGGINGFACE = Dialect(
         HUGGINGFACE_SAM,
         HUGGINGFACE_SAM2,
         HUGGINGFACE_HIERA,
+        HUGGINGFACE_DPT[0],
         family(
             "dinov3",
             DINOV3_ROWS,
@@ -246,6 +248,7 @@ HUGGINGFACE = Dialect(
             ),
             needs=("head.weight", "prefix.cls", "position.table", "norm.weight", "embedding.bias"),
         ),
+        HUGGINGFACE_DPT[1],
         TIPS,  # last, since it could hold what DINOv2 with registers is written as
     ),
 )

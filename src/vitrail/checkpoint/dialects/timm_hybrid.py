@@ -21,6 +21,8 @@ __all__ = [
     "RESNET_ROWS",
     "STEMS",
     "architecture_with",
+    "bottleneck_rows",
+    "conv_norm",
     "embedding_of",
     "patch_argument",
     "refuse_hybrid",
@@ -45,25 +47,32 @@ def _has_stages(config: Config) -> bool:
     return isinstance(config, ViTConfig) and isinstance(config.embedding, ResNetStem) and bool(config.embedding.depths)
 
 
-def _conv_norm(ours: str, conv: str, norm: str, **when) -> tuple[Row, ...]:
+def conv_norm(ours: str, conv: str, norm: str, **when) -> tuple[Row, ...]:
     return Row((f"{ours}.conv.weight",), (f"{conv}.weight",), **when), *both(f"{ours}.norm", norm, **when)
 
 
-OURS, THEIRS = "embedding.stages.{s}.{i}", "{p}patch_embed.backbone.stages.{s}.blocks.{i}"
+def bottleneck_rows(theirs: str) -> tuple[Row, ...]:
+    """Return the rows of a stage's blocks, whose layers timm and transformers name alike."""
+    ours = "embedding.stages.{s}.{i}"
+    return (
+        *conv_norm(f"{ours}.shortcut", f"{theirs}.downsample.conv", f"{theirs}.downsample.norm"),
+        *conv_norm(f"{ours}.reduce", f"{theirs}.conv1", f"{theirs}.norm1"),
+        *conv_norm(f"{ours}.mix", f"{theirs}.conv2", f"{theirs}.norm2"),
+        *conv_norm(f"{ours}.expand", f"{theirs}.conv3", f"{theirs}.norm3"),
+    )
+
+
 RESNET_ROWS = (
-    *_conv_norm(
+    *conv_norm(
         "embedding.stem", "{p}patch_embed.backbone.stem.conv", "{p}patch_embed.backbone.stem.norm", when=_has_stages
     ),
-    *_conv_norm(
+    *conv_norm(
         "embedding.stem",
         "{p}patch_embed.backbone.conv",
         "{p}patch_embed.backbone.norm",
         when=lambda config: not _has_stages(config),
     ),
-    *_conv_norm(f"{OURS}.shortcut", f"{THEIRS}.downsample.conv", f"{THEIRS}.downsample.norm"),
-    *_conv_norm(f"{OURS}.reduce", f"{THEIRS}.conv1", f"{THEIRS}.norm1"),
-    *_conv_norm(f"{OURS}.mix", f"{THEIRS}.conv2", f"{THEIRS}.norm2"),
-    *_conv_norm(f"{OURS}.expand", f"{THEIRS}.conv3", f"{THEIRS}.norm3"),
+    *bottleneck_rows("{p}patch_embed.backbone.stages.{s}.blocks.{i}"),
     *both("embedding.projection", "{p}patch_embed.proj"),
     *BEHIND,
 )
