@@ -102,12 +102,14 @@ def _answers(rows: Sequence[Row], seeds: int) -> Iterator[str]:
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
     words = "validation accuracy, bars: deviation over seeds"
+    names = [row.label for row in rows]
     sheet, (panel,) = plots(
-        "Which settings for Fashion-MNIST?", words, [("", "accuracy, %", "")], width=4.6, height=2.6
+        "Which settings for Fashion-MNIST?", words, [("", "accuracy, %", "")], width=4.6, height=2.6, names=names
     )
     for place, row in enumerate(reversed(rows)):
         value = row.spreads["accuracy"]
         colour = BLUE if row is rows[0] else GREY
         panel.errorbar(100 * value.mean, place, xerr=100 * (value.deviation or 0), fmt="o", color=colour, capsize=3)
-    panel.set_yticks(range(len(rows)), [row.label for row in reversed(rows)], fontsize=8)
+    panel.set_yticks(range(len(rows)), reversed(names), fontsize=8)
+    panel.yaxis.tick_right()
     sheet.save(path)
