@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peer_models import relative_error, save_timm, save_transformers
+from vitrail.checkpoint.assess.report import assess
 from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
@@ -136,6 +137,9 @@ def test_adapting_resamples_the_vectors_of_full_blocks_as_the_model_does_when_it
     image = torch.randn(1, 3, 64, 40)
     with torch.no_grad():
         assert torch.allclose(adapted.model()(image), checkpoint.model()(image), atol=1e-5)
+    judged = {table.name: table for table in assess(checkpoint, adapted, changes).tables}
+    assert list(judged) == moved
+    assert all(0 <= judged[name].round_trip < 1 for name in moved)
 
 
 @torch.no_grad()

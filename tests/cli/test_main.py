@@ -57,6 +57,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
         ("laws B/16", "laws does not take 'B/16'; see vitrail laws --help"),
         ("plan --gpuu t4", "plan has no option --gpuu; did you mean --gpu?"),
         ("inspect --weights w", "inspect has no option --weights; write the weights without a name: vitrail inspect W"),
+        (
+            "plan --model qwen25-vl",
+            "model 'qwen25-vl' is not a preset; of vision-language models, vitrail plan takes qwen2.5-vl, qwen2-vl",
+        ),
         ("plan B/16 --model=L/16", "plan takes one model, and both 'B/16' and --model were given; give one"),
         ("plan B/16 --module timm:vit_tiny_patch16_224", "--module was given with MODEL B/16, which it does not take"),
         ("plan --gpu", "--gpu needs a value: card by name, e.g. rtx-4090, or by memory, e.g. 24GiB; see vitrail plan"),

@@ -37,6 +37,9 @@ from vitrail.parts import AttentionPool, ClsPool, Learned, MeanPool, Mlp, Relati
 
 __all__ = ["Encoded", "encode", "save"]
 
+OTHER_INPUT = 10_000
+"""The misfit of a family whose models take clips where this one takes images, or the reverse: the last to be named."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Encoded(Brief):
@@ -152,7 +155,10 @@ def encode(checkpoint: Checkpoint, dialect: str) -> Encoded:
                 return _with_rest(found, checkpoint, named, family, done)
             reasons.append((*found[:1], f"{family.name}: {found[1]}"))
     _, reason = min(reasons, key=lambda each: each[0])
-    raise VitrailError(f"{dialect} cannot represent this model ({reason}); write it as vitrail, or adapt it first")
+    raise VitrailError(
+        f"{dialect} cannot represent this model ({reason}); write it in vitrail's own names (--to vitrail), "
+        "or adapt it first"
+    )
 
 
 def _with_rest(
@@ -199,7 +205,10 @@ def _try(checkpoint: Checkpoint, dialect: Dialect, family: Family) -> Encoded | 
     """Return the encoded checkpoint, or a misfit score and its reason."""
     config = checkpoint.config
     if not dialect.tells_all and family.clips != (config.frames > 1):
-        return 1, "its models take clips" if family.clips else "its models take still images, and this one clips"
+        return (
+            OTHER_INPUT,
+            "its models take clips" if family.clips else "its models take still images, and this one clips",
+        )
     home = (checkpoint.dialect, checkpoint.family) == (dialect.name, family.name)
     rows = tuple(_at_home(row) for row in family.rows) if home else family.rows
     kept = {name: tensor for name, tensor in checkpoint.extra.items() if name.startswith("+")}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from vitrail.checkpoint.formats.directory import SUFFIXES
 from vitrail.checkpoint.sources.names import names_preset, names_weights
 from vitrail.config import Config, read_config
+from vitrail.errors import require
+from vitrail.plan.vision_language import VISION_LANGUAGE
 from vitrail.presets import preset
 
 __all__ = ["config_named"]
@@ -23,6 +26,10 @@ def config_named(name: str) -> Config:
         return preset(name)
     if names_weights(name) or path.suffix in SUFFIXES:
         return _config_of_weights(name)
+    near = get_close_matches(name.strip().lower(), VISION_LANGUAGE, n=2, cutoff=0.7)
+    require(
+        not near, f"model {name!r} is not a preset; of vision-language models, vitrail plan takes {', '.join(near)}"
+    )
     return preset(name)
 
 

@@ -131,6 +131,10 @@ def _judge_table(name: str, moved: Resized, before: Tensor, after: Tensor) -> Ta
         before, after = before[: offsets_of(old).area], after[: offsets_of(new).area]
         back = resample_relative(after, old=new, new=old, method=method)
         figures: dict[str, Any] = {"agreement": None}
+    elif moved.what == "vectors":
+        sides = (Size(each.shape[0], 1) for each in (after, before))
+        back = resample_table(after, old=next(sides), new=next(sides), method=method)
+        figures = {"agreement": None}
     else:  # rows of the prefix come first
         before, after = before[-old.area :], after[-new.area :]
         back = resample_table(after, old=new, new=old, method=method)

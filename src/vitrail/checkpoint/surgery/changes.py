@@ -28,7 +28,8 @@ STATUSES: dict[Status, str] = {
 class Resized:
     """How a tensor was resized to another grid or patch size."""
 
-    what: Literal["positions", "biases", "patch"]
+    what: Literal["positions", "biases", "vectors", "patch"]
+    """A table of places, of biases for offsets, of vectors for the offsets along one axis, or the patch projection."""
     old: Size
     new: Size
     by: Method | Projection

@@ -144,5 +144,5 @@ def _carry_vectors(
         result = resample_vectors(table, sides[1])
     else:
         result = resample_table(table, old=Size(sides[0], 1), new=Size(sides[1], 1), method=method)
-    moved = Resized(what="biases", old=old.span, new=new.span, by=method or "bilinear")
+    moved = Resized(what="vectors", old=old.span, new=new.span, by=method or "bilinear")
     return Carried(result, f"{before} → {after} places by {method or 'bilinear'} over offsets", moved)

@@ -48,6 +48,8 @@ def find_target(config: Config, changes: Mapping[str, Any], *, method: Method | 
     Values may be text, as on the command line: an image "384x640", a prefix "cls,registers=4", a pool "mean".
     """
     found = {name: _read_value(config, name, value) for name, value in changes.items()}
+    if isinstance(config, MobileConfig) and {"frames", "tubelet"} & found.keys():
+        config.with_frames(found.get("frames", config.frames))  # which says why not
     if not isinstance(config, MobileConfig):
         if "patch" in found:
             require("embedding" not in found, "patch and embedding both say the patch; give one of them")
