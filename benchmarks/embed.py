@@ -1,7 +1,7 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
     python benchmarks/embed.py [--section forward patch decode packed fewer] [--quick] [--json]
-                               [--seconds 0.7] [--threads 2 1] [--photos FOLDER] [--trained]
+                               [--seconds 0.7] [--threads 2 1] [--batches 1 8 32] [--photos FOLDER] [--trained]
 
 forward   ViT-S/16, B/16 and DINOv2-S/14 at 224, batch 1, 8 and 32, on all cores and on one, float32 and int8: our
           engines against timm eager (fused attention), transformers (sdpa), and onnxruntime and OpenVINO on timm's
@@ -89,6 +89,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--batches", type=int, nargs="+", default=(1, 8, 32), help="of the section forward")
     parser.add_argument("--quick", action="store_true", help="ViT-S only, few images, one batch: to see that it runs")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.7, help="time per candidate and cell, at least")
@@ -147,7 +148,7 @@ def forward(options, photos: list[Path]) -> list[dict]:
             cosines: dict[str, dict[str, float]] = {}
             for threads in options.threads:
                 torch.set_num_threads(threads)
-                for batch in (1,) if options.quick else (1, 8, 32):
+                for batch in (1,) if options.quick else options.batches:
                     images = torch.cat([seen] * 2)[:batch]
                     for kind in ("float32", "int8"):
                         ours = own_engines(checkpoint, graphs[kind], ranges if kind == "int8" else None, batch, threads)
@@ -206,7 +207,9 @@ def cell(
     # of ours in int8, those that come as near as our own kernels, which is the rule of `--engine int8`
     least = least_cosine(cosine["vitrail torch"]) if kind == "int8" else 0.0
     fair = [who for who in ours if cosine[who] >= least]
-    spent = take_turns(candidates, seconds=0.2 if options.quick else options.seconds, at_least=1, warm=len(images) == 1)
+    short = len(images) == 1
+    seconds = 0.2 if options.quick else options.seconds
+    spent = take_turns(candidates, seconds=seconds, at_least=9 if short else 1, warm=short)
     best = min(fair, key=lambda who: median(spent[who]))
     return {
         "seconds": {who: median(times) for who, times in spent.items()},

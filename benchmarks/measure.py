@@ -18,16 +18,19 @@ __all__ = ["arguments", "finish", "gemm_flops_per_second", "machine", "ratio", "
 def take_turns(
     candidates: Mapping[str, Callable[[], object]], *, seconds: float = 3.0, at_least: int = 3, warm: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate in every round. A round runs each once, in an order that changes."""
-    if warm:  # the first call pays for threads and kernels; calls that take seconds can do without
-        for candidate in candidates.values():
-            candidate()
+    """Seconds of every candidate in every round. A round runs each once, in an order that changes.
+
+    With `warm`, a candidate runs once more before every timed call: the first call of all pays for threads and kernels,
+    and the threads of the one before it may still be spinning. Calls that take seconds can do without.
+    """
     spent: dict[str, list[float]] = {name: [] for name in candidates}
     order, dice = list(candidates), random.Random(0)
     until = perf_counter() + seconds * len(candidates)
     while perf_counter() < until or len(spent[order[0]]) < at_least:
         dice.shuffle(order)
         for name in order:
+            if warm:
+                candidates[name]()
             start = perf_counter()
             candidates[name]()
             spent[name].append(perf_counter() - start)
