@@ -15,6 +15,7 @@ from vitrail.checkpoint.read import load
 from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.surgery.merger import with_merger
 from vitrail.checkpoint.write import encode, save
+from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.parts import MlpMerger
 
@@ -76,6 +77,9 @@ def test_the_tower_of_qwen_gives_the_same_patches_and_goes_back(kind: str, tmp_p
 
     theirs.model.visual.save_pretrained(tmp_path / "alone")
     assert load(tmp_path / "alone").config == ours.config
+    save(ours, tmp_path / "ours.safetensors", dialect="vitrail")
+    with pytest.raises(VitrailError, match="written with the merger of its own file"):
+        encode(load(tmp_path / "ours.safetensors"), "huggingface")
 
     # another patch: an equal share of the new projection for each of two frames, so that a still image gives the same
     adapted, _ = adapt(ours, {"patch": Size(8, 8), "image": Size(64, 64)})

@@ -156,6 +156,11 @@ def describe_qwen(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Writ
     """The whole model that the tower came with; its config says nothing about the image."""
     config, origin = checkpoint.config, checkpoint.origin
     assert isinstance(config, ViTConfig)
+    require(
+        bool(origin),
+        "a tower of Qwen's is written with the merger of its own file, which other names have no place for; "
+        "convert the file that transformers wrote",
+    )
     nested = "vision_config" in origin
     before = origin.get("vision_config", {}) if nested else origin
     vision = {**before, "patch_size": config.patch.height, "in_channels": config.channels}
