@@ -88,6 +88,31 @@ def clip(width: int, depth: int, heads: int, patch: int, projection: int, image:
     )
 
 
+def ijepa(width: int, depth: int, mlp: int, patch: int) -> Callable[[], int]:
+    return of_transformers(
+        "IJepaModel",
+        "IJepaConfig",
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=16,
+        intermediate_size=mlp,
+        patch_size=patch,
+    )
+
+
+def owlvit(width: int, depth: int, heads: int, patch: int, image: int) -> Callable[[], int]:
+    return of_transformers(
+        "OwlViTVisionModel",
+        "OwlViTVisionConfig",
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        patch_size=patch,
+        image_size=image,
+    )
+
+
 def mae(width: int, depth: int, heads: int, patch: int) -> Callable[[], int]:
     return of_transformers(
         "ViTMAEModel",
@@ -192,6 +217,33 @@ PEERS: dict[str, Callable[[], int]] = {
     "R50+B/16": of_timm("vit_base_r50_s16_224", num_classes=1000),
     "R50+L/32": of_timm("vit_large_r50_s32_224"),
     "mobileclip-B/16": of_timm("vit_base_mci_224"),
+    "eva02-Ti/14": of_timm("eva02_tiny_patch14_224"),
+    "eva02-S/14": of_timm("eva02_small_patch14_224"),
+    "eva02-B/14": of_timm("eva02_base_patch14_224"),
+    "eva02-L/14": of_timm("eva02_large_patch14_224"),
+    "aimv2-L/14": of_timm("aimv2_large_patch14_224"),
+    "aimv2-H/14": of_timm("aimv2_huge_patch14_224"),
+    "aimv2-1B/14": of_timm("aimv2_1b_patch14_224"),
+    "aimv2-3B/14": of_timm("aimv2_3b_patch14_224"),
+    "pe-core-B/16": of_timm("vit_pe_core_base_patch16_224"),
+    "pe-core-L/14": of_timm("vit_pe_core_large_patch14_336"),
+    "pe-core-G/14": of_timm("vit_pe_core_gigantic_patch14_448"),
+    "ijepa-H/14": ijepa(1280, 32, 5120, 14),
+    "ijepa-g/16": ijepa(1408, 40, 6144, 16),
+    "internvit-300M/14": of_transformers(
+        "InternVLVisionModel",
+        "InternVLVisionConfig",
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        attention_bias=True,
+        image_size=[448, 448],
+        patch_size=[14, 14],
+    ),
+    "owlvit-B/32": owlvit(768, 12, 12, 32, 768),
+    "owlvit-B/16": owlvit(768, 12, 12, 16, 768),
+    "owlvit-L/14": owlvit(1024, 24, 16, 14, 840),
     "swin-T": of_timm("swin_tiny_patch4_window7_224"),
     "swin-S": of_timm("swin_small_patch4_window7_224"),
     "swin-B": of_timm("swin_base_patch4_window7_224"),

@@ -18,7 +18,10 @@ ViTName = Literal[
     "mae-L/16", "mae-H/14", "videomae-S", "videomae-B", "videomae-L", "videomae-H", "vivit-B", "vjepa2-L",
     "vjepa2-H", "vjepa2-g", "beit-B/16", "beit-L/16", "sam-B/16", "sam-L/16", "sam-H/16",
     "flexivit-S/16", "flexivit-B/16", "flexivit-L/16", "R+Ti/32", "R26+S/32", "R26+B/32",
-    "R50+B/16", "R50+L/32", "mobileclip-B/16", "cifar", "cifar-small", "fashion-mnist",
+    "R50+B/16", "R50+L/32", "mobileclip-B/16", "eva02-Ti/14", "eva02-S/14", "eva02-B/14", "eva02-L/14",
+    "aimv2-L/14", "aimv2-H/14", "aimv2-1B/14", "aimv2-3B/14", "pe-core-B/16", "pe-core-L/14", "pe-core-G/14",
+    "ijepa-H/14", "ijepa-g/16", "internvit-300M/14", "owlvit-B/32", "owlvit-B/16", "owlvit-L/14",
+    "cifar", "cifar-small", "fashion-mnist",
 ]  # fmt: skip
 PyramidName = Literal[
     "swin-T", "swin-S", "swin-B", "swin-L", "swin-B-384", "swin-L-384", "swinv2-T", "swinv2-S", "swinv2-B",
@@ -37,6 +40,7 @@ SIZES |= {"ti": "Ti", "s": "S", "b": "B", "l": "L", "h": "H", "g": "g", "t": "T"
 SIZES |= {"giantopt": "giant-opt", "so400m": "So400m"}
 SIZES |= {"base_plus": "B+", "base-plus": "B+"}
 SIZES |= {"small_plus": "S+", "huge_plus": "H+", "splus": "S+", "hplus": "H+", "7b": "7B"}
+SIZES |= {"1b": "1B", "3b": "3B"}
 SIZES |= {f"{round(100 * times):03}": f"{times}" for times in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)} | {"1.0": "1.0"}
 SIZES |= {"xx-small": "XXS", "x-small": "XS", "xxs": "XXS", "xs": "XS"}
 
@@ -58,6 +62,10 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"vit_(?P<size>small|base)_r26_s32_(?P<image>\d+)", "R26+{size}/32"),
     (r"vit_(?P<size>base|large)_r50_s(?P<patch>16|32)_(?P<image>\d+)", "R50+{size}/{patch}"),
     (r"vit_(?P<size>base)_mci_(?P<image>224)", "mobileclip-{size}/16"),
+    (r"eva02_(?P<size>tiny|small|base|large)_patch14_(?P<image>\d+)", "eva02-{size}/14"),
+    (r"aimv2_(?P<size>large|huge|1b|3b)_patch14_(?P<image>\d+)", "aimv2-{size}/14"),
+    (r"vit_pe_core_(?P<size>base)_patch16_(?P<image>224)", "pe-core-{size}/16"),
+    (r"vit_pe_core_(?P<size>large|gigantic)_patch14_(?P<image>336|448)", "pe-core-{size}/14"),
     (r"swin_(?P<size>tiny|small|base|large)_patch4_window7_(?P<image>224)", "swin-{size}"),
     (r"swin_(?P<size>base|large)_patch4_window12_(?P<image>384)", "swin-{size}-384"),
     (r"swinv2_(?P<size>tiny|small|base)_window8_(?P<image>256)", "swinv2-{size}"),
@@ -95,6 +103,10 @@ OTHER_NAMES: tuple[tuple[str, str], ...] = (
     (r"microsoft/swin-(?P<size>base|large)-patch4-window12-(?P<image>384)(-in22k)?", "swin-{size}-384"),
     (r"microsoft/swinv2-(?P<size>tiny|small|base)-patch4-window8-(?P<image>256)", "swinv2-{size}"),
     (r"microsoft/swinv2-(?P<size>large)-patch4-window12to16-192to(?P<image>256)-22kto1k-ft", "swinv2-{size}"),
+    (r"apple/aimv2-(?P<size>large|huge|1b|3b)-patch14-(?P<image>\d+)", "aimv2-{size}/14"),
+    (r"google/owlvit-(?P<size>base|large)-patch(?P<patch>14|16|32)", "owlvit-{size}/{patch}"),
+    (r"facebook/ijepa_vit(?P<size>h)14_(1k|22k)", "ijepa-{size}/14"),
+    (r"facebook/ijepa_vit(?P<size>g)16_22k", "ijepa-{size}/16"),
     (r"apple/mobilevit-(?P<size>xx-small|x-small|small)", "mobilevit-{size}"),
     (r"apple/mobilevitv2-(?P<size>1\.0)-imagenet1k-(?P<image>256)", "mobilevitv2-{size}"),
     # torchvision

@@ -33,6 +33,7 @@ from vitrail.parts import (
 )
 from vitrail.preset_names import COMMON, MobileName, PyramidName, ViTName, preset_name
 from vitrail.preset_stages import STAGED
+from vitrail.preset_towers import TOWERS
 
 __all__ = ["PRESETS", "preset", "preset_named"]
 
@@ -278,6 +279,7 @@ PRESETS: dict[str, Config] = {
         position=Learned(prefix="none"),
         classes=512,
     ),
+    **TOWERS,
     "cifar": _tiny(32, width=128, depth=6),
     "cifar-small": _tiny(32, width=96, depth=6),
     "fashion-mnist": _tiny(28, width=96, depth=4, channels=1).but(
