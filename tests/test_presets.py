@@ -88,40 +88,16 @@ def clip(width: int, depth: int, heads: int, patch: int, projection: int, image:
     )
 
 
-def ijepa(width: int, depth: int, mlp: int, patch: int) -> Callable[[], int]:
+def sized(kind: str, width: int, depth: int, heads: int, patch: int, **more: object) -> Callable[[], int]:
+    """A model whose config has the usual names."""
     return of_transformers(
-        "IJepaModel",
-        "IJepaConfig",
+        f"{kind}Model",
+        f"{kind}Config",
         hidden_size=width,
-        num_hidden_layers=depth,
-        num_attention_heads=16,
-        intermediate_size=mlp,
-        patch_size=patch,
-    )
-
-
-def owlvit(width: int, depth: int, heads: int, patch: int, image: int) -> Callable[[], int]:
-    return of_transformers(
-        "OwlViTVisionModel",
-        "OwlViTVisionConfig",
-        hidden_size=width,
-        intermediate_size=4 * width,
         num_hidden_layers=depth,
         num_attention_heads=heads,
         patch_size=patch,
-        image_size=image,
-    )
-
-
-def mae(width: int, depth: int, heads: int, patch: int) -> Callable[[], int]:
-    return of_transformers(
-        "ViTMAEModel",
-        "ViTMAEConfig",
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=depth,
-        num_attention_heads=heads,
-        patch_size=patch,
+        **{"intermediate_size": 4 * width, **more},
     )
 
 
@@ -183,9 +159,9 @@ PEERS: dict[str, Callable[[], int]] = {
     "siglip2-L/16": of_timm("vit_large_patch16_siglip_256", num_classes=0),
     "siglip2-So400m/16": of_timm("vit_so400m_patch16_siglip_256", num_classes=0),
     "siglip2-giant-opt/16": of_timm("vit_giantopt_patch16_siglip_256", num_classes=0),
-    "mae-B/16": mae(768, 12, 12, 16),
-    "mae-L/16": mae(1024, 24, 16, 16),
-    "mae-H/14": mae(1280, 32, 16, 14),
+    "mae-B/16": sized("ViTMAE", 768, 12, 12, 16),
+    "mae-L/16": sized("ViTMAE", 1024, 24, 16, 16),
+    "mae-H/14": sized("ViTMAE", 1280, 32, 16, 14),
     **{
         f"videomae-{s}": of_transformers(
             "VideoMAEModel",
@@ -228,8 +204,8 @@ PEERS: dict[str, Callable[[], int]] = {
     "pe-core-B/16": of_timm("vit_pe_core_base_patch16_224"),
     "pe-core-L/14": of_timm("vit_pe_core_large_patch14_336"),
     "pe-core-G/14": of_timm("vit_pe_core_gigantic_patch14_448"),
-    "ijepa-H/14": ijepa(1280, 32, 5120, 14),
-    "ijepa-g/16": ijepa(1408, 40, 6144, 16),
+    "ijepa-H/14": sized("IJepa", 1280, 32, 16, 14),
+    "ijepa-g/16": sized("IJepa", 1408, 40, 16, 16, intermediate_size=6144),
     "internvit-300M/14": of_transformers(
         "InternVLVisionModel",
         "InternVLVisionConfig",
@@ -241,9 +217,9 @@ PEERS: dict[str, Callable[[], int]] = {
         image_size=[448, 448],
         patch_size=[14, 14],
     ),
-    "owlvit-B/32": owlvit(768, 12, 12, 32, 768),
-    "owlvit-B/16": owlvit(768, 12, 12, 16, 768),
-    "owlvit-L/14": owlvit(1024, 24, 16, 14, 840),
+    "owlvit-B/32": sized("OwlViTVision", 768, 12, 12, 32, image_size=768),
+    "owlvit-B/16": sized("OwlViTVision", 768, 12, 12, 16, image_size=768),
+    "owlvit-L/14": sized("OwlViTVision", 1024, 24, 16, 14, image_size=840),
     "swin-T": of_timm("swin_tiny_patch4_window7_224"),
     "swin-S": of_timm("swin_small_patch4_window7_224"),
     "swin-B": of_timm("swin_base_patch4_window7_224"),
