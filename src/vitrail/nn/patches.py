@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -182,9 +183,9 @@ class ConvStem(nn.Module):
         super().__init__()
         self.patch = spec.patch
         *strides, last = spec.strides
-        pairs = zip((channels, *spec.widths), spec.widths, strides, strict=False)
         self.layers = nn.ModuleList(
-            _ConvNormActivation(before, after, stride, spec.overlap, spec.activation) for before, after, stride in pairs
+            _ConvNormActivation(before, after, stride, spec.overlap, spec.activation)
+            for (before, after), stride in zip(pairwise((channels, *spec.widths)), strides, strict=True)
         )
         self.projection = project_cells(spec.widths[-1], width, last)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import QkvBias
-from vitrail.geometry import Size
+from vitrail.geometry import Size, halved
 from vitrail.nn.block import drop_path
 from vitrail.nn.initialise import initialise_table
 from vitrail.nn.layout import Layout
@@ -49,9 +49,9 @@ class PooledAttention(nn.Module):
     def _in_windows(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Windows of pooled queries are half as large; zeros pad both, and take part as keys and values."""
         assert self.window is not None
-        window, smaller = self.window, _halved(self.window)  # on a smaller grid too
+        window, smaller = self.window, halved(self.window)  # on a smaller grid too
         whole = CutGrid.of(layout.grid, window, frame=window, zeros=True)
-        half = CutGrid.of(_halved(layout.grid), smaller, frame=smaller, zeros=True)
+        half = CutGrid.of(halved(layout.grid), smaller, frame=smaller, zeros=True)
         key, value = self._padding(whole)
         q_parts, k_parts, v_parts = half.split(q), whole.split(k, key), whole.split(v, value)  # (B, W, n, …, d)
         mixed = F.scaled_dot_product_attention(q_parts.flatten(0, 1), k_parts.flatten(0, 1), v_parts.flatten(0, 1))
@@ -63,10 +63,6 @@ class PooledAttention(nn.Module):
             return None, None
         _, k, v = (part.view(1, self.num_heads, 1, -1) for part in self.qkv.bias.chunk(3))
         return k, v
-
-
-def _halved(size: Size) -> Size:
-    return Size(size.height // 2, size.width // 2)
 
 
 class PoolingBlock(nn.Module):
@@ -93,7 +89,7 @@ class PoolingBlock(nn.Module):
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         x = self.norm1(x)
         x = pooled(self.shortcut(x), layout.grid) + self._dropped(self.attention(x, layout))
-        half = _halved(layout.grid)
+        half = halved(layout.grid)
         return x + self._dropped(self.mlp(self.norm2(x))), replace(layout, grid=half, frame=half)
 
     def _dropped(self, branch: Tensor) -> Tensor:

@@ -21,10 +21,8 @@ from vitrail.checkpoint.dialects.hiera import (
     usual_windows,
 )
 from vitrail.checkpoint.dialects.huggingface_config import (
-    GENERATION,
-    LIBRARY,
     OTHER_HEADS,
-    TRAINING,
+    UNRELATED,
     labels,
     processor_config,
 )
@@ -66,7 +64,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 def _known(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(stored.config)
     require(bool(said), f"{stored.path} does not show the heads of its Hiera; put its config.json beside it")
-    said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | PRETRAINING | SHOWN | READ, ONLY)
+    said.understand(UNRELATED | OTHER_HEADS | PRETRAINING | SHOWN | READ, ONLY)
     shape, image = _shape(stored, prefix), said.size("image_size") or Size(224, 224)
     config, sizes = hiera_config(
         stored.path,

@@ -130,28 +130,24 @@ def _classifier(
     )
 
 
+SIGLIP_CLASSIFIER = known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh", pool=MeanPool())
 CLASSIFIERS = (
-    _classifier(
-        SIGLIP2,
-        SIGLIP2_CLASSIFIER_ROWS,
-        known_siglip2_classifier,
-        "Siglip2ForImageClassification",
-        "vision_model.",
-        siglip2_fields,
-        needs=("position.table", "embedding.bias", "norm.weight"),
-        nested=True,
-        spare=rf"{SPARE}|head\..*",
-    ),
-    _classifier(
-        SIGLIP,
-        SIGLIP_CLASSIFIER_ROWS,
-        known(LEARNED, eps=1e-6, activation="gelu_pytorch_tanh", pool=MeanPool()),
-        "SiglipForImageClassification",
-        "vision_model.",
-        mlp_fields,
-        needs=("position.table", "embedding.bias", "norm.weight"),
-        nested=True,
-        spare=rf"{SPARE}|head\..*",
+    *(
+        _classifier(
+            plain,
+            rows,
+            read,
+            f"{model}ForImageClassification",
+            "vision_model.",
+            fields,
+            needs=("position.table", "embedding.bias", "norm.weight"),
+            nested=True,
+            spare=rf"{SPARE}|head\..*",
+        )
+        for plain, model, rows, read, fields in (
+            (SIGLIP2, "Siglip2", SIGLIP2_CLASSIFIER_ROWS, known_siglip2_classifier, siglip2_fields),
+            (SIGLIP, "Siglip", SIGLIP_CLASSIFIER_ROWS, SIGLIP_CLASSIFIER, mlp_fields),
+        )
     ),
     *(
         _classifier(

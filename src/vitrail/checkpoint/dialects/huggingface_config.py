@@ -22,7 +22,7 @@ __all__ = [
     "GENERATION",
     "LIBRARY",
     "OTHER_HEADS",
-    "TRAINING",
+    "UNRELATED",
     "activation_of",
     "aimv2_fields",
     "beit_fields",
@@ -92,6 +92,8 @@ TRAINING = frozenset(
         ),
     }
 )
+UNRELATED = LIBRARY | GENERATION | TRAINING
+"""Keys that say nothing of what an encoder computes."""
 OTHER_HEADS = frozenset(
     {
         *("encoder_stride", "pooler_output_size", "pooler_act", "out_features", "out_indices", "stage_names"),
@@ -162,7 +164,7 @@ def vision_part(stored: Stored) -> JsonConfig:
         # early versions wrote a second part, and transformers lets it win
         inside = {**said.part("vision_config").values, **said.part("vision_config_dict").values}
         said = JsonConfig(inside, "config.json, vision_config")
-    said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | SHOWN | READ, ONLY)
+    said.understand(UNRELATED | OTHER_HEADS | SHOWN | READ, ONLY)
     return said
 
 

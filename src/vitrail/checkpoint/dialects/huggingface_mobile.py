@@ -15,10 +15,8 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Written
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.huggingface_config import (
-    GENERATION,
-    LIBRARY,
     OTHER_HEADS,
-    TRAINING,
+    UNRELATED,
     labels,
     processor_config,
 )
@@ -107,7 +105,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 
 def known_mobilevit(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(stored.config)
-    said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | SHOWN | ELSEWHERE, ONLY)
+    said.understand(UNRELATED | OTHER_HEADS | SHOWN | ELSEWHERE, ONLY)
     source = (
         f"config.json ({said.text('model_type', 'mobilevit')})"
         if said

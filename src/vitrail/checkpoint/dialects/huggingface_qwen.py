@@ -17,9 +17,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Written
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.huggingface_config import (
-    GENERATION,
-    LIBRARY,
-    TRAINING,
+    UNRELATED,
     activation_of,
     processor_config,
     tower_type,
@@ -96,7 +94,7 @@ def _tower(stored: Stored) -> JsonConfig:
 
 def known_qwen(stored: Stored, prefix: str) -> Known:
     said = _tower(stored)
-    said.understand(LIBRARY | GENERATION | TRAINING | SHOWN | READ | BEHIND, ONLY)
+    said.understand(UNRELATED | SHOWN | READ | BEHIND, ONLY)
     rope = said.part("rope_parameters")
     rope.understand({"rope_theta"}, {"rope_type": ("axial", "default")})
     heads, patch = said.whole("num_heads", 16), said.whole("patch_size", 14)
@@ -122,7 +120,7 @@ def known_qwen(stored: Stored, prefix: str) -> Known:
 def known_qwen3(stored: Stored, prefix: str) -> Known:
     """A learned table of a square grid, resampled linearly with aligned corners, and rotations beside it."""
     said = _tower(stored)
-    said.understand(LIBRARY | GENERATION | TRAINING | SHOWN | READ | BEHIND | {TABLE}, ONLY)
+    said.understand(UNRELATED | SHOWN | READ | BEHIND | {TABLE}, ONLY)
     rope = said.part("rope_parameters")
     rope.understand({"rope_theta"}, {"rope_type": ("axial", "default")})
     rotary = Rotary(temperature=rope.number("rope_theta", 10_000.0), pairs="halves")

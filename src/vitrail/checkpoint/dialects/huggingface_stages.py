@@ -12,10 +12,8 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Written
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.huggingface_config import (
-    GENERATION,
-    LIBRARY,
     OTHER_HEADS,
-    TRAINING,
+    UNRELATED,
     labels,
     processor_config,
 )
@@ -87,7 +85,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 def known_swin(*, second: bool = False, **own: Any) -> Callable[[Stored, str], Known]:
     def read(stored: Stored, prefix: str) -> Known:
         said = JsonConfig(stored.config)
-        said.understand(LIBRARY | GENERATION | TRAINING | OTHER_HEADS | READ, ONLY)
+        said.understand(UNRELATED | OTHER_HEADS | READ, ONLY)
         image = said.size("image_size") or Size(224, 224)
         if said:
             config = swin_config(said, image, second=second, **own)

@@ -11,7 +11,7 @@ from vitrail.checkpoint.checkpoint import Checkpoint
 from vitrail.checkpoint.dialects.dialect import Family, Written
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.hiera import hiera_config, hiera_rows, hiera_said, refuse_hiera, shape_of
-from vitrail.checkpoint.dialects.huggingface_config import GENERATION, LIBRARY, TRAINING, processor_config
+from vitrail.checkpoint.dialects.huggingface_config import UNRELATED, processor_config
 from vitrail.checkpoint.dialects.huggingface_family import of_type
 from vitrail.checkpoint.dialects.json_config import JsonConfig
 from vitrail.checkpoint.dialects.timm_stages import settle_stages
@@ -62,7 +62,7 @@ def _backbone(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _known(stored: Stored, prefix: str) -> Known:
     said = JsonConfig(_backbone(stored.config))
     require(bool(said), f"{stored.path} does not show the windows of its SAM 2; put its config.json beside it")
-    said.understand(LIBRARY | GENERATION | TRAINING | SHOWN | READ, ONLY)
+    said.understand(UNRELATED | SHOWN | READ, ONLY)
     image = said.size("image_size") or Size(1024, 1024)
     config, sizes = hiera_config(
         stored.path,

@@ -7,9 +7,7 @@ from typing import Any
 from vitrail.checkpoint.dialects.dialect import Family
 from vitrail.checkpoint.dialects.evidence import Known
 from vitrail.checkpoint.dialects.huggingface_config import (
-    GENERATION,
-    LIBRARY,
-    TRAINING,
+    UNRELATED,
     activation_of,
     describe,
     tower_type,
@@ -53,7 +51,7 @@ def _known(stored: Stored, prefix: str) -> Known:
     said = said.part("vision_config") if "vision_config" in said else said
     if not said:
         return known_bare(stored, prefix, "projection", 1e-6, "names and shapes, as transformers has them (sam)")
-    said.understand(LIBRARY | GENERATION | TRAINING | SHOWN | READ, {})
+    said.understand(UNRELATED | SHOWN | READ, {})
     patch = patch_of(stored, prefix, "projection")
     position, image, _ = shown(stored, prefix, patch)
     image = image or said.size("image_size") or Size(1024, 1024)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.geometry import Size
+from vitrail.geometry import Size, halved
 from vitrail.parts import FullAttention, Mlp, TiledTable, WindowedAttention
 from vitrail.plan import ops
 from vitrail.plan.attention_ops import Problem, fused_mix, sdpa, unbind_heads
@@ -47,7 +47,7 @@ def _in_windows(
     t: Tape, path: str, q: Tensor, k: Tensor, v: Tensor, n: Sizes, grid: Size, window: Size, bias: bool
 ) -> Tensor:
     whole = CutGrid(grid, window, shifted=False, zeros=True)
-    half = CutGrid(_halved(grid), _halved(whole.window), shifted=False, zeros=True)
+    half = CutGrid(halved(grid), halved(whole.window), shifted=False, zeros=True)
     if half.thin:
         t.approximate("pooled queries in windows of whole rows, or one in a row or column: copies are not verified")
     key: Tensor | None = None
@@ -62,10 +62,6 @@ def _in_windows(
     problem = Problem(n.batch * count, n.num_heads, half.window.area, whole.window.area, n.head_width)
     mixed = sdpa(t, path, q_parts, k_parts, v_parts, problem)
     return mixed if half.in_place else join_windows(t, mixed, p, half)
-
-
-def _halved(size: Size) -> Size:
-    return Size(size.height // 2, size.width // 2)
 
 
 @module
