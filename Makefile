@@ -24,7 +24,7 @@ studio: $(READY) $(PAGE) ## set up, build the page, and open it
 	$(BIN)/vitrail studio
 
 test: check browser ## check, then all tests (warnings are errors, docs execute)
-	$(BIN)/pytest -n 3 --dist worksteal # a third of the time, tests wait for disks, servers and clusters
+	$(BIN)/pytest -n 4 --dist worksteal # half of the time, tests wait for disks, servers and clusters
 
 check: $(READY) $(TYPES) $(PAGE) ## lint, formatting, types, import direction; the page's types and units
 	$(BIN)/ruff check

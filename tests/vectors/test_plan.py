@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -144,3 +146,14 @@ def test_a_damaged_plan_is_one_line(tmp_path: Path, source: Path, weights: Path)
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(VitrailError, match="cannot be read"):
         read_plan(tmp_path)
+
+
+def test_a_process_that_skips_pandas_makes_arrow_columns_without_it():
+    script = (
+        "import sys, pyarrow\n"
+        "from vitrail.vectors.job.part_files import skip_pandas\n"
+        "skip_pandas()\n"
+        "column = pyarrow.array(['a', None], pyarrow.string())\n"
+        "sys.exit('pandas' in sys.modules or column.to_pylist() != ['a', None])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

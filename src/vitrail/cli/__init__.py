@@ -7,6 +7,7 @@ standard error and exit code 2, and so is what the system says of names, rights 
 from __future__ import annotations
 
 import errno
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _complain(f"{error.filename or 'the disk'}: {error.strerror}; mend that, or choose another path")
     except KeyboardInterrupt:
         code = 130
+    gc.freeze()  # at its end, the interpreter would look through all of torch for garbage: a third of a second
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -104,6 +104,7 @@ def embed(
     from vitrail.cli.embed_view import View
     from vitrail.vectors.job.embed import embed_source
     from vitrail.vectors.job.options import Options
+    from vitrail.vectors.job.part_files import skip_pandas
     from vitrail.vectors.job.run import LocalCrew
     from vitrail.vectors.job.worker import WorkerOptions
 
@@ -127,6 +128,8 @@ def embed(
 
         cluster = RayCluster(address, cpus=workers)
         crew, workers = cluster.crew, cluster.cpus if workers is None else workers
+    else:
+        skip_pandas()
     with View() as view:
         view.wait("reading the weights and the list of images")
         done = embed_source(

@@ -11,11 +11,13 @@ part-00000.tokens.safetensors    the same, a tensor per row under its number
 from __future__ import annotations
 
 import base64
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, overload
 
@@ -42,6 +44,7 @@ __all__ = [
     "read_tally",
     "reason_of",
     "require_arrow",
+    "skip_pandas",
     "write_part",
 ]
 
@@ -57,6 +60,17 @@ def require_arrow() -> None:
         raise VitrailError(
             "vectors are written as Parquet, which needs pyarrow; pip install 'vitrail[parquet]'"
         ) from None
+
+
+def skip_pandas() -> None:
+    """Keep pandas out of this process: pyarrow imports it, for 0.4 s, to ask whether a list is one of its columns."""
+    sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not used here")
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ from vitrail.rules import NonNegativeInt, PositiveFloat, PositiveInt
 from vitrail.value import Value
 from vitrail.vectors.job.engine_factory import engine_of
 from vitrail.vectors.job.forks import FORKS
-from vitrail.vectors.job.part_files import Tally
+from vitrail.vectors.job.part_files import Tally, skip_pandas
 from vitrail.vectors.job.plan import read_plan
 from vitrail.vectors.job.preparation import prepare_engine
 from vitrail.vectors.job.shard import process_shard
@@ -175,6 +175,7 @@ def _ending(code: int) -> str:
 
 def _work(folder: Location, options: WorkerOptions, line: Connection, board: Any, environment: dict[str, str]) -> None:
     """Answer each (task, lost rows) with a tally or with the message of a VitrailError."""
+    skip_pandas()
     os.environ.update(environment)  # the process that this one was forked from has that of its own start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would outlive this process
