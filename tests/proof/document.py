@@ -61,7 +61,7 @@ def main() -> int:
     tables = []
     for name, kind in KINDS.items():
         written = options.rows / f"{name}.json" if options.rows else None
-        rows = json.loads(written.read_text()) if written else _run(kind, options.seed)
+        rows = json.loads(written.read_text()) if written else _run(name, options.seed)
         tables.append(_cases(kind, rows, options.seed))
     text = "\n".join([INTRO.format(tracked=_tracked_cases()), *tables, _flops(), _memory(), _sharded(), _adapters()])
     (ROOT / "docs" / "planner-accuracy.md").write_text(text)
@@ -75,10 +75,10 @@ def _tracked_cases() -> int:
     return cases.count("TRAIN)") + cases.count("Workload(batch") + cases.count("        TRAIN,")
 
 
-def _run(kind: Kind, seed: int) -> list[dict[str, Any]]:
+def _run(kind: str, seed: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "rows.json"
-        sys.argv = ["run.py", "--count", str(kind.cases), "--seed", str(seed), "--table", str(table), *kind.options]
+        sys.argv = ["run.py", "--kind", kind, "--seed", str(seed), "--table", str(table)]
         run.main()
         return json.loads(table.read_text())
 
@@ -120,8 +120,6 @@ def _spread(workload: dict[str, Any]) -> str:
 class Kind(NamedTuple):
     """Random steps of a kind."""
 
-    cases: int
-    options: tuple[str, ...]
     title: str
     about: str
     column: str
@@ -130,18 +128,14 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "steps": Kind(260, (), "random steps", "Half have degenerate sizes: one head, one image, one row.", "step", _step),
+    "steps": Kind("random steps", "Half have degenerate sizes: one head, one image, one row.", "step", _step),
     "checkpointed": Kind(
-        160,
-        ("--checkpointed",),
         "random steps with checkpointing",
         "Whole blocks or their products are kept, of every block or of every k-th.",
         "checkpointing",
         lambda workload: workload["checkpointing"] or "none",
     ),
     "tuned": Kind(
-        160,
-        ("--tuned",),
         "random steps that train a part",
         "Frozen parts, last blocks, norms or biases alone, low-rank adapters: ours in our models, peft's in those of "
         "timm and transformers.",
@@ -149,22 +143,31 @@ KINDS = {
         _trained,
     ),
     "pretraining": Kind(
-        120,
-        ("--pretraining",),
         "random self-supervised steps",
         "The definitions in `vitrail.nn` run under the tracker.",
         "step",
         lambda workload: workload["pretraining"]["kind"],
     ),
     "sharded": Kind(
-        120,
-        ("--sharded",),
         "random steps over 2 to 8 devices",
         "One rank of a fake process group, with PyTorch's own DDP, ZeroRedundancyOptimizer, FSDP2 and tensor "
         "parallelism. Some train only a part, some accumulate.",
         "spread by",
         _spread,
     ),
+    "clips": Kind(
+        "random steps of clips", "Tubelets of every depth, under every position that takes them.", "step", _step
+    ),
+    "parts": Kind(
+        "random steps with parts that few models have",
+        "Cosine attention, norms after branches, biases from MLPs or of queries, necks, separable attention.",
+        "step",
+        _step,
+    ),
+    "mergers": Kind(
+        "random steps of towers with a merger", "The loss is of the language model's tokens.", "step", _step
+    ),
+    "stems": Kind("random steps behind convolutions", "ResNets and other stems before the patches.", "step", _step),
 }
 
 

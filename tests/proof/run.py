@@ -1,12 +1,8 @@
-"""The planner against the tracker: `python tests/proof/run.py --count 200` draws cases and prints every difference.
+"""The planner against the tracker: `python tests/proof/run.py --kind tuned` draws cases and prints every difference.
 
 `--golden FILE` writes the tracker's answers, for machines where the shim cannot be compiled; `--check FILE …` follows
 some of the files' cases again; `--table FILE` writes the results as JSON for the docs; `--degenerate` takes the fixed
-cases of degenerate.py, whose answers are tests/golden/degenerate.json; `--tuned` draws steps of which only a part is
-trained, `--sharded` one device of steps that are spread over several, `--checkpointed` steps with every kind of
-activation checkpointing, `--pretraining` self-supervised steps, `--clips` models of clips, `--parts` models with
-parts that few others have, `--mergers` vision towers with a merger, and `--stems` models with convolutions before
-their patches.
+cases of degenerate.py, whose answers are tests/golden/degenerate.json.
 """
 
 from __future__ import annotations
@@ -41,6 +37,19 @@ from vitrail.codec import from_plain  # noqa: E402
 from vitrail.config import config_from_json  # noqa: E402
 from vitrail.plan import Workload, memory  # noqa: E402
 
+DRAWS = {
+    "steps": (draw, 260),
+    "checkpointed": (draw_checkpointed, 160),
+    "tuned": (draw_tuned, 160),
+    "pretraining": (draw_pretraining, 120),
+    "sharded": (draw_sharded, 120),
+    "clips": (draw_clips, 100),
+    "parts": (draw_parts, 100),
+    "mergers": (draw_mergers, 100),
+    "stems": (draw_stems, 100),
+}
+"""Kinds of random cases: what draws them, and how many `make proof` draws."""
+
 
 def report(line: str) -> None:
     sys.stdout.write(f"{line}\n")
@@ -53,32 +62,23 @@ def workload_of(held: dict[str, Any]) -> Workload:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--kind", choices=DRAWS, default="steps", help="what the random cases vary")
+    parser.add_argument("--count", type=int, help="cases (default: the kind's own number)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--degenerate", action="store_true", help="the fixed degenerate cases instead of random ones")
-    parser.add_argument("--tuned", action="store_true", help="random steps of which only a part is trained")
-    parser.add_argument("--sharded", action="store_true", help="random steps that are spread over devices")
-    parser.add_argument("--checkpointed", action="store_true", help="random steps with every kind of checkpointing")
-    parser.add_argument("--pretraining", action="store_true", help="random self-supervised steps")
-    parser.add_argument("--clips", action="store_true", help="random models of clips")
-    parser.add_argument("--parts", action="store_true", help="random models with parts that few others have")
-    parser.add_argument("--mergers", action="store_true", help="random vision towers with a merger")
-    parser.add_argument("--stems", action="store_true", help="random models with convolutions before their patches")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--check", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    drawn, usual = DRAWS[options.kind]
+    count = options.count or usual
     if options.check:
         golden = [case for path in options.check for case in json.loads(path.read_text())]
         cases = [(config_from_json(json.dumps(case["config"])), workload_of(case["workload"])) for case in golden]
-        cases = cases[:: max(1, len(cases) // options.count)]
+        cases = cases[:: max(1, len(cases) // count)]
     else:
-        kinds = {draw_tuned: options.tuned, draw_sharded: options.sharded, draw_checkpointed: options.checkpointed}
-        kinds |= {draw_pretraining: options.pretraining, draw_clips: options.clips, draw_parts: options.parts}
-        kinds |= {draw_mergers: options.mergers, draw_stems: options.stems}
-        drawn = next((kind for kind, asked in kinds.items() if asked), draw)
-        cases = degenerate() if options.degenerate else drawn(options.count, options.seed)
+        cases = degenerate() if options.degenerate else drawn(count, options.seed)
     rows, start = [], time.perf_counter()
     for config, workload in cases:
         plan, tracked = memory(config, workload), follow_step(config, workload).phase_peaks
