@@ -1,7 +1,7 @@
 """Plan every preset, for the first time and again with other batches, and sweep images and batches on arrays; beside a
 step on torch's own fake tensors.
 
-python benchmarks/plan.py [--repeats 20] [--questions 20000] [--peer] [--json]
+python benchmarks/plan.py [--repeats 20] [--questions 100000] [--peer] [--json]
 
 CPU times of one core. `--peer` follows one training step of timm's ViT-B/16 with torch's `MemTracker`, if both are
 installed: the same question, answered by running the module on fake tensors.
@@ -37,7 +37,7 @@ SWEPT = ("B/16", "dinov2-B/14-reg4", "pit-S", "swin-T", "mobilevit-S")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--questions", type=int, default=20_000)
+    parser.add_argument("--questions", type=int, default=100_000)
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

@@ -145,17 +145,24 @@ class PyramidConfig(BaseConfig):
         full = tuple(index - first for index in attention.full if 0 <= index - first < self.stages[level].depth)
         return attention.but(window=window or attention.window, full=full)
 
-    def block_attention(self, level: int, index: int) -> FullAttention | WindowedAttention:
-        """Return the attention of a block, by its index in its stage. A block that pools queries has the windows of the
-        stage before, unless it is full."""
-        own = self.attention_at(level)
-        if index == 0 and level and isinstance(self.merging, QueryPooling) and isinstance(own, WindowedAttention):
+    @cached_property
+    def block_attentions(self) -> tuple[tuple[FullAttention | WindowedAttention, ...], ...]:
+        """The attention of every block, by stage."""
+        return tuple(self._block_attentions(level) for level in range(len(self.stages)))
+
+    def _block_attentions(self, level: int) -> tuple[FullAttention | WindowedAttention, ...]:
+        """Return the attention of a stage's blocks. A block that pools queries has the windows of the stage before,
+        unless it is full."""
+        own, depth = self.attention_at(level), self.stages[level].depth
+        if isinstance(own, FullAttention):
+            return (own,) * depth
+        windows = first = own.but(full=())
+        if level and isinstance(self.merging, QueryPooling):
             before = self.attention_at(level - 1)
             assert isinstance(before, WindowedAttention)
-            own = own.but(window=before.window)
-        if isinstance(own, WindowedAttention):
-            return FullAttention() if index in own.full else own.but(full=())
-        return own
+            first = windows.but(window=before.window)
+        kinds = [first] + [windows] * (depth - 1)
+        return tuple(FullAttention() if index in own.full else kind for index, kind in enumerate(kinds))
 
     @cached_property
     def grids(self) -> tuple[Size, ...]:
@@ -225,7 +232,7 @@ def _check_pooling(config: PyramidConfig) -> None:
     require(not attention.shift, "windows are not shifted where queries are pooled; use WindowedAttention(shift=False)")
     for level, grid in enumerate(config.grids):
         for index in range(config.stages[level].depth):
-            own = config.block_attention(level, index)
+            own = config.block_attentions[level][index]
             pooled = index == 0 and level > 0
             if not isinstance(own, WindowedAttention):
                 continue

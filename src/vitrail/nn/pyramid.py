@@ -228,7 +228,7 @@ def _build_block(config: PyramidConfig, level: int, index: int) -> Block:
 
 
 def _build_pooling(config: PyramidConfig, level: int) -> PoolingBlock:
-    before, stage, attention = config.stages[level - 1].width, config.stages[level], config.block_attention(level, 0)
+    before, stage, attention = config.stages[level - 1].width, config.stages[level], config.block_attentions[level][0]
     window = attention.window if isinstance(attention, parts.WindowedAttention) else None
     return PoolingBlock(
         before,
@@ -260,7 +260,7 @@ def _build_merge(config: PyramidConfig, level: int) -> nn.Module:
 
 def _build_attention(config: PyramidConfig, level: int, index: int) -> Attention:
     width, num_heads, grid = config.stages[level].width, config.stages[level].num_heads, config.grids[level]
-    attention, position, padding = config.block_attention(level, index), None, None
+    attention, position, padding = config.block_attentions[level][index], None, None
     if isinstance(attention, parts.WindowedAttention):
         attention, padding = attention.but(window=attention.span(grid)), attention.window_padding
     match config.position:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from vitrail.config import NormPlace, PyramidConfig
 from vitrail.parts import (
@@ -142,11 +142,11 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
 
     def one(x: Tensor, i: int) -> Tensor:
         if pools and i == 0:
-            before, attention = _sizes(c, batch, level - 1), c.block_attention(level, 0)
+            before, attention = _sizes(c, batch, level - 1), c.block_attentions[level][0]
             inner, biased = Mlp(width=c.mlp_ratio * n.width), c.qkv_bias == "all"
             given = (c.grids[level - 1], attention, inner, biased, c.dropout, c.drop_path * earlier)
             return pooling_block(t, f"{path}.blocks.0", x, before, n, *given)
-        own = replace(encoder, attention=c.block_attention(level, i))
+        own = replace(encoder, attention=c.block_attentions[level][i])
         return block(t, own, n, x, f"{path}.blocks.{i}", c.drop_path * (earlier + i), None, i % 2 == 1)
 
     if level:
@@ -169,14 +169,9 @@ def _stage(t: Tape, c: PyramidConfig, batch: int, level: int, x: Tensor) -> Tens
 
 def _alike(c: PyramidConfig, level: int) -> list[Run]:
     """Group blocks of equal attention; the first is single, since it pools, or drops no path."""
-    runs: list[Run] = [[(0,)]]
-    for index in range(1, c.stages[level].depth):
-        same = index > 1 and c.block_attention(level, index) == c.block_attention(level, index - 1)
-        if same:
-            runs[-1].append((index,))
-        else:
-            runs.append([(index,)])
-    return runs
+    kinds = c.block_attentions[level]
+    later = groupby(range(1, len(kinds)), key=lambda index: kinds[index])
+    return [[(0,)], *([(index,) for index in run] for _, run in later)]
 
 
 def _shifts(c: Encoder) -> bool:
