@@ -2,8 +2,8 @@
 
 The graph is written operator by operator from a `LeanEngine`, in under a second. It has what makes that engine fast
 (bytes in, scales folded, a last block for the pooled tokens only), in the few operators that the runtimes fuse. In
-int8, QuantizeLinear and DequantizeLinear stand before every product of the blocks, with the ranges and the smoothing of
-`vitrail.vectors.engines.int8`, so that every runtime rounds the same numbers.
+int8, QuantizeLinear and DequantizeLinear stand before every product of the patches and blocks, with the ranges and the
+smoothing of `vitrail.vectors.engines.int8`, so that every runtime rounds the same numbers.
 
 Shapes: B images, H×W pixels, C channels, T tokens, D width, h heads, d = D/h, K inputs and N outputs of a layer.
 """
@@ -22,7 +22,7 @@ from vitrail.config import Config, ViTConfig
 from vitrail.nn.patches import BytePatchEmbed
 from vitrail.nn.pool import AttentionPooling
 from vitrail.vectors.engines.engine import LeanEngine
-from vitrail.vectors.engines.int8 import InputRange, byte_weights, input_ranges
+from vitrail.vectors.engines.int8 import InputRange, IntegerPatches, byte_weights, input_ranges
 from vitrail.vectors.engines.lean import Dense, LeanBlock, Norm, dense_of, norm_of
 from vitrail.vectors.engines.onnx_writer import GRAPH, WEIGHTS, OnnxWriter
 
@@ -65,7 +65,7 @@ class _Encoder(OnnxWriter):
 
     def vector(self, engine: LeanEngine, ranges: Sequence[Mapping[str, InputRange]] | None) -> str:
         model, config = engine.model, engine.model.config
-        x = self.embedded(engine)
+        x = self.embedded(engine, int8=ranges is not None)
         if model.embedding_norm is not None:
             x = self.norm(x, norm_of(model.embedding_norm))
         for index, block in enumerate(engine.lean):
@@ -77,7 +77,7 @@ class _Encoder(OnnxWriter):
         two = config.prefix.distillation and isinstance(config.pool, parts.ClsPool)
         return self.mean(x) if two else x
 
-    def embedded(self, engine: LeanEngine) -> str:
+    def embedded(self, engine: LeanEngine, *, int8: bool) -> str:
         """uint8 (B, H, W, C) → (B, T, D). All but the product with pixels is the same for every image: a constant."""
         assert engine.front is not None
         assert isinstance(engine.front.embedding, BytePatchEmbed)
@@ -89,8 +89,13 @@ class _Encoder(OnnxWriter):
         x = self.op("Reshape", "image", self.sizes(0, grid.height, patch.height, grid.width, row))
         x = self.op("Transpose", x, perm=[0, 1, 3, 2, 4])  # (B, h, w, P, Q·C)
         x = self.op("Reshape", x, self.sizes(0, grid.area, patch.height * row))
-        # in int8 too: OpenVINO loses cosine on bytes that no QuantizeLinear made, and this is a hundredth of the work
-        x = self.op("MatMul", self.to_float(x), self.tensor(embedding.weight.T))
+        x, weight = self.to_float(x), embedding.weight
+        if int8:
+            zero = IntegerPatches.ZERO
+            x = self.rounded(self.op("Sub", x, self.constant(np.float32(zero))), step=1.0, zero=zero)
+            same = same + zero * weight.double().sum(dim=1).float()
+        by = self.byte_weights(weight, IntegerPatches.weight_steps()) if int8 else self.tensor(weight.T)
+        x = self.op("MatMul", x, by)
         x = self.op("Add", x, self.tensor(same))
         if not prefix:
             return x
@@ -110,10 +115,9 @@ class _Encoder(OnnxWriter):
         if queries:  # only some tokens are kept, and only these ask
             assert block.keep is not None
             x, kept = self.first(x, block.keep), self.first(h, block.keep)
-            q = self.dense(kept, queries[0], into)
-            k, v = self.split("Split", self.dense(h, last, into), axis=-1, num_outputs=2, outputs=2)
+            q, (k, v) = self.dense(kept, queries[0], into), self.apart(h, last, 2, into)
         else:
-            q, k, v = self.split("Split", self.dense(h, last, into), axis=-1, num_outputs=3, outputs=3)
+            q, k, v = self.apart(h, last, 3, into)
         norms = [None if norm is None else norm_of(norm) for norm in (attention.q_norm, attention.k_norm)]
         mixed = self.attention(q, k, v, heads=attention.num_heads, width=block.head_width, norms=norms)
         x = self.op("Add", x, self.dense(self.steps(mixed, out), out_layer, out))
@@ -128,9 +132,9 @@ class _Encoder(OnnxWriter):
         """(B, T, D) each → (B, T, D), written out: the runtimes fuse these operators, or run them as fast."""
         q, k, v = (self.op("Reshape", each, self.sizes(0, -1, heads, width)) for each in (q, k, v))
         q, k = (each if norm is None else self.norm(each, norm) for each, norm in zip((q, k), norms, strict=True))
-        q, v = (self.op("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, v))  # (B, h, T, d)
-        q = self.op("Mul", q, self.constant(np.float32(width**-0.5)))
-        scores = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 2, 3, 1]))  # (B, h, T, T)
+        q, k, v = (self.op("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, k, v))  # (B, h, T, d)
+        k = self.op("Mul", k, self.constant(np.float32(width**-0.5)))
+        scores = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2]))  # (B, h, T, T)
         mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
         return self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), self.sizes(0, -1, heads * width))
 
@@ -176,7 +180,7 @@ class _Encoder(OnnxWriter):
         batch = self.op("Slice", self.op("Shape", x), self.sizes(0), self.sizes(1))
         shape = self.op("Concat", batch, self.sizes(1, config.width), axis=0)
         q = self.op("Expand", self.tensor(pool.q(pool.query)), shape)
-        k, v = self.split("Split", self.dense(x, dense_of(pool.kv)), axis=-1, num_outputs=2, outputs=2)
+        k, v = self.apart(x, dense_of(pool.kv), 2)
         mixed = self.attention(q, k, v, heads=pool.num_heads, width=config.width // pool.num_heads)
         x = self.dense(mixed, dense_of(pool.out))
         h = self.dense(self.norm(x, norm_of(pool.norm)), dense_of(pool.mlp.fc1))
@@ -198,16 +202,23 @@ class _Encoder(OnnxWriter):
         x = self.op("MatMul", x, weight)
         return x if layer.bias is None else self.op("Add", x, self.tensor(layer.bias))
 
+    def apart(self, x: str, layer: Dense, parts: int, to: InputRange | None = None) -> list[str]:
+        """A layer whose outputs are equal parts, each by a product of its own: to split one's result is to copy it."""
+        biases = [None] * parts if layer.bias is None else layer.bias.chunk(parts)
+        pairs = zip(layer.weight.chunk(parts), biases, strict=True)
+        return [self.dense(x, Dense(weight, bias), to) for weight, bias in pairs]
+
     def steps(self, x: str, to: InputRange | None) -> str:
         """Round a layer's input, which is smoothed, to the steps of its range."""
-        if to is None:
-            return x
-        step, zero = self.constant(np.float32(to.step)), self.constant(np.uint8(to.zero))
-        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, step, zero), step, zero)
+        return x if to is None else self.rounded(x, step=to.step, zero=to.zero)
 
-    def byte_weights(self, weight: Tensor) -> str:
+    def rounded(self, x: str, *, step: float, zero: int) -> str:
+        steps, shift = self.constant(np.float32(step)), self.constant(np.uint8(zero))
+        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, steps, shift), steps, shift)
+
+    def byte_weights(self, weight: Tensor, steps: int = 127) -> str:
         """(N, K) → the name of (K, N) in 8 bits, with a scale for every output."""
-        rounded, scales = byte_weights(weight)
+        rounded, scales = byte_weights(weight, steps)
         return self.op("DequantizeLinear", self.tensor(rounded.T), self.tensor(scales), axis=1)
 
     def first(self, x: str, tokens: int) -> str:

@@ -29,7 +29,7 @@ from vitrail.vectors.engines.runtime import GraphEngine
 
 __all__ = ["graph_engine", "graph_key", "kept_folder"]
 
-VERSION = 1
+VERSION = 2
 """Part of every name: raise it when the graph of a model changes."""
 KEPT = 8
 
