@@ -96,12 +96,9 @@ class IntegerPatches(BytePatchEmbed):
         self.patch = embed.patch
         weight, bias = embed.weight.detach(), embed.bias.detach()
         bias = (bias.double() + self.ZERO * weight.double().sum(dim=1)).float()
-        self.dense = IntegerDense(weight, bias, step=1.0, zero=self.ZERO, weight_steps=self.weight_steps())
-
-    @staticmethod
-    def weight_steps() -> int:
-        """Return the largest weight: where sums of two products saturate, 255 · 63 · 2 still fits into 16 bits."""
-        return 127 if highest_step() == 255 else 63
+        # 255 · 63 · 2 fits into 16 bits, 255 · 127 · 2 does not
+        steps = 127 if highest_step() == 255 else 63
+        self.dense = IntegerDense(weight, bias, step=1.0, zero=self.ZERO, weight_steps=steps)
 
     def forward(self, image: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Layout]:
         """uint8 (B, H, W, C) → (B, N, D)."""
