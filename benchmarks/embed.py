@@ -11,7 +11,7 @@ patch     uint8 batch → tokens, P=16, D=768, batch 1, 8, 64: float and 8-bit w
           convolution.
 decode    JPEG of 1–2 megapixels → 224, one thread: the fast and the exact path against Pillow's decode and bicubic.
 packed    64 images of mixed shapes, ViT-S/16: packed against padded behind a mask.
-fewer     trained weights (needs --trained), batch 8: merged tokens and adaptive patches against all tokens, and the
+fewer     trained weights (needs --trained), 32 images: merged tokens and adaptive patches against all tokens, and the
           cost in cosine.
 
 Photographs: those of --photos, else scikit-image's, scaled to 1–2 megapixels and stored as JPEG (quality 88) in a
@@ -303,8 +303,8 @@ def fewer(options, photos: list[Path]) -> list[dict]:
         return [{"what": "left out: needs --trained"}]
     trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
     seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
-    plain, batch = build_engine(trained), seen[:8]
-    engines: dict[str, Any] = {f"merge {count}": build_engine(trained, merge=count) for count in (8, 16, 20, 24)}
+    plain = build_engine(trained)
+    engines: dict[str, Any] = {f"merge {each}": build_engine(trained, merge=each) for each in (0.1, 0.15, 0.18)}
     left = {}
     for threshold in (0.15, 0.25, 0.35, 0.5):
         engine = build_engine(with_adaptive_patches(trained, threshold))
@@ -313,8 +313,8 @@ def fewer(options, photos: list[Path]) -> list[dict]:
             saved = [tokens_saved(engine.embed(part)[1]).share for part in seen.split(1)]
         engines[f"adaptive {threshold}"] = AdaptiveEngine(engine)
         left[f"adaptive {threshold}"] = f"{1 - sum(saved) / len(saved):.0%} of the patches left"
-    candidates = {who: lambda engine=engine: engine.vectors(batch) for who, engine in engines.items()}
-    spent = take_turns({**candidates, "all": lambda: plain.vectors(batch)}, seconds=options.seconds)
+    candidates = {who: lambda engine=engine: engine.vectors(seen) for who, engine in engines.items()}
+    spent = take_turns({**candidates, "all": lambda: plain.vectors(seen)}, seconds=options.seconds)
     cells = []
     for who, engine in engines.items():
         found = agreement(engine, plain, seen)

@@ -160,7 +160,7 @@ def test_the_command_measures_the_cost_in_cosine_of_the_model_that_comes_along_t
     assert '"cosine_to_float32"' in (tmp_path / "out" / "manifest.json").read_text()
 
 
-@pytest.mark.parametrize("other", [["--native"], ["--merge", "2"], ["--scales", "1,2"], ["--tokens", "npy"]])
+@pytest.mark.parametrize("other", [["--native"], ["--merge", "0.2"], ["--scales", "1,2"], ["--tokens", "npy"]])
 def test_adaptive_patches_go_alone(other: list[str], tmp_path: Path, capsys):
     weights = save_weights(tmp_path / "w.safetensors", SMALL.but(classes=0))
     assert embed(tmp_path, weights, *other) == 2

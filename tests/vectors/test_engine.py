@@ -104,8 +104,9 @@ def test_mistakes_are_one_line():
         build_engine(checkpoint, "cuda")  # type: ignore[arg-type]
     with pytest.raises(VitrailError, match="int8 needs images"):
         build_engine(checkpoint, "int8")
-    with pytest.raises(VitrailError, match="merge -1 is negative"):
-        build_engine(checkpoint, merge=-1)
+    for merge in (-0.1, 16):
+        with pytest.raises(VitrailError, match=rf"merge {merge} is not in \[0, 1\)"):
+            build_engine(checkpoint, merge=merge)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # of torch's own parts
@@ -114,7 +115,7 @@ def test_a_compiled_engine_gives_the_same_vectors():
     found = build_engine(checkpoint, compile=True).vectors(images)
     torch.testing.assert_close(found, build_engine(checkpoint).vectors(images), rtol=1e-4, atol=1e-5)
     with pytest.raises(VitrailError, match="leave out int8 and merge"):
-        build_engine(checkpoint, compile=True, merge=1)
+        build_engine(checkpoint, compile=True, merge=0.1)
 
 
 # ── several scales ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,7 @@ SMALL = ViTConfig(
 SHAPES = [(40, 56), (16, 72), (56, 40), (8, 8), (40, 56), (72, 16), (24, 48)]
 
 
-def engine_of(config: ViTConfig, merge: int = 0) -> LeanEngine:
+def engine_of(config: ViTConfig, merge: float = 0.0) -> LeanEngine:
     torch.manual_seed(0)
     state = {name: tensor + torch.randn_like(tensor) * 0.1 for name, tensor in build(config).state_dict().items()}
     engine = build_engine(
@@ -100,7 +100,7 @@ def test_int8_packs_too():
 
 def test_merging_and_native_sizes_are_refused_together():
     with pytest.raises(VitrailError, match="cannot be combined"):
-        PackedEngine(engine_of(SMALL, merge=2))
+        PackedEngine(engine_of(SMALL, merge=0.2))
 
 
 sides = st.integers(1, 30_000)

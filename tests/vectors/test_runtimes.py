@@ -268,7 +268,7 @@ def test_auto_follows_a_run_that_torch_began_and_says_why_it_takes_torch(
     few = run("few")[2].choice
     assert few is not None
     assert (few.engine, few.why) == ("torch", "about 0 s of work, too little to try others")
-    merged = run("merged", merge=1)[3].choice
+    merged = run("merged", merge=0.1)[3].choice
     assert merged is not None
     assert merged.why == "only torch has --merge"
 

@@ -233,10 +233,10 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"native": True, "merge": 2}, "--native and --merge cannot be combined"),
+        ({"native": True, "merge": 0.2}, "--native and --merge cannot be combined"),
         ({"native": True, "tokens": "npy"}, "--native and --tokens cannot be combined"),
-        ({"merge": 1, "tokens": "npy"}, "--merge and --tokens cannot be combined"),
-        ({"merge": -1}, "merge -1 is not a whole number of 0 or more"),
+        ({"merge": 0.1, "tokens": "npy"}, "--merge and --tokens cannot be combined"),
+        ({"merge": 16.0}, "merge 16.0 is not a number of 0 or more and below 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_a_plan_is_made(tmp_path, weights, options, words):

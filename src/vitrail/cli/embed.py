@@ -22,7 +22,7 @@ def embed(
     native: Flag = False,
     token_budget: int | None = None,
     scales: Annotated[tuple[float, ...], several(float, "1,1.5")] = (1.0,),
-    merge: int = 0,
+    merge: float = 0.0,
     adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
     compile: Flag = False,  # noqa: A002 — torch's word
@@ -65,7 +65,7 @@ def embed(
     scales
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
-        Tokens that every block after the first third merges away, e.g. 16: faster and approximate.
+        Merge patches whose tokens differ by less than this, e.g. 0.15: faster and approximate (default: 0, none).
     adaptive
         Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
         (default: off).

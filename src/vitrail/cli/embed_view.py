@@ -117,7 +117,7 @@ def _engine(options: Options, choice: Choice | None) -> Iterator[str]:
     if options.scales != (1.0,):
         yield f"scales {' and '.join(f'{scale:g}' for scale in options.scales)}"
     if options.merge:
-        yield f"{options.merge} tokens merged a block"
+        yield f"tokens that differ by less than {options.merge:g} merged"
     if options.adaptive is not None:
         yield f"larger patches below detail {options.adaptive:g}"
 

@@ -38,7 +38,7 @@ def embed(
     native: bool = False,
     token_budget: int | None = None,
     scales: Sequence[float] = (1.0,),
-    merge: int = 0,
+    merge: float = 0.0,
     adaptive: float | None = None,
     workers: int | None = None,
     batch: int = 4,

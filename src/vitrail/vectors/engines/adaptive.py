@@ -23,7 +23,8 @@ from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
 from vitrail.vectors.engines.engine import LeanEngine
-from vitrail.vectors.engines.pack import Group, PackedEngine
+from vitrail.vectors.engines.lean import Group
+from vitrail.vectors.engines.pack import PackedEngine
 
 __all__ = ["AdaptiveEngine"]
 
@@ -74,10 +75,9 @@ class AdaptiveEngine(PackedEngine):
         for index, tokens in enumerate(counts):
             rectangles = layout.rectangles[index : index + 1, : tokens - layout.prefix]
             own = replace(layout, mask=None, rectangles=rectangles)
-            # rotary positions leave no place for a bias: large patches are counted once
             position = within(self.engine.model.position, own, x)
-            position = _counted(own) if position is None else position
-            yield x[index, :tokens], Group(count=1, layout=own, tokens=tokens, position=position)
+            group = Group(count=1, layout=own, tokens=tokens, position=position, counted=_counted(own))
+            yield x[index, :tokens], group
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """Pool over the cells of the full grid, each with the token that covers it."""

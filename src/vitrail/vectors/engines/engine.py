@@ -80,7 +80,7 @@ def build_engine(
     threads: int | None = None,
     calibration: Tensor | Mapping[str, Tensor] | None = None,
     compile: bool = False,  # noqa: A002 — torch's word
-    merge: int = 0,
+    merge: float = 0.0,
     device: Device = "cpu",
     bf16: bool = False,
 ) -> Engine:
@@ -88,11 +88,11 @@ def build_engine(
 
     `threads`: torch threads of this process (default: unchanged). `calibration`: some of the user's images, uint8
     (B, H, W, C), on which int8 is calibrated, or its ranges. `compile`: use torch.compile, at the first batch.
-    `merge`: tokens that every block after the first third merges away. `device`: where it computes. `bf16`: multiply
-    in bfloat16.
+    `merge`: patches whose tokens differ by less than this are merged (0: none). `device`: where it computes. `bf16`:
+    multiply in bfloat16.
     """
     require(name in ("torch", "int8"), f"engine {name!r} is unknown; use torch or int8")
-    require(merge >= 0, f"merge {merge} is negative; give the number of tokens that a block merges, or 0")
+    require(0 <= merge < 1, f"merge {merge} is not in [0, 1); give how much merged tokens may differ, like 0.15, or 0")
     if threads is not None:
         torch.set_num_threads(threads)
     plain = isinstance(checkpoint.config, ViTConfig)
@@ -183,7 +183,9 @@ class PlainEngine:
 class LeanEngine:
     """A ViT of any config that computes only what pooling reads, a few images at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, *, merge: int = 0, device: Device = "cpu", bf16: bool = False) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, merge: float = 0.0, device: Device = "cpu", bf16: bool = False
+    ) -> None:
         self.place = Place(device, bf16=bf16)
         model = checkpoint.model(dtype=torch.float32, device=self.place.device, shared=True)
         assert isinstance(model, ViT)
@@ -255,7 +257,8 @@ class LeanEngine:
         """Split a batch into parts that pass through the encoder together."""
         if self.place.device != "cpu":  # what fits into a processor's cache is no limit there
             return (images,)
-        return images.split(images_at_once(self.model.config, Size(*images.shape[-3:-1]), len(images)))
+        few = images_at_once(self.model.config, Size(*images.shape[-3:-1]), len(images))
+        return images.split(few if self.blocks is self.lean else 2 * few)  # merged images have fewer tokens
 
 
 def images_at_once(config: ViTConfig, size: Size, batch: int) -> int:

@@ -4,12 +4,13 @@ Equal to the model's own `vector` up to rounding. Layer scales are folded into t
 activations are computed in place, and the last block of a CLS-pooled model computes only the pooled tokens, which is
 exact: the others would be discarded.
 
-Shapes: B images, T tokens, D width, h heads, d = D/h.
+Shapes: B images, T tokens, R tokens of packed images, D width, h heads, d = D/h.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from vitrail.nn.pool import ClsAndDistillationPooling, ClsPooling
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
 
-__all__ = ["Dense", "LeanBlock", "Map", "Norm", "Stage", "dense_of", "kept_tokens", "lean_blocks", "norm_of"]
+__all__ = ["Dense", "Group", "LeanBlock", "Map", "Norm", "Stage", "dense_of", "kept_tokens", "lean_blocks", "norm_of"]
 
 Map = Callable[[Tensor], Tensor]
 Stage = Callable[[Tensor, Layout, Rotation | Tensor | None], Tensor]
@@ -51,6 +52,22 @@ class Norm:
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         x = F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return x if self.bias is None else x.add_(self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Consecutive images among packed tokens, whose attention is computed together: they have one grid."""
+
+    count: int
+    layout: Layout
+    tokens: int
+    position: Rotation | Tensor | None
+    counted: Tensor | None = None
+    """(1, 1, 1, T): the bias that counts a key as often as the patches that it represents; without one, once."""
+
+    @property
+    def rows(self) -> int:
+        return self.count * self.tokens
 
 
 class LeanBlock:
@@ -90,10 +107,38 @@ class LeanBlock:
         """Normalised tokens (…, D) → [q, k, v concatenated], or [q of the kept tokens, k and v of all]."""
         return [layer(each) for layer, each in zip(self.qkv, (kept, x)[-len(self.qkv) :], strict=True)]
 
-    def attend(self, projected: list[Tensor], layout: Layout, position: Rotation | Tensor | None) -> Tensor:
+    def attended(self, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
+        """Packed tokens (R, D) → those after attention, or only the kept ones, with their groups."""
+        h = self.norm1(x)
+        after, kept, residual = groups, h, x
+        if self.keep is not None:
+            after = [replace(group, tokens=self.keep) for group in groups]
+            kept, residual = (_first(rows, groups, self.keep) for rows in (h, x))
+        projected = self.project(h, kept)
+        sizes = (after, groups)[-len(projected) :]
+        split = [each.split([group.rows for group in of]) for each, of in zip(projected, sizes, strict=True)]
+        mixed = [
+            self.attend(
+                [part.view(group.count, -1, part.shape[-1]) for part in parts],
+                group.layout,
+                group.position,
+                group.counted,
+            ).flatten(0, 1)
+            for group, *parts in zip(groups, *split, strict=True)
+        ]
+        return residual + self.out(torch.cat(mixed)), after
+
+    def attend(
+        self,
+        projected: list[Tensor],
+        layout: Layout,
+        position: Rotation | Tensor | None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
         """The result of `project`, (B, T, …) → attention of the kept tokens, before the output projection."""
         q, k, v = self.heads(projected)
         q, k, bias = self.attention.placed(q, k, layout, position)
+        bias = counted if bias is None else bias
         if self.keep is None:
             mixed = self.attention.mixed(q, k, v, layout, bias, 0.0)
         else:
@@ -130,6 +175,12 @@ def kept_tokens(model: ViT) -> int | None:
         case ClsAndDistillationPooling():
             return 2
     return None
+
+
+def _first(x: Tensor, groups: Sequence[Group], tokens: int) -> Tensor:
+    """(R, D) → the first tokens of every image."""
+    parts = zip(x.split([group.rows for group in groups]), groups, strict=True)
+    return torch.cat([part.view(group.count, group.tokens, -1)[:, :tokens].flatten(0, 1) for part, group in parts])
 
 
 def norm_of(norm: nn.LayerNorm | nn.RMSNorm) -> Norm:

@@ -1,17 +1,21 @@
-"""Token merging (ToMe, arXiv 2210.09461): blocks merge the pairs of patches whose keys are most similar.
+"""Token merging: patches whose tokens are alike become one, so that an image has as many tokens as it needs.
 
-The first third of the blocks merges nothing: on a trained DINOv2-S/14, what is merged there costs most of the cosine.
+After the attention of every block but the first and the last, patches are split into two alternating sets (ToMe, arXiv
+2210.09461), and each of the first is paired with the nearest one of the second. Pairs nearer than a threshold become
+their mean, weighted by the patches that each represents. The distance is one minus the correlation of the two tokens'
+values, times the harmonic mean of the patches that they represent: what represents many must be the more alike. How
+many tokens are left depends on the image, so images are packed end to end.
 
-Patches are split into two alternating sets; each patch of the first is paired with the most similar one of the second,
-and the r best pairs are averaged, weighted by the patches that each token represents. A token of s patches is counted
-s times in attention, and rotary positions rotate it by the mean of their places. Prefix tokens are never merged. After
-the last block, every patch gets the token that represents it, so that pooling and layouts are unchanged.
+A token of s patches is counted s times in attention, and rotary positions rotate it by the mean of their places. Prefix
+tokens are never merged. After the last block, every patch gets the token that represents it, so that pooling and
+layouts are unchanged.
 
-Shapes: B images, T tokens, n patches left of N, D width, h heads, d = D/h.
+Shapes: B images, R tokens of all of them, n patches left of N, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,110 +29,92 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AttentionPosition
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
-from vitrail.vectors.engines.lean import LeanBlock
+from vitrail.vectors.engines.lean import Group, LeanBlock
 
-__all__ = ["Merged", "MergingEncoder", "check_mergeable", "first_merging", "merge_patches"]
-
-
-def first_merging(depth: int) -> int:
-    """Return the first block, counted from 0, that merges tokens.
-
-    >>> first_merging(12)
-    4
-    """
-    return depth // 3
+__all__ = ["Merged", "MergingEncoder", "check_mergeable", "merge_patches"]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The merged patches of a sequence."""
+    """Which tokens represent the patches of an image."""
 
-    patches: Tensor
-    """(B, n, D)"""
     sizes: Tensor
-    """(B, n): how many patches each token represents."""
+    """(n,): how many patches each token represents."""
     owner: Tensor
-    """(B, N): which of the n tokens represents each original patch."""
+    """(N,): which of the n tokens represents each patch."""
 
     def placed(self, layout: Layout) -> Layout:
         """Return the layout with every token at the mean place of the patches that it represents."""
-        centres = layout.centres(self.owner.device).expand(len(self.owner), -1, -1)  # (B, N, 2)
-        total = centres.new_zeros(*self.sizes.shape, 2).scatter_add(
-            1, self.owner[..., None].expand_as(centres), centres
-        )
-        places = total / self.sizes[..., None]
-        return replace(layout, rectangles=torch.cat([places, torch.ones_like(places)], dim=-1))
+        centres = layout.centres(self.owner.device)  # (N, 2)
+        total = centres.new_zeros(len(self.sizes), 2).index_add_(0, self.owner, centres)
+        places = total / self.sizes[:, None]
+        return replace(layout, rectangles=torch.cat([places, torch.ones_like(places)], dim=-1)[None])
 
 
-def merge_patches(now: Merged, likeness: Tensor, r: int) -> Merged:
-    """Merge at most r pairs, by the cosine of `likeness` (B, n, d)."""
-    patches, sizes = now.patches, now.sizes
-    count = patches.shape[1]
-    r = min(r, count // 2)
-    if r == 0:
-        return now
-    direction = F.normalize(likeness, dim=-1)
-    score, partner = (direction[:, ::2] @ direction[:, 1::2].mT).max(dim=-1)  # (B, ⌈n/2⌉)
-    order = score.argsort(dim=-1, descending=True, stable=True)
-    joined, kept = order[:, :r], order[:, r:].sort(dim=-1).values
-    to = partner.gather(1, joined)  # (B, r): indices in the second set
-
-    def hands(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, second = x[:, ::2], x[:, 1::2]
-        return _rows(first, kept), _rows(first, joined), second
-
-    weighted = patches * sizes[..., None]
-    left, moving, right = hands(weighted)
-    right = right.scatter_add(1, to[..., None].expand_as(moving), moving)
-    size_left, size_moving, size_right = hands(sizes[..., None])
-    size_right = size_right.scatter_add(1, to[..., None], size_moving)
-    new_sizes = torch.cat([size_left, size_right], dim=1)  # (B, n − r, 1)
-
-    place = torch.empty(patches.shape[:2], dtype=torch.long)
-    first = torch.empty_like(score, dtype=torch.long)
-    first.scatter_(1, kept, torch.arange(kept.shape[1]).expand_as(kept))
-    first.scatter_(1, joined, kept.shape[1] + to)
-    place[:, ::2] = first
-    place[:, 1::2] = kept.shape[1] + torch.arange(count // 2)
-    return Merged(
-        patches=torch.cat([left, right], dim=1) / new_sizes,
-        sizes=new_sizes[..., 0],
-        owner=place.gather(1, now.owner),
-    )
+def merge_patches(patches: Tensor, now: Merged, threshold: float) -> tuple[Tensor, Merged]:
+    """Merge pairs of the patches (n, D) that are nearer than the threshold."""
+    if len(patches) < 2:
+        return patches, now
+    direction = F.normalize(patches - patches.mean(dim=-1, keepdim=True), dim=-1)
+    first, second = now.sizes[::2], now.sizes[1::2]
+    mean = 2 * first[:, None] * second / (first[:, None] + second)
+    distance, partner = ((1 - direction[::2] @ direction[1::2].mT) * mean).min(dim=-1)  # (⌈n/2⌉,)
+    joins = distance < threshold
+    to, stays = partner[joins], ~joins
+    weighted = patches * now.sizes[:, None]
+    right = weighted[1::2].index_add(0, to, weighted[::2][joins])
+    sizes = second.index_add(0, to, first[joins])
+    place = torch.empty_like(now.sizes, dtype=torch.long)
+    place[::2] = torch.where(joins, stays.sum() + partner, stays.cumsum(0) - 1)
+    place[1::2] = stays.sum() + torch.arange(len(second), device=place.device)
+    merged = Merged(sizes=torch.cat([first[stays], sizes]), owner=place[now.owner])
+    return torch.cat([patches[::2][stays], right / sizes[:, None]]), merged
 
 
 class MergingEncoder:
-    """All blocks in one call: r pairs are merged after the attention of each block from `first` on but the last."""
+    """All blocks in one call; all but the first and the last merge patches after their attention."""
 
-    def __init__(self, blocks: list[LeanBlock], r: int, position: nn.Module | None) -> None:
-        self.blocks, self.r, self.position = blocks, r, position
-        self.first = first_merging(len(blocks))
+    def __init__(self, blocks: Sequence[LeanBlock], threshold: float, position: nn.Module | None) -> None:
+        self.blocks, self.threshold, self.position = blocks, threshold, position
+        inside = (position, *(block.attention.position for block in blocks))
+        self.uses_places = any(isinstance(each, AttentionPosition) for each in inside)
 
     def __call__(self, x: Tensor, layout: Layout, position: Rotation | Tensor | None) -> Tensor:
-        for block in self.blocks[: self.first]:
-            x = block(x, layout, position)
-        batch, count, _ = x.shape
+        batch, count, width = x.shape
         patches = count - layout.prefix
-        owner = torch.arange(patches).expand(batch, -1)
-        now = Merged(patches=x[:, layout.prefix :], sizes=x.new_ones(batch, patches), owner=owner)
-        for block in self.blocks[self.first :]:
-            h = block.norm1(x)
-            q, k, v = block.heads(block.project(h, h[:, : block.keep]))
-            likeness = k.mean(dim=1)[:, layout.prefix :]
-            if isinstance(block.attention.position or self.position, AttentionPosition):
-                places = now.placed(layout)
-                q, k, _ = block.attention.placed(q, k, places, within(self.position, places, x))
-            counted = F.pad(now.sizes.log(), (layout.prefix, 0))[:, None, None]  # (B, 1, 1, T)
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=counted)
-            x = x[:, : block.keep] + block.out(block.attention.joined(mixed))
-            if block is not self.blocks[-1]:
-                now = Merged(patches=x[:, layout.prefix :], sizes=now.sizes, owner=now.owner)
-                now = merge_patches(now, likeness, self.r)
-                x = torch.cat([x[:, : layout.prefix], now.patches], dim=1)
+        images = [Merged(x.new_ones(patches), torch.arange(patches, device=x.device))] * batch
+        groups: Sequence[Group] = [Group(count=batch, layout=layout, tokens=count, position=position)]
+        x = x.flatten(0, 1)  # (R, D)
+        for index, block in enumerate(self.blocks):
+            x, groups = block.attended(x, groups)
+            if 0 < index < len(self.blocks) - 1:
+                x, images = self._merged(x, images, layout.prefix)
+                groups = [self._group(image, layout, x) for image in images]
             x = block.with_mlp(x)
         if self.blocks[-1].keep is not None:
-            return x
-        return torch.cat([x[:, : layout.prefix], _rows(x[:, layout.prefix :], now.owner)], dim=1)
+            return x.view(batch, -1, width)
+        rows = zip(_of_images(x, images, layout.prefix), images, strict=True)
+        return torch.stack([torch.cat([before, patches[image.owner]]) for (before, patches), image in rows])
+
+    def _merged(self, x: Tensor, images: Sequence[Merged], prefix: int) -> tuple[Tensor, list[Merged]]:
+        rows, merged = list[Tensor](), list[Merged]()
+        for (before, patches), image in zip(_of_images(x, images, prefix), images, strict=True):
+            left, now = merge_patches(patches, image, self.threshold)
+            rows += [before, left]
+            merged.append(now)
+        return torch.cat(rows), merged
+
+    def _group(self, image: Merged, layout: Layout, x: Tensor) -> Group:
+        layout = image.placed(layout) if self.uses_places else layout
+        counted = F.pad(image.sizes.log(), (layout.prefix, 0))[None, None, None]  # (1, 1, 1, T)
+        tokens, position = counted.shape[-1], within(self.position, layout, x)
+        return Group(count=1, layout=layout, tokens=tokens, position=position, counted=counted)
+
+
+def _of_images(x: Tensor, images: Sequence[Merged], prefix: int) -> Iterator[Sequence[Tensor]]:
+    """(R, D) → the prefix and the patches of every image."""
+    for part in x.split([prefix + len(image.sizes) for image in images]):
+        yield part.tensor_split([prefix])
 
 
 def check_mergeable(model: ViT) -> None:
@@ -146,8 +132,3 @@ def check_mergeable(model: ViT) -> None:
         not isinstance(model.config.embedding, parts.Adaptive),
         "adaptive patches already have several sizes; use merge 0",
     )
-
-
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """(B, n, D) at (B, m) → (B, m, D)."""
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -23,12 +22,11 @@ from vitrail.geometry import Size
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition
-from vitrail.nn.rotary import Rotation
 from vitrail.plan.reading import PatchBudget
 from vitrail.vectors.engines.engine import LeanEngine
-from vitrail.vectors.engines.lean import LeanBlock
+from vitrail.vectors.engines.lean import Group
 
-__all__ = ["Group", "PackedEngine", "native_grid", "prepare_native"]
+__all__ = ["PackedEngine", "native_grid", "prepare_native"]
 
 ROWS = 1600
 """Tokens that are packed at a time."""
@@ -75,20 +73,6 @@ def prepare_native(
     return preprocessing.squashed(whole).pixels(image, exact=exact)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Consecutive images of one grid, whose attention is computed together."""
-
-    count: int
-    layout: Layout
-    tokens: int
-    position: Rotation | Tensor | None
-
-    @property
-    def rows(self) -> int:
-        return self.count * self.tokens
-
-
 class PackedEngine:
     """An engine for images of any shape that the patch divides."""
 
@@ -127,7 +111,8 @@ class PackedEngine:
         sequences, groups = zip(*chain(*(self.groups(torch.stack(each)) for each in alike.values())), strict=True)
         x = torch.cat(sequences)
         for block in self.engine.lean:
-            x, groups = _through(block, x, groups)
+            x, groups = block.attended(x, groups)
+            x = block.with_mlp(x)
         parts = x.split([group.rows for group in groups])
         return torch.cat(
             [
@@ -157,31 +142,3 @@ class PackedEngine:
             self._added[layout.grid] = model.position(torch.zeros_like(x[:1]), layout)
         x = x + self._added[layout.grid]
         return x if model.embedding_norm is None else model.embedding_norm(x), layout
-
-
-def _through(block: LeanBlock, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
-    """(R, D) → (R, D), or only the kept tokens."""
-    h = block.norm1(x)
-    if block.keep is None:
-        after, kept, residual = groups, h, x
-    else:
-        after = [replace(group, tokens=block.keep) for group in groups]
-        kept, residual = (
-            torch.cat(
-                [
-                    part.view(group.count, group.tokens, -1)[:, : block.keep].flatten(0, 1)
-                    for part, group in zip(rows.split([group.rows for group in groups]), groups, strict=True)
-                ]
-            )
-            for rows in (h, x)
-        )
-    projected = block.project(h, kept)
-    sizes = (after, groups)[-len(projected) :]
-    split = [each.split([group.rows for group in of]) for each, of in zip(projected, sizes, strict=True)]
-    mixed = [
-        block.attend(
-            [part.view(group.count, -1, part.shape[-1]) for part in parts], group.layout, group.position
-        ).flatten(0, 1)
-        for group, *parts in zip(groups, *split, strict=True)
-    ]
-    return block.with_mlp(residual + block.out(torch.cat(mixed))), after

@@ -53,8 +53,8 @@ class Options(Value):
     token_budget: PositiveInt | None = None
     """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
-    merge: Annotated[int, Range("[0, inf)", "give the tokens that a block merges, or 0")] = 0
-    """Tokens that every block after the first third merges away."""
+    merge: Annotated[float, Range("[0, 1)", "give how much merged tokens may differ, like 0.15, or 0")] = 0.0
+    """Merge patches whose tokens differ by less than this."""
     adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
     """Use patches twice as large where an image has less detail than this."""
     tokens: Literal["npy", "safetensors"] | None = None

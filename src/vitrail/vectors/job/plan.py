@@ -117,8 +117,6 @@ class Plan(Value):
     def kind(self) -> str:
         """Hash of what a vector depends on besides its image; every part stores it."""
         parts = {name: to_plain(getattr(self, name)) for name in ("config", "preprocessing", "options")}
-        if self.options.merge:  # earlier releases merged in the first blocks too: their parts are computed again
-            parts["merging"] = "after the first third"
         return _sha256(parts | {"weights": self.weights_sha256})
 
     @cached_property
