@@ -138,7 +138,7 @@ class LeanBlock:
         """The result of `project`, (B, T, …) → attention of the kept tokens, before the output projection."""
         q, k, v = self.heads(projected)
         q, k, bias = self.attention.placed(q, k, layout, position)
-        bias = counted if bias is None else bias
+        bias = counted if bias is None else bias  # positions that bias scores need a grid, and are refused with counts
         if self.keep is None:
             mixed = self.attention.mixed(q, k, v, layout, bias, 0.0)
         else:
