@@ -65,7 +65,7 @@ def embed(
     scales
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
-        Merge patches whose tokens differ by less than this, e.g. 0.15: faster and approximate (default: 0, none).
+        Merge patches whose tokens differ by less than this, e.g. 0.15: faster and approximate; 0 merges none.
     adaptive
         Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
         (default: off).
