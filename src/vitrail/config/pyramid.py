@@ -231,8 +231,7 @@ def _check_pooling(config: PyramidConfig) -> None:
         return
     require(not attention.shift, "windows are not shifted where queries are pooled; use WindowedAttention(shift=False)")
     for level, grid in enumerate(config.grids):
-        for index in range(config.stages[level].depth):
-            own = config.block_attentions[level][index]
+        for index, own in enumerate(config.block_attentions[level]):
             pooled = index == 0 and level > 0
             if not isinstance(own, WindowedAttention):
                 continue
