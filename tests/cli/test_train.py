@@ -105,6 +105,16 @@ def test_epochs_are_passes_over_the_data(model: str, tmp_path: Path):
     assert [step for step, _ in losses(tmp_path / "a")] == [1, 2, 3]
 
 
+def test_a_precision_that_is_asked_for_is_the_recipes_and_rounds(model: str, tmp_path: Path):
+    runs = [tmp_path / "whole", tmp_path / "half"]
+    for run, more in zip(runs, ((), ("--precision", "amp-bf16")), strict=True):
+        assert call(*train(model, run, "--device", "cpu", *more)) == 0
+    assert [read_job(run).recipe.precision for run in runs] == ["fp32", "amp-bf16"]
+    whole, half = ([loss for _, loss in losses(run)] for run in runs)
+    assert whole != half
+    assert half == pytest.approx(whole, rel=2**-5)  # bfloat16 keeps eight bits
+
+
 def test_a_run_may_train_adapters_or_last_blocks(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert call(*train(model, tmp_path / "whole")) == 0
     start = str(tmp_path / "whole")
@@ -209,6 +219,10 @@ def test_sigterm_saves_and_resume_ends_as_if_nothing_had_been(model: str, tmp_pa
         (["--data", "shapes", "--device", "toaster", "--out", "x"], "device 'toaster' cannot be used here"),
         (["--data", "shapes", "--model", "x.json", "--out", "x"], "config x.json cannot be read"),
         (["--data", "shapes", "--model", "cifar", "--batch", "0", "--out", "x"], "batch 0 is not a positive"),
+        (
+            ["--data", "shapes", "--model", "cifar", "--precision", "bf16", "--out", "x"],
+            "precision 'bf16' is not one of fp32, amp-bf16",
+        ),
         (["--data", "shapes", "--model", "cifar", "--image", "33", "--out", "x"], "not divisible by patch 4x4"),
         (
             ["--data", "shapes", "--model", "cifar", "--freeze", "block", "--out", "x"],

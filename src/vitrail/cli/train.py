@@ -8,6 +8,7 @@ from typing import Literal
 
 from vitrail.cli.options import Flag, Names, SizeOption, Words, checkpointing_of, tuning_of
 from vitrail.errors import require
+from vitrail.plan.workload import Precision
 
 __all__ = ["train"]
 
@@ -25,6 +26,7 @@ def train(
     batch: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    precision: Precision | None = None,
     fraction: float | None = None,
     validation: float | None = None,
     freeze: Names | None = None,
@@ -76,6 +78,8 @@ def train(
         Peak learning rate (default: the recipe's).
     seed
         Seed of weights, order and augmentation (default: the recipe's).
+    precision
+        fp32, or amp-bf16: mixed bfloat16, which is faster where the processor or card has it (default: the recipe's).
     fraction
         Share of the training images to use, of every class, drawn by the seed, e.g. 0.1 (default: all, or the resumed
         run's own).
@@ -129,6 +133,7 @@ def train(
         "batch": batch,
         "lr": lr,
         "seed": seed,
+        "precision": precision,
         "checkpointing": checkpointing_of(
             checkpointing=checkpointing, checkpoint_every=checkpoint_every, selective=selective
         ),
