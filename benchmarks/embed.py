@@ -1,6 +1,6 @@
 """Images → vectors beside what people use: the same weights, the same images, in turns.
 
-    python benchmarks/embed.py [--section forward patch decode packed fewer] [--quick] [--json]
+    python benchmarks/embed.py [--section forward patch decode packed fewer calibration] [--quick] [--json]
                                [--seconds 0.7] [--threads 2 1] [--batches 1 8 32] [--photos FOLDER] [--trained]
 
 forward   ViT-S/16, B/16 and DINOv2-S/14 at 224, batch 1, 8 and 32, on all cores and on one, float32 and int8: our
@@ -48,6 +48,7 @@ from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.checkpoint.surgery.adaptive import with_adaptive_patches
 from vitrail.config import ViTConfig
 from vitrail.geometry import Size
+from vitrail.images.folder import image_files
 from vitrail.nn.adaptive import tokens_saved
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.remainder import pad_batch
@@ -69,7 +70,7 @@ from vitrail.vectors.engines.pack import PackedEngine
 from vitrail.vectors.engines.runtime import GraphEngine
 from vitrail.vectors.engines.tournament import least_cosine
 
-SECTIONS = ("forward", "patch", "decode", "packed", "fewer")
+SECTIONS = ("forward", "patch", "decode", "packed", "fewer", "calibration")
 
 
 def main() -> None:
@@ -325,7 +326,33 @@ def fewer(options, photos: list[Path]) -> list[dict]:
     return cells
 
 
-RUN = {"forward": forward, "patch": patch, "decode": decode, "packed": packed, "fewer": fewer}
+def calibration(options, photos: list[Path]) -> list[dict]:
+    """int8 on other images than it is calibrated on, by how many those are; peers and times are not compared."""
+    if not options.trained or options.photos is None:
+        return [{"what": "left out: needs --trained and --photos"}]
+    trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
+    found = image_files(options.photos, limit=60 + 288)
+    images = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in found])
+    plain, lean, cells = build_engine(trained), LeanEngine(trained), []
+    for draw in range(3):
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(draw))
+        judged, others = images[order[:60]], images[order[60:]]
+        for count in (32, 96, 288):
+            engine = build_engine(trained, "int8", calibration=lean.ranges(others[:count]))
+            seen = agreement(engine, plain, judged)
+            what = f"draw {draw}, calibrated on {len(others[:count])}, judged on {len(judged)}"
+            cells.append({"what": what, "cosine": {"mean": seen.mean, "low": seen.lowest}})
+    return cells
+
+
+RUN = {
+    "forward": forward,
+    "patch": patch,
+    "decode": decode,
+    "packed": packed,
+    "fewer": fewer,
+    "calibration": calibration,
+}
 
 if __name__ == "__main__":
     main()

@@ -11,8 +11,8 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.nn.patches import PatchEmbed
-from vitrail.vectors.engines.engine import agreement, build_engine
-from vitrail.vectors.engines.int8 import IntegerDense, IntegerPatches, highest_step
+from vitrail.vectors.engines.engine import LeanEngine, agreement, build_engine
+from vitrail.vectors.engines.int8 import IntegerDense, IntegerPatches, highest_step, watched
 
 SMALL = ViTConfig(
     image=Size(40, 56),
@@ -92,6 +92,17 @@ def test_int8_is_near_float32_on_images_that_it_has_not_seen(changes):
     found = agreement(engine, build_engine(checkpoint), photos(16, seed=2))
     assert found.mean > 0.99
     assert found.lowest > 0.97, found
+
+
+@pytest.mark.parametrize("pool", [parts.ClsPool(), parts.MeanPool()], ids=["first-token", "all-tokens"])
+def test_ranges_are_those_of_all_that_vectors_and_features_compute(pool):
+    """The last block of a CLS-pooled model has two forms: that of vectors and that of features."""
+    prefix = parts.Prefix(cls=isinstance(pool, parts.ClsPool))
+    engine, images = LeanEngine(heavy_tailed(SMALL.but(prefix=prefix, pool=pool))), photos(5, seed=1)
+    blocks = engine._every_block()
+    assert len(blocks) == (5 if prefix.cls else 4)
+    both = watched(blocks, lambda: [(engine.vectors(images), engine.features(images))])
+    torch.testing.assert_close(engine.ranges(images), both, rtol=1e-4, atol=1e-4)
 
 
 def test_integer_patches_are_the_float_patches_of_rounded_weights():

@@ -289,6 +289,14 @@ def test_int8_takes_the_ranges_of_an_earlier_run_where_they_do_as_well(
     assert second.agreement.images == preparation.COMPARED
 
 
+@pytest.mark.parametrize(("count", "judged"), [(3, 1), (10, 3), (112, 16)])
+def test_int8_is_judged_on_images_that_it_was_not_calibrated_on(count: int, judged: int):
+    images = torch.arange(count)[:, None]
+    calibration, others = preparation._split(images)
+    assert len(others) == judged
+    assert sorted(torch.cat([calibration, others]).flatten().tolist()) == list(range(count))
+
+
 def test_int8_is_calibrated_anew_where_the_ranges_of_an_earlier_run_do_worse(
     tmp_path: Path, cache: Path, run: Callable[..., list[Prepared]]
 ):

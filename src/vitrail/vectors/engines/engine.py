@@ -219,7 +219,14 @@ class LeanEngine:
     def ranges(self, calibration: Tensor) -> dict[str, Tensor]:
         """Measure the input ranges of all layers on uint8 images (B, H, W, C), to calibrate int8."""
         parts = self.parts(calibration)  # adaptive patches differ in number from image to image
-        return watched(self._every_block(), lambda: [(self.vectors(part), self.features(part)) for part in parts])
+        return watched(self._every_block(), lambda: [self._last_blocks(*self.embed(part)) for part in parts])
+
+    def _last_blocks(self, x: Tensor, layout: Layout) -> None:
+        """Run the last block both for what pooling reads and for all tokens; those before it run once."""
+        before, ends = self.lean[:-1], self._every_block()[len(self.lean) - 1 :]
+        x, _ = self.encode(x, layout, before)
+        for block in ends:
+            self.encode(x, layout, [block])
 
     @torch.inference_mode()
     def to_int8(self, ranges: Mapping[str, Tensor]) -> None:

@@ -56,8 +56,9 @@ from vitrail.vectors.job.plan import Plan, input_at
 __all__ = ["choose_without_images", "is_prepared", "prepare_engine", "read_agreement"]
 
 AGREEMENT = "agreement.json"
-CALIBRATED, JUDGED = 32, 16
-"""Images that int8 is calibrated on, and others that approximate engines are compared on."""
+CALIBRATED, JUDGED = 96, 16
+"""Images that int8 is calibrated on, and others that approximate engines are compared on. With 32, rare large inputs
+lay beyond the ranges of a DINOv2-S/14; more than 96 brought little (docs/running.md)."""
 COMPARED = 8
 """Images that float32 engines are compared on, and int8 with the ranges of an earlier run."""
 WORTH = 20.0
@@ -86,7 +87,9 @@ def prepare_engine(
         images = _sample(folder, plan, COMPARED, lost, decode, watch)
         if _do_as_well(folder, plan, checkpoint, kept, kept.winner.cosine, images, batch=batch, threads=threads):
             return
-    images = _sample(folder, plan, CALIBRATED + JUDGED if options.approximate else COMPARED, lost, decode, watch)
+    calibrated = CALIBRATED if options.engine == "int8" else 0
+    most = calibrated + JUDGED if options.approximate else COMPARED
+    images = _sample(folder, plan, most, lost, decode, watch)
     _use_all_cores()
     if not options.approximate:
         reference = PlainEngine(checkpoint).vectors(images)
@@ -94,16 +97,23 @@ def prepare_engine(
         _write_choice(folder, choice)
         _keep(plan, choice, batch, threads)
         return
-    judged = images[2::3] if len(images) > 2 else images
-    calibration = torch.stack([image for index, image in enumerate(images) if index % 3 < 2])
-    reference = build_engine(checkpoint).vectors(judged)
     if options.engine == "int8":
+        calibration, judged = _split(images)
+        reference = build_engine(checkpoint).vectors(judged)
         found = _prepare_int8(folder, plan, checkpoint, calibration, judged, reference, batch=batch, threads=threads)
     else:
         engine = torch_engine_of(checkpoint, options, threads=None)
         engine = engine if options.adaptive is None else packed(engine, options)
-        found = agreement_of(engine.vectors(judged), reference)
+        found = agreement_of(engine.vectors(images), build_engine(checkpoint).vectors(images))
     write_json_file(folder / AGREEMENT, asdict(found))
+
+
+def _split(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images to calibrate on, and JUDGED others to judge on: a third of a few; of one or two, the same."""
+    if len(images) < 3:
+        return images, images
+    every = max(3, len(images) // JUDGED)
+    return torch.stack([image for index, image in enumerate(images) if (index + 1) % every]), images[every - 1 :: every]
 
 
 def _use_all_cores() -> None:
