@@ -11,6 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.geometry import Size
 from vitrail.nn.build import build
 from vitrail.nn.layout import Layout
+from vitrail.vectors.engines import merge
 from vitrail.vectors.engines.engine import LeanEngine, agreement_of, build_engine
 from vitrail.vectors.engines.merge import Merged, MergingEncoder, merge_patches
 
@@ -107,6 +108,33 @@ def test_all_blocks_but_the_first_and_the_last_merge_and_a_flat_image_keeps_fewe
     assert seen[1] == 72 - 18  # the flat image has 17 of 35 equal patches left, and the noise all
     assert seen[1:5] == sorted(seen[1:5], reverse=True)
     assert seen[5] == 2  # the last block computes the CLS tokens only
+
+
+def test_an_image_in_which_no_pairs_are_found_is_looked_at_ever_more_rarely(monkeypatch):
+    begun, looks = [], []
+
+    def look(patches: torch.Tensor, now: Merged, threshold: float) -> tuple[torch.Tensor, Merged]:
+        left, after = merge_patches(patches, now, threshold)
+        looks.append((len(begun), len(left) < len(patches)))
+        return left, after
+
+    engine = build_engine(checkpoint_of(SMALL.but(depth=16, position=parts.NoPosition())), merge=1e-4)
+    assert isinstance(engine, LeanEngine)
+    (encoder,) = engine.blocks
+    assert isinstance(encoder, MergingEncoder)
+    for block in encoder.blocks:
+        monkeypatch.setattr(block, "attended", lambda *given, of=block.attended: begun.append(of) or of(*given))
+    monkeypatch.setattr(merge, "merge_patches", look)
+    noise = torch.randint(0, 256, (1, 40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
+    engine.vectors(noise)
+    assert looks == [(2, False), (4, False), (7, False), (11, False)]  # the second block is the first that looks
+
+
+def test_merging_in_bfloat16_is_near_merging_in_float32():
+    checkpoint = checkpoint_of(SMALL)
+    images = torch.randint(0, 256, (3, 40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    half, whole = (build_engine(checkpoint, merge=0.02, bf16=bf16).vectors(images) for bf16 in (True, False))
+    assert agreement_of(half, whole).mean > 0.99
 
 
 POSITIONS = [parts.Learned(), parts.Rotary(), parts.Rotary(coordinates="normalised"), parts.RotaryMixed()]
