@@ -56,9 +56,11 @@ from vitrail.vectors.job.plan import Plan, input_at
 __all__ = ["choose_without_images", "is_prepared", "prepare_engine", "read_agreement"]
 
 AGREEMENT = "agreement.json"
-CALIBRATED, JUDGED = 96, 16
-"""Images that int8 is calibrated on, and others that approximate engines are compared on. With 32, rare large inputs
-lay beyond the ranges of a DINOv2-S/14; more than 96 brought little (docs/running.md)."""
+CALIBRATED = 32, 96
+"""Images that int8 is calibrated on, at least and at most: a tenth of the run. More of them show more of the rare large
+inputs, which are cut off where they lie beyond the ranges (docs/running.md)."""
+JUDGED = 16
+"""Other images, that approximate engines are compared on."""
 COMPARED = 8
 """Images that float32 engines are compared on, and int8 with the ranges of an earlier run."""
 WORTH = 20.0
@@ -87,9 +89,7 @@ def prepare_engine(
         images = _sample(folder, plan, COMPARED, lost, decode, watch)
         if _do_as_well(folder, plan, checkpoint, kept, kept.winner.cosine, images, batch=batch, threads=threads):
             return
-    calibrated = CALIBRATED if options.engine == "int8" else 0
-    most = calibrated + JUDGED if options.approximate else COMPARED
-    images = _sample(folder, plan, most, lost, decode, watch)
+    images = _sample(folder, plan, _wanted(plan), lost, decode, watch)
     _use_all_cores()
     if not options.approximate:
         reference = PlainEngine(checkpoint).vectors(images)
@@ -106,6 +106,14 @@ def prepare_engine(
         engine = engine if options.adaptive is None else packed(engine, options)
         found = agreement_of(engine.vectors(images), build_engine(checkpoint).vectors(images))
     write_json_file(folder / AGREEMENT, asdict(found))
+
+
+def _wanted(plan: Plan) -> int:
+    """Return how many images settle what the plan leaves open."""
+    if plan.options.engine == "int8":
+        least, most = CALIBRATED
+        return JUDGED + min(most, max(least, plan.images // 10))
+    return JUDGED if plan.options.approximate else COMPARED
 
 
 def _split(images: Tensor) -> tuple[Tensor, Tensor]:
