@@ -180,7 +180,7 @@ def show(row: dict[str, Any]) -> None:
         ("lowest cosine", before["lowest"], after["lowest"]),
         ("neighbours shared", before["neighbours"], after["neighbours"]),
     ):
-        print(f"  {name:18} {old:9.5f} → {new:9.5f}  ({new / old if old else 1:.3f})")
+        print(f"  {name:18} {old:9.5f} → {new:9.5f}" + (f"  ({new / old:.3f})" if old else ""))
     for step in row["steps"]:
         print(f"  {'kept' if step['kept'] else 'left out':9} {step['error']:.5f}  {step['name']}")
     for data, models in row.get("probes", {}).items():
