@@ -18,6 +18,8 @@ __all__ = ["leading_by_iteration", "token_colours"]
 
 SUBSPACE, ROUNDS, POWERS = 8, 8, 4
 """Vectors, and products with the matrix between and in all: an eigenvalue λ of the rest fades as (λ / λ₃)³²."""
+DEPENDENT = 1e-14
+"""The length below which what is left of a unit vector is rounding."""
 TINY = 1e-300
 SQUARINGS = 14
 """Of the small matrix: its second component fades as (λ₂ / λ₁) to the power of 16,384."""
@@ -58,11 +60,11 @@ def leading_by_iteration(matrices: Tensor) -> tuple[Tensor, Tensor]:
     matrices = matrices / total
     # a fixed start that no picture's components are orthogonal to
     start = torch.from_numpy(np.random.default_rng(0).standard_normal((int(layers), int(width), count)))
-    vectors = _orthonormal(start, count)
+    vectors = _orthonormal(start, start)
     for _ in range(ROUNDS):
         for _ in range(POWERS):
             vectors = matrices @ vectors
-        vectors = _orthonormal(vectors, count)
+        vectors = _orthonormal(vectors, start)
     small = vectors.mT @ matrices @ vectors  # (L, k, k)
     values, chosen = [], []
     for _ in range(min(3, count)):
@@ -74,6 +76,7 @@ def leading_by_iteration(matrices: Tensor) -> tuple[Tensor, Tensor]:
         column = _unit(power @ power.square().sum(dim=-2)[..., None])
         value = column.mT @ small @ column
         small = small - value * (column @ column.mT)
+        small = (small + small.mT) / 2  # what is left may be rounding alone, whose square has a trace only if symmetric
         values.append(value[:, 0])
         chosen.append(column)
     return torch.cat(values, dim=1).clamp_min(0) * total[:, 0], vectors @ torch.cat(chosen, dim=-1)
@@ -89,11 +92,17 @@ def _unit(columns: Tensor) -> Tensor:
     return columns / columns.square().sum(dim=-2, keepdim=True).sqrt().clamp_min(TINY)
 
 
-def _orthonormal(vectors: Tensor, count: int) -> Tensor:
-    """Gram–Schmidt, column by column, twice for each, which is enough."""
-    columns = vectors.split(1, dim=-1)
-    done = _unit(columns[0])
-    for column in columns[1:count]:
+def _orthonormal(vectors: Tensor, fresh: Tensor) -> Tensor:
+    """Gram–Schmidt, column by column, twice for each, which is enough.
+
+    A column that is a mixture of those before it, but for rounding, is replaced by the fresh one.
+    """
+    columns = zip(vectors.split(1, dim=-1), fresh.split(1, dim=-1), strict=True)
+    done = _unit(next(columns)[0])
+    for column, other in columns:
+        column = _unit(column)
+        column = column - done @ (done.mT @ column)
+        column = torch.where(column.square().sum(dim=-2, keepdim=True) < DEPENDENT**2, other, column)
         for _ in range(2):
             column = column - done @ (done.mT @ column)
         done = torch.cat([done, _unit(column)], dim=-1)
