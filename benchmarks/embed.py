@@ -71,6 +71,8 @@ from vitrail.vectors.engines.runtime import GraphEngine
 from vitrail.vectors.engines.tournament import least_cosine
 
 SECTIONS = ("forward", "patch", "decode", "packed", "fewer", "calibration")
+MERGED, ADAPTED, BOTH = (0.02, 0.05, 0.1, 0.15, 0.2, 0.22), (0.05, 0.15, 0.35, 0.5, 0.7), ((0.35, 0.15), (0.35, 0.18))
+"""Settings of the section fewer, the smallest of which save hardly a token."""
 
 
 def main() -> None:
@@ -305,15 +307,16 @@ def fewer(options, photos: list[Path]) -> list[dict]:
     trained = adapt(load("dinov2-S/14"), {"image": 224})[0]
     seen = torch.stack([torch.from_numpy(prepare(path, trained.preprocessing).pixels) for path in photos[:32]])
     plain = build_engine(trained)
-    engines: dict[str, Any] = {f"merge {each}": build_engine(trained, merge=each) for each in (0.1, 0.15, 0.18)}
+    engines: dict[str, Any] = {f"merge {each}": build_engine(trained, merge=each) for each in MERGED}
     left = {}
-    for threshold in (0.15, 0.25, 0.35, 0.5):
-        engine = build_engine(with_adaptive_patches(trained, threshold))
+    for threshold, merge in (*((each, 0.0) for each in ADAPTED), *BOTH):
+        name = f"adaptive {threshold}" + (f", merge {merge}" if merge else "")
+        engine = build_engine(with_adaptive_patches(trained, threshold), merge=merge)
         assert isinstance(engine, LeanEngine)
         with torch.inference_mode():
             saved = [tokens_saved(engine.embed(part)[1]).share for part in seen.split(1)]
-        engines[f"adaptive {threshold}"] = AdaptiveEngine(engine)
-        left[f"adaptive {threshold}"] = f"{1 - sum(saved) / len(saved):.0%} of the patches left"
+        engines[name] = AdaptiveEngine(engine)
+        left[name] = f"{1 - sum(saved) / len(saved):.0%} of the patches left" if not merge else ""
     candidates = {who: lambda engine=engine: engine.vectors(seen) for who, engine in engines.items()}
     spent = take_turns({**candidates, "all": lambda: plain.vectors(seen)}, seconds=options.seconds)
     cells = []

@@ -75,15 +75,21 @@ def test_luma_is_pillow_s():
     assert np.abs(luma(pixels) - np.asarray(Image.fromarray(pixels).convert("L"))).max() <= 0.51
 
 
+@pytest.mark.parametrize("selector", ["detail", "local"])
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.8, float("inf")])
-def test_adaptive_tokens_are_those_of_the_model(threshold):
+def test_adaptive_tokens_are_those_of_the_model(threshold, selector):
     pixels = np.random.default_rng(4).integers(0, 256, (64, 96, 3), np.uint8)
     pixels[:32] //= 8
     pixels[:, :32] = 90
-    spec = Adaptive(threshold=threshold)
+    spec = Adaptive(threshold=threshold, selector=selector)
     with torch.no_grad():
         tokens, _ = AdaptiveEmbed(spec, 12)(torch.from_numpy(pixels).permute(2, 0, 1)[None].float())
     assert adaptive_token_count(pixels, spec) == tokens.shape[1]
+
+
+def test_a_selector_with_weights_is_not_counted_from_pixels():
+    with pytest.raises(VitrailError, match="'learned' is not computed from pixels alone; use 'detail' or 'local'"):
+        adaptive_token_count(np.zeros((32, 32, 3), np.uint8), Adaptive(selector="learned"))
 
 
 def test_a_survey_counts_what_it_read_and_lists_what_it_could_not(tmp_path):

@@ -23,7 +23,7 @@ SIZES = {
     "4/8/16": (Size(4, 4), Size(8, 8), Size(16, 16)),
     "non-square": (Size(6, 4), Size(12, 8)),
 }
-SELECTORS = ["detail", "learned", "random"]
+SELECTORS = ["detail", "local", "learned", "random"]
 
 
 def busy_image(height: int, width: int, *, batch: int = 2, channels: int = 3, dtype=torch.float64) -> torch.Tensor:
@@ -37,7 +37,12 @@ def busy_image(height: int, width: int, *, batch: int = 2, channels: int = 3, dt
 
 
 def embed(
-    patches, *, threshold=0.5, selector: Literal["detail", "learned", "random"] = "detail", channels=3, width=5
+    patches,
+    *,
+    threshold=0.5,
+    selector: Literal["detail", "local", "learned", "random"] = "detail",
+    channels=3,
+    width=5,
 ) -> AdaptiveEmbed:
     torch.manual_seed(1)
     spec = Adaptive(patches=patches, threshold=threshold, selector=selector)
@@ -56,10 +61,13 @@ def rectangles_and_mask(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
     return layout.rectangles, everything if layout.patch_mask is None else layout.patch_mask
 
 
-def tree_by_recursion(image: torch.Tensor, patches, threshold: float) -> list[tuple[int, int, int]]:
+def tree_by_recursion(image: torch.Tensor, patches, threshold: float, selector: str) -> list[tuple[int, int, int]]:
     """Leaves (top, left, side) in cells of the finest patch: the definition, one cell at a time."""
-    fine = patches[0]
+    fine, coarse = patches[0], patches[-1]
+    cells = image.unfold(1, coarse.height, coarse.height).unfold(2, coarse.width, coarse.width)
     spread = image.var((1, 2), correction=0).sum()
+    if selector == "local":
+        spread = cells.var((-2, -1), correction=0).sum(0).mean()
 
     def walk(top: int, left: int, level: int):
         side = 2**level
@@ -97,12 +105,13 @@ def test_threshold_of_zero_or_infinity_is_the_finest_or_coarsest_regular_grid(na
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_leaves_are_those_of_the_recursive_definition(name):
+@pytest.mark.parametrize("selector", ["detail", "local"])
+def test_leaves_are_those_of_the_recursive_definition(name, selector):
     patches = SIZES[name]
     image = busy_image(4 * patches[-1].height, 5 * patches[-1].width)
-    _, layout = embed(patches, threshold=0.7)(image)
+    _, layout = embed(patches, threshold=0.7, selector=selector)(image)
     for one, rectangles, mask in zip(image, *rectangles_and_mask(layout), strict=True):
-        leaves = tree_by_recursion(one, patches, 0.7)
+        leaves = tree_by_recursion(one, patches, 0.7, selector)
         assert [tuple(r[:3]) for r in rectangles[mask].tolist()] == leaves
         assert len({side for _, _, side in leaves}) == len(patches)  # the case has leaves of every size
 
@@ -177,7 +186,14 @@ def test_cells_outside_a_padded_image_become_no_tokens(selector):
     assert not dense[:, :, 8:].any()
 
 
-@pytest.mark.parametrize("embedding", [Adaptive(patches=(Size(4, 4), Size(8, 8))), Hierarchical(widths=(8,))])
+@pytest.mark.parametrize(
+    "embedding",
+    [
+        Adaptive(patches=(Size(4, 4), Size(8, 8))),
+        Adaptive(patches=(Size(4, 4), Size(8, 8)), selector="local"),
+        Hierarchical(widths=(8,)),
+    ],
+)
 def test_a_padded_batch_gives_every_image_what_it_gives_alone(embedding):
     torch.manual_seed(0)
     config = ViTConfig(
@@ -202,12 +218,24 @@ def test_bytes_unit_range_and_normalised_pixels_split_alike():
             torch.testing.assert_close(score, expected, rtol=1e-4, atol=1e-4, check_dtype=False)  # float32 pixels
 
 
+def test_local_detail_does_not_mind_how_bright_other_cells_are():
+    """Where "detail" is told of a bright sky, what else is in the image becomes flat."""
+    patches, image = SIZES["8/16/32"], busy_image(64, 96)
+    brighter = image.clone()
+    brighter[:, :, 32:, 64:] += 50
+    pairs = zip(detail_scores(image, patches, local=True), detail_scores(brighter, patches, local=True), strict=True)
+    for score, expected in pairs:
+        torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-9)
+    assert detail_scores(brighter, patches)[0].max() < 0.1 < detail_scores(image, patches)[0].max()
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 255.0, -1e6])
-def test_uniform_image_has_no_detail(value):
+@pytest.mark.parametrize("local", [False, True])
+def test_uniform_image_has_no_detail(value, local):
     image = torch.full((1, 3, 64, 96), value)
-    for score in detail_scores(image, SIZES["8/16/32"]):
+    for score in detail_scores(image, SIZES["8/16/32"], local=local):
         assert score.max() < 0.05
-    _, layout = AdaptiveEmbed(Adaptive(), 2)(image)
+    _, layout = AdaptiveEmbed(Adaptive(selector="local" if local else "detail"), 2)(image)
     assert tokens_saved(layout).kept == (6,)
 
 

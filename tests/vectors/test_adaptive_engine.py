@@ -19,8 +19,11 @@ from vitrail.geometry import Size
 from vitrail.nn.adaptive import to_dense, tokens_saved
 from vitrail.nn.build import build
 from vitrail.nn.vit import ViT
+from vitrail.vectors.engines import merge
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
 from vitrail.vectors.engines.engine import LeanEngine, agreement, build_engine
+from vitrail.vectors.engines.merge import merge_patches
+from vitrail.vectors.engines.merged import Merged
 
 SMALL = ViTConfig(
     image=Size(48, 64),
@@ -39,8 +42,8 @@ def checkpoint_of(config: ViTConfig) -> Checkpoint:
     return Checkpoint(config=config, tensors=tensors, preprocessing=Preprocessing(image=config.image))
 
 
-def adaptive(checkpoint: Checkpoint, threshold: float) -> AdaptiveEngine:
-    engine = build_engine(with_adaptive_patches(checkpoint, threshold))
+def adaptive(checkpoint: Checkpoint, threshold: float, likeness: float = 0.0) -> AdaptiveEngine:
+    engine = build_engine(with_adaptive_patches(checkpoint, threshold), merge=likeness)
     assert isinstance(engine, LeanEngine)
     return AdaptiveEngine(engine)
 
@@ -92,8 +95,9 @@ def test_a_large_patch_counts_as_often_as_the_cells_it_covers(pool):
     torch.testing.assert_close(adaptive(checkpoint, 0.3).vectors(images()), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_an_image_gets_the_vector_that_it_gets_alone():
-    engine = adaptive(checkpoint_of(SMALL), 0.3)
+@pytest.mark.parametrize("likeness", [0.0, 0.4])
+def test_an_image_gets_the_vector_that_it_gets_alone(likeness: float):
+    engine = adaptive(checkpoint_of(SMALL), 0.3, likeness)
     alone = torch.cat([engine.vectors(image[None]) for image in images()])
     torch.testing.assert_close(engine.vectors(images()), alone, rtol=2e-5, atol=2e-5)
 
@@ -121,6 +125,30 @@ def test_a_higher_threshold_costs_more_cosine_on_trained_weights():
     assert cosines == sorted(cosines, reverse=True)
     assert cosines[0] > 0.99999
     assert cosines[-1] < 0.99
+
+
+@pytest.mark.parametrize("position", [parts.Learned(), parts.Rotary(), parts.RotaryMixed()])
+def test_large_patches_are_merged_as_what_they_cover(position, monkeypatch):
+    """Merging looks at tokens that represent four cells and one, and where no pair is near, it changes nothing."""
+    checkpoint = checkpoint_of(SMALL.but(depth=4, position=position))
+    seen = []
+
+    def look(patches: torch.Tensor, now: Merged, threshold: float) -> tuple[torch.Tensor, Merged]:
+        seen.append(sorted(set(now.sizes.tolist())))
+        return merge_patches(patches, now, threshold)
+
+    monkeypatch.setattr(merge, "merge_patches", look)
+    cut = adaptive(checkpoint, 0.3).vectors(images())
+    torch.testing.assert_close(adaptive(checkpoint, 0.3, 1e-9).vectors(images()), cut, rtol=2e-5, atol=2e-5)
+    assert seen == [[1.0, 4.0]] * 3 + [[1.0, 4.0]] * 3 or seen == [[1.0, 4.0]] * 3
+    assert not torch.allclose(adaptive(checkpoint, 0.3, 0.6).vectors(images()), cut, rtol=1e-3, atol=1e-3)
+
+
+def test_merging_a_uniform_image_of_large_patches_changes_nothing():
+    checkpoint = checkpoint_of(SMALL.but(depth=4, position=parts.NoPosition(), pool=parts.MeanPool()))
+    flat = torch.full((2, 48, 64, 3), 77, dtype=torch.uint8)
+    plain = build_engine(checkpoint).vectors(flat)
+    torch.testing.assert_close(adaptive(checkpoint, math.inf, 0.2).vectors(flat), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_int8_runs_on_adaptive_patches():
@@ -160,7 +188,14 @@ def test_the_command_measures_the_cost_in_cosine_of_the_model_that_comes_along_t
     assert '"cosine_to_float32"' in (tmp_path / "out" / "manifest.json").read_text()
 
 
-@pytest.mark.parametrize("other", [["--native"], ["--merge", "0.2"], ["--scales", "1,2"], ["--tokens", "npy"]])
+def test_the_command_merges_what_adaptive_patches_leave(tmp_path: Path, capsys):
+    assert embed(tmp_path, "default", "--merge", "0.2") == 0
+    printed = capsys.readouterr().out
+    assert "larger patches below detail 0.3" in printed
+    assert "tokens that differ by less than 0.2 merged" in printed
+
+
+@pytest.mark.parametrize("other", [["--native"], ["--scales", "1,2"], ["--tokens", "npy"]])
 def test_adaptive_patches_go_alone(other: list[str], tmp_path: Path, capsys):
     weights = save_weights(tmp_path / "w.safetensors", SMALL.but(classes=0))
     assert embed(tmp_path, weights, *other) == 2

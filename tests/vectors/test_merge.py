@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -13,7 +15,9 @@ from vitrail.nn.build import build
 from vitrail.nn.layout import Layout
 from vitrail.vectors.engines import merge
 from vitrail.vectors.engines.engine import LeanEngine, agreement_of, build_engine
-from vitrail.vectors.engines.merge import Merged, MergingEncoder, merge_patches
+from vitrail.vectors.engines.merge import MergingEncoder, merge_patches
+from vitrail.vectors.engines.merged import Merged
+from vitrail.vectors.engines.pack import PackedEngine
 
 SMALL = ViTConfig(
     image=Size(40, 56),
@@ -36,17 +40,37 @@ def fresh(count: int) -> Merged:
     return Merged(sizes=torch.ones(count), owner=torch.arange(count))
 
 
+def parts_of(now: Merged) -> list[torch.Tensor]:
+    """Of every token, which patches it represents."""
+    assert torch.equal(now.sizes, now.owner.bincount().float())
+    return [now.owner == token for token in range(len(now.sizes))]
+
+
 @pytest.mark.parametrize("count", [8, 11])
-def test_a_merged_token_is_the_mean_of_those_it_represents(count: int):
+def test_a_merged_token_points_where_the_mean_of_those_it_represents_does(count: int):
     torch.manual_seed(1)
     first = torch.randn(count, 6)
     patches, now = merge_patches(first, fresh(count), 0.9)
+    assert len(patches) < count
+    means = torch.stack([first[mine].mean(dim=0) for mine in parts_of(now)])
+    torch.testing.assert_close(torch.cosine_similarity(patches, means), torch.ones(len(patches)))
+
+
+@pytest.mark.parametrize("count", [8, 11])
+def test_a_merged_token_deviates_as_those_it_represents_do_on_average(count: int):
+    torch.manual_seed(1)
+    first = torch.randn(count, 6) * torch.arange(1, count + 1)[:, None]
+    patches, now = merge_patches(first, fresh(count), 0.9)
     patches, now = merge_patches(patches, now, 1.9)
-    assert len(patches) == len(now.sizes) < count
-    for token in range(len(patches)):
-        mine = now.owner == token
-        assert mine.sum() == now.sizes[token]
-        torch.testing.assert_close(patches[token], first[mine].mean(dim=0))
+    assert now.sizes.max() > 2
+    means = torch.stack([first[mine].std(dim=-1).mean() for mine in parts_of(now)])
+    torch.testing.assert_close(patches.std(dim=-1), means)
+
+
+def test_merging_patches_without_any_deviation_stays_finite():
+    patches, now = merge_patches(torch.full((6, 5), 3.0), fresh(6), 1.5)
+    assert len(now.sizes) == 3
+    torch.testing.assert_close(patches, torch.full((3, 5), 3.0))
 
 
 def test_only_pairs_nearer_than_the_threshold_are_merged():
@@ -58,7 +82,8 @@ def test_only_pairs_nearer_than_the_threshold_are_merged():
     assert len(merge_patches(patches, fresh(6), 0.0)[0]) == 6
 
 
-def test_what_represents_many_patches_must_be_more_alike():
+def test_what_represents_many_patches_must_be_more_alike(monkeypatch):
+    monkeypatch.setattr(merge, "LEAST", 0.0)
     torch.manual_seed(2)
     patches = torch.randn(8, 5)
     lone, many = fresh(8), Merged(sizes=torch.full((8,), 3.0), owner=torch.arange(8).repeat(3))
@@ -70,6 +95,19 @@ def test_what_represents_many_patches_must_be_more_alike():
 def test_no_more_than_half_can_be_merged_at_once():
     assert len(merge_patches(torch.randn(5, 4), fresh(5), 100.0)[0]) == 2
     assert len(merge_patches(torch.randn(1, 4), fresh(1), 100.0)[0]) == 1
+
+
+def test_an_image_keeps_its_share_of_patches_and_the_nearest_pairs_are_merged_first():
+    torch.manual_seed(3)
+    first = torch.randn(20, 6)
+    patches, now = merge_patches(first, fresh(20), 100.0)
+    assert len(patches) == 10
+    direction = torch.nn.functional.layer_norm(patches, [6])
+    nearest = (direction[::2] @ direction[1::2].mT).amax(dim=1).topk(2)  # of five, as all represent two patches
+    left, later = merge_patches(patches, Merged(sizes=torch.full((10,), 2.0), owner=now.owner), 100.0)
+    assert len(left) == math.ceil(merge.LEAST * 20)
+    assert all((left == patches[2 * stays]).all(dim=1).any() for stays in set(range(5)) - set(nearest.indices.tolist()))
+    assert merge_patches(left, later, 100.0) == (left, later)
 
 
 @pytest.mark.parametrize("pool", [parts.ClsPool(), parts.MeanPool(), parts.AttentionPool(num_heads=3, mlp_width=40)])
@@ -141,12 +179,12 @@ POSITIONS = [parts.Learned(), parts.Rotary(), parts.Rotary(coordinates="normalis
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_threshold_of_zero_changes_nothing(position):
+def test_merging_without_pairs_that_are_near_changes_nothing(position):
     engine = build_engine(checkpoint_of(SMALL.but(position=position)))
     assert isinstance(engine, LeanEngine)
     images = torch.randint(0, 256, (2, 40, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
     plain = engine.vectors(images)
-    engine.blocks = [MergingEncoder(engine.lean, 0.0, engine.model.position)]
+    engine.blocks = [MergingEncoder(engine.lean, 1e-9, engine.model.position)]
     torch.testing.assert_close(engine.vectors(images), plain, rtol=1e-5, atol=1e-5)
 
 
@@ -159,6 +197,28 @@ def test_merging_more_costs_more_cosine(position):
     cosines = [agreement_of(vectors, plain).mean for vectors in merged]
     assert cosines == sorted(cosines, reverse=True)
     assert cosines[0] > 0.99
+
+
+def test_images_of_their_own_sizes_are_merged_and_each_gets_the_vector_that_it_gets_alone():
+    checkpoint = checkpoint_of(SMALL.but(depth=4, remainder="pad"))
+    dice = torch.Generator().manual_seed(5)
+    coarse = [torch.randint(0, 256, (*size, 3), dtype=torch.uint8, generator=dice) for size in ((5, 7), (3, 4), (5, 7))]
+    images = [each.repeat_interleave(8, 0).repeat_interleave(8, 1) for each in coarse]
+    images[0][:, 24:] = 90
+    engine, plain = (build_engine(checkpoint, merge=merge) for merge in (0.3, 0.0))
+    assert isinstance(engine, LeanEngine)
+    assert isinstance(plain, LeanEngine)
+    packed = PackedEngine(engine)
+    together = packed.vectors(images)
+    torch.testing.assert_close(together, torch.cat([packed.vectors([image]) for image in images]), rtol=2e-5, atol=2e-5)
+    assert not torch.allclose(together, PackedEngine(plain).vectors(images), rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_made_with_adaptive_patches_is_not_merged_padded():
+    config = SMALL.but(image=Size(48, 64), embedding=parts.Adaptive(patches=(Size(8, 8), Size(16, 16))))
+    engine = build_engine(checkpoint_of(config), merge=0.2)
+    with pytest.raises(VitrailError, match="AdaptiveEngine"):
+        engine.vectors(torch.zeros(1, 48, 64, 3, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(

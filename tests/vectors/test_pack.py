@@ -35,12 +35,10 @@ SMALL = ViTConfig(
 SHAPES = [(40, 56), (16, 72), (56, 40), (8, 8), (40, 56), (72, 16), (24, 48)]
 
 
-def engine_of(config: ViTConfig, merge: float = 0.0) -> LeanEngine:
+def engine_of(config: ViTConfig) -> LeanEngine:
     torch.manual_seed(0)
     state = {name: tensor + torch.randn_like(tensor) * 0.1 for name, tensor in build(config).state_dict().items()}
-    engine = build_engine(
-        Checkpoint(config=config, tensors=state, preprocessing=Preprocessing(image=config.image)), merge=merge
-    )
+    engine = build_engine(Checkpoint(config=config, tensors=state, preprocessing=Preprocessing(image=config.image)))
     assert isinstance(engine, LeanEngine)
     return engine
 
@@ -96,11 +94,6 @@ def test_int8_packs_too():
     alone = torch.cat([engine.vectors(image[None]) for image in images()])
     cosines = torch.nn.functional.cosine_similarity(PackedEngine(engine).vectors(images()), alone)
     assert cosines.min() > 0.9999  # a token at the edge of a step may round the other way
-
-
-def test_merging_and_native_sizes_are_refused_together():
-    with pytest.raises(VitrailError, match="cannot be combined"):
-        PackedEngine(engine_of(SMALL, merge=0.2))
 
 
 sides = st.integers(1, 30_000)

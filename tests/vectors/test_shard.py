@@ -233,7 +233,8 @@ def test_vectors_of_several_scales_are_the_mean_of_their_unit_vectors(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"native": True, "merge": 0.2}, "--native and --merge cannot be combined"),
+        ({"keep_cosine": 0.99, "merge": 0.2}, "--keep-cosine and --merge cannot be combined"),
+        ({"keep_cosine": 1.0}, "keep_cosine 1.0 is not a number above 0 and below 1"),
         ({"native": True, "tokens": "npy"}, "--native and --tokens cannot be combined"),
         ({"merge": 0.1, "tokens": "npy"}, "--merge and --tokens cannot be combined"),
         ({"merge": 16.0}, "merge 16.0 is not a number of 0 or more and below 1"),

@@ -23,6 +23,7 @@ def embed(
     token_budget: int | None = None,
     scales: Annotated[tuple[float, ...], several(float, "1,1.5")] = (1.0,),
     merge: float = 0.0,
+    keep_cosine: float | None = None,
     adaptive: float | None = None,
     tokens: Literal["npy", "safetensors"] | None = None,
     compile: Flag = False,  # noqa: A002 — torch's word
@@ -66,9 +67,12 @@ def embed(
         Multiples of the model's image size, e.g. 1,1.5; an image's vector is the mean over them.
     merge
         Merge patches whose tokens differ by less than this, e.g. 0.15: faster and approximate; 0 merges none.
+    keep_cosine
+        Merge as many patches as leave vectors this mean cosine to float32's, e.g. 0.995, on some of your images, in
+        place of --merge (default: off).
     adaptive
-        Use patches twice as large where an image has less detail than this, e.g. 0.25: faster and approximate
-        (default: off).
+        Use patches twice as large where a part of an image has less detail than this, e.g. 0.3, relative to all its
+        parts: faster and approximate, also with --merge (default: off).
     tokens
         Also store every token's features beside each part, in this format (default: not stored).
     compile
@@ -116,6 +120,7 @@ def embed(
         token_budget=token_budget,
         scales=scales,
         merge=merge,
+        keep_cosine=keep_cosine,
         adaptive=adaptive,
         tokens=tokens,
         compile=compile,

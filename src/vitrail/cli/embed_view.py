@@ -43,7 +43,7 @@ class View(LiveView):
         self.say(
             "pixels", f"{held.image}, {held.resize}{share}, {held.interpolation}, mean {mean}, std {std}: {held.source}"
         )
-        self.say("engine", f"{', '.join(_engine(options, prepared.choice))}, vectors as {options.dtype}")
+        self.say("engine", f"{', '.join(_engine(options, prepared))}, vectors as {options.dtype}")
         for line in _tournament(prepared.choice):
             self.say("tried", line)
         agreement = prepared.agreement
@@ -104,7 +104,8 @@ class View(LiveView):
             )
 
 
-def _engine(options: Options, choice: Choice | None) -> Iterator[str]:
+def _engine(options: Options, prepared: Prepared) -> Iterator[str]:
+    choice = prepared.choice
     kind = "int8" if options.engine == "int8" else "bf16" if options.bf16 else "float32"
     runtime = "torch" if choice is None else f"{choice.engine} ({choice.why})"
     yield f"{kind} by {runtime}"
@@ -118,6 +119,11 @@ def _engine(options: Options, choice: Choice | None) -> Iterator[str]:
         yield f"scales {' and '.join(f'{scale:g}' for scale in options.scales)}"
     if options.merge:
         yield f"tokens that differ by less than {options.merge:g} merged"
+    chosen = prepared.merging
+    if chosen is not None and chosen.merge:
+        yield f"tokens that differ by less than {chosen.merge:g} merged, as chosen on {chosen.images} of your images"
+    elif chosen is not None:
+        yield f"no tokens merged, since any merging loses a mean cosine of {options.keep_cosine} on your images"
     if options.adaptive is not None:
         yield f"larger patches below detail {options.adaptive:g}"
 

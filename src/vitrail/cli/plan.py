@@ -370,9 +370,9 @@ def _measured_tokens(config: Config, folder: Path) -> int:
     if not isinstance(config, ViTConfig) or not isinstance(config.embedding, Adaptive):
         raise VitrailError("--images counts adaptive patches, and this config has none; leave it out")
     require(
-        config.embedding.selector == "detail",
-        f"--images counts what the 'detail' selector splits, and this one is {config.embedding.selector}; give "
-        "--adaptive-tokens",
+        config.embedding.looks_at_pixels,
+        f"--images counts what the selectors 'detail' and 'local' split, and this one is {config.embedding.selector}; "
+        "give --adaptive-tokens",
     )
     fitted = config.fit(config.image).fitted
     files = image_files(folder, limit=256)

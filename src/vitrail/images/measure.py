@@ -100,28 +100,35 @@ def lost_by_resizing(pixels: Pixels, target: Size) -> float:
 
 
 def adaptive_token_count(pixels: Pixels, spec: Adaptive) -> int:
-    """Return the tokens of adaptive patches with the "detail" selector, for an image of whole cells.
+    """Return the tokens of adaptive patches with the selector "detail" or "local", for an image of whole cells.
 
-    The tree is that of `vitrail.nn.adaptive`: a cell splits if the standard deviation of its pixels, relative to that
-    of the whole image and over all channels, reaches the threshold.
+    The tree is that of `vitrail.nn.adaptive`: a cell splits if the standard deviation of its pixels, over all channels
+    and relative to that of the whole image or to the root mean square over the coarsest cells, reaches the threshold.
     """
+    require(
+        spec.looks_at_pixels,
+        f"selector {spec.selector!r} is not computed from pixels alone; use 'detail' or 'local'",
+    )
     coarse = spec.patches[-1]
     require(
         pixels.shape[0] % coarse.height == 0 and pixels.shape[1] % coarse.width == 0,
         f"image {pixels.shape[0]}x{pixels.shape[1]} is not divisible by {coarse}; fill a size that is divisible",
     )
     values = pixels.astype(np.float64)
-    whole = values.var(axis=(0, 1)).sum()
+    whole = _cell_variances(values, coarse).mean() if spec.selector == "local" else values.var(axis=(0, 1)).sum()
     active = np.ones((pixels.shape[0] // coarse.height, pixels.shape[1] // coarse.width), bool)
     count = 0
     for patch in reversed(spec.patches[1:]):
-        rows, columns = active.shape
-        cells = values.reshape(rows, patch.height, columns, patch.width, -1)
-        score = np.sqrt(cells.var(axis=(1, 3)).sum(-1) / max(whole, np.finfo(np.float64).tiny))
+        score = np.sqrt(_cell_variances(values, patch) / max(whole, np.finfo(np.float64).tiny))
         split = active & (score >= spec.threshold)
         count += int((active & ~split).sum())
         active = split.repeat(2, axis=0).repeat(2, axis=1)
     return count + int(active.sum())
+
+
+def _cell_variances(values: NDArray[np.float64], patch: Size) -> NDArray[np.float64]:
+    rows, columns = values.shape[0] // patch.height, values.shape[1] // patch.width
+    return values.reshape(rows, patch.height, columns, patch.width, -1).var(axis=(1, 3)).sum(-1)
 
 
 # ── a set of images ─────────────────────────────────────────────────────────────────────────────────────────────

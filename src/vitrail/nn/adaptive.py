@@ -42,8 +42,8 @@ __all__ = [
 class AdaptiveEmbed(nn.Module):
     """Image → tokens of several patch sizes.
 
-    The selector "detail" compares `detail_scores` with the threshold, "random" `random_scores`, "learned" the
-    probability of a `Selector`. The choice is a step function without a gradient, so the learned selector uses a
+    The selectors "detail" and "local" compare `detail_scores` with the threshold, "random" `random_scores`, "learned"
+    the probability of a `Selector`. The choice is a step function without a gradient, so the learned selector uses a
     straight-through estimator: each token is multiplied by 1 + (c − c.detach()), where c is the probability of the
     choices that led to it. The forward value is unchanged to the bit, and the gradient raises the probability of leaves
     whose token the loss wants larger.
@@ -51,7 +51,8 @@ class AdaptiveEmbed(nn.Module):
 
     def __init__(self, spec: parts.Adaptive, width: int, *, channels: int = 3) -> None:
         super().__init__()
-        self.patches, self.threshold, self.kind = spec.patches, spec.threshold, spec.selector
+        self.patches, self.threshold = spec.patches, spec.threshold
+        self.by_pixels, self.local = spec.looks_at_pixels, spec.selector == "local"
         self.projections = nn.ModuleList(PatchEmbed(patch, width, channels=channels) for patch in spec.patches)
         self.selector = Selector(channels) if spec.selector == "learned" else None
 
@@ -87,8 +88,8 @@ class AdaptiveEmbed(nn.Module):
     def scores(self, image: Tensor, inside: Tensor | None = None) -> list[Tensor]:
         """Return the scores that decide whether a cell splits: (B, rows, columns) per patch size but the finest."""
         fit(Size(*image.shape[2:]), self.patches[-1])  # refuses a size that the coarsest patch does not divide
-        if self.kind == "detail":
-            return detail_scores(image, self.patches, inside)
+        if self.by_pixels:
+            return detail_scores(image, self.patches, inside, local=self.local)
         grids = [fit(Size(*image.shape[2:]), patch).grid for patch in self.patches[1:]]
         if self.selector is None:
             return [scores.expand(len(image), -1, -1) for scores in random_scores(grids, image.device)]
@@ -138,18 +139,21 @@ class Selector(nn.Module):
         return self.conv2(x).squeeze(1).sigmoid()  # (B, rows, columns)
 
 
-def detail_scores(image: Tensor, patches: Sequence[Size], inside: Tensor | None = None) -> list[Tensor]:
-    """Return the standard deviation of each cell's pixels, relative to that of the whole image.
+def detail_scores(
+    image: Tensor, patches: Sequence[Size], inside: Tensor | None = None, *, local: bool = False
+) -> list[Tensor]:
+    """Return the standard deviation of each cell's pixels, relative to that of the whole image; with `local`, to the
+    root mean square over its coarsest cells, so that a texture is not flat because another part is much brighter.
 
     One list entry, (B, rows, columns), per patch size but the finest. All channels count together. Adding a constant
     per channel or scaling the image changes nothing, so bytes, [0, 1] and normalised pixels give the same splits. A
     uniform image scores 0 everywhere.
     """
     pixels = image.to(torch.promote_types(image.dtype, torch.float32))
-    return cell_scores(_cells(pixels, patches[0]), len(patches), inside)
+    return cell_scores(_cells(pixels, patches[0]), len(patches), inside, local=local)
 
 
-def cell_scores(cells: Tensor, sizes: int, inside: Tensor | None = None) -> list[Tensor]:
+def cell_scores(cells: Tensor, sizes: int, inside: Tensor | None = None, *, local: bool = False) -> list[Tensor]:
     """Return the `detail_scores` of an image that is cut into its finest cells, (B, h, w, C, P, Q)."""
     mean, variance = cells.mean((-2, -1)), cells.var((-2, -1), correction=0)  # (B, h, w, C)
     variances = []
@@ -160,7 +164,7 @@ def cell_scores(cells: Tensor, sizes: int, inside: Tensor | None = None) -> list
     weight = _within(variances[-1], inside).unsqueeze(-1).to(mean.dtype)
     weight = weight / weight.sum((1, 2), keepdim=True)
     centre = (weight * mean).sum((1, 2), keepdim=True)
-    whole = (weight * (variance + (mean - centre).square())).sum((1, 2, 3))  # (B,)
+    whole = (weight * (variance if local else variance + (mean - centre).square())).sum((1, 2, 3))  # (B,)
     # rounding gives a uniform image a tiny variance: deviations below 100 ulp of the pixels count as zero
     ulp, tiny = torch.finfo(mean.dtype).eps, torch.finfo(mean.dtype).tiny
     rounding = (100 * ulp) ** 2 * centre.square().sum((1, 2, 3))

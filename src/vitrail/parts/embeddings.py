@@ -267,9 +267,10 @@ class Adaptive(_Embedding):
     """Small patches where the image has detail, large ones where it is flat: a quadtree over `patches`, finest first.
 
     A cell splits if its score reaches `threshold`: 0 gives the finest regular grid, infinity the coarsest. `selector`
-    chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image), "learned"
-    (a probability that a small network predicts) or "random" (a number between 0 and 1 that is drawn once for every
-    place and does not look at the image: what the other two must beat).
+    chooses the score: "detail" (the standard deviation of the cell's pixels, relative to that of the image), "local"
+    (the same, relative to the root mean square over the image's cells), "learned" (a probability that a small network
+    predicts) or "random" (a number between 0 and 1 that is drawn once for every place and does not look at the image:
+    what the others must beat).
 
     >>> from vitrail import Adaptive, Size
     >>> Adaptive(patches=(Size(8, 8), Size(16, 16)), threshold=0.25).patches[-1]
@@ -278,7 +279,7 @@ class Adaptive(_Embedding):
 
     patches: tuple[Size, ...] = (Size(8, 8), Size(16, 16), Size(32, 32))
     threshold: Annotated[float, Range("[0, inf]", "0 splits every cell, infinity none")] = 0.5
-    selector: Literal["detail", "learned", "random"] = "detail"
+    selector: Literal["detail", "local", "learned", "random"] = "detail"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -300,6 +301,11 @@ class Adaptive(_Embedding):
     @property
     def unit(self) -> Size:
         return self.patches[-1]
+
+    @property
+    def looks_at_pixels(self) -> bool:
+        """Whether an image's pixels alone say where its cells split, without weights."""
+        return self.selector in ("detail", "local")
 
     def _resized(self, patch: Size) -> Self:
         return self.but(

@@ -39,6 +39,7 @@ def embed(
     token_budget: int | None = None,
     scales: Sequence[float] = (1.0,),
     merge: float = 0.0,
+    keep_cosine: float | None = None,
     adaptive: float | None = None,
     workers: int | None = None,
     batch: int = 4,
@@ -75,6 +76,7 @@ def embed(
         token_budget=token_budget,
         scales=tuple(scales),
         merge=merge,
+        keep_cosine=keep_cosine,
         adaptive=adaptive,
     )
     with tempfile.TemporaryDirectory(prefix="vitrail-") as temporary:

@@ -29,7 +29,7 @@ def adaptive_config(config: Config, threshold: float) -> ViTConfig:
     )
     coarse = Size(2 * fine.height, 2 * fine.width)
     try:
-        return config.but(embedding=Adaptive(patches=(fine, coarse), threshold=threshold))
+        return config.but(embedding=Adaptive(patches=(fine, coarse), threshold=threshold, selector="local"))
     except VitrailError as error:
         raise VitrailError(f"no adaptive patches of {fine} and {coarse}: {error}") from None
 
@@ -37,7 +37,7 @@ def adaptive_config(config: Config, threshold: float) -> ViTConfig:
 def with_adaptive_patches(checkpoint: Checkpoint, threshold: float) -> Checkpoint:
     """Use patches of the trained size where a cell's detail reaches `threshold`, and of twice that elsewhere.
 
-    0 keeps the model unchanged; `vitrail.nn.adaptive.detail_scores` defines detail.
+    0 keeps the model unchanged; `vitrail.nn.adaptive.detail_scores` defines detail, which is local here.
     """
     config = adaptive_config(checkpoint.config, threshold)
     assert isinstance(config.embedding, Adaptive)

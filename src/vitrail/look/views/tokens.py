@@ -61,14 +61,14 @@ def view_adaptive(subject: Subject, *, threshold: float | None = None) -> Sheet:
     whole = spec.fit(subject.photo.seen, "crop")
     pixels = torch.from_numpy(subject.pixels).permute(2, 0, 1)[None].float() / 255
     pixels = pixels[:, :, : whole.fitted.height, : whole.fitted.width]
-    if own is not None and own.selector != "detail":
+    if own is not None and not own.looks_at_pixels:
         require(
             threshold is None, f"threshold {threshold} cannot change a {own.selector} selector; leave threshold out"
         )
         with torch.no_grad():
             layout = subject.model.embedding(subject.image)[1]  # type: ignore[operator]
     else:
-        layout = AdaptiveEmbed(replace(spec, selector="detail"), 1)(pixels)[1]
+        layout = AdaptiveEmbed(spec, 1)(pixels)[1]
     assert layout.rectangles is not None
     sizes = layout.rectangles[0, :, 2]
     counts = [f"{int((sizes == 2**i).sum())} of {times(patch)}" for i, patch in enumerate(spec.patches)]

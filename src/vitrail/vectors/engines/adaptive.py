@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.geometry import Size
-from vitrail.nn.adaptive import AdaptiveEmbed, to_dense
+from vitrail.nn.adaptive import AdaptiveEmbed
 from vitrail.nn.attention import within
 from vitrail.nn.layout import Layout
 from vitrail.nn.patches import PatchEmbed
 from vitrail.vectors.engines.engine import LeanEngine
 from vitrail.vectors.engines.lean import Group
+from vitrail.vectors.engines.merged import Merged
 from vitrail.vectors.engines.pack import PackedEngine
 
 __all__ = ["AdaptiveEngine"]
@@ -76,19 +75,5 @@ class AdaptiveEngine(PackedEngine):
             rectangles = layout.rectangles[index : index + 1, : tokens - layout.prefix]
             own = replace(layout, mask=None, rectangles=rectangles)
             position = within(self.engine.model.position, own, x)
-            group = Group(count=1, layout=own, tokens=tokens, position=position, counted=_counted(own))
+            group = Group(count=1, layout=own, tokens=tokens, position=position, merged=Merged.of(own))
             yield x[index, :tokens], group
-
-    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
-        """Pool over the cells of the full grid, each with the token that covers it."""
-        if layout.rectangles is not None and x.shape[1] > layout.prefix:
-            patches = to_dense(x[:, layout.prefix :], layout).flatten(2).mT  # (1, h·w, D)
-            x = torch.cat([x[:, : layout.prefix], patches], dim=1)
-        return super().pooled(x, replace(layout, rectangles=None))
-
-
-def _counted(layout: Layout) -> Tensor:
-    """(1, 1, 1, T): the bias that counts a key once per cell that it covers."""
-    assert layout.rectangles is not None
-    cells = layout.rectangles[..., 2:].prod(dim=-1).float()  # (1, N)
-    return F.pad(cells.log(), (layout.prefix, 0))[:, None, None]

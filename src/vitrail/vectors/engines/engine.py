@@ -26,7 +26,7 @@ from vitrail.nn.pool import one_vector
 from vitrail.nn.vit import ViT
 from vitrail.vectors.engines.device import Place
 from vitrail.vectors.engines.int8 import IntegerPatches, quantise, watched, why_no_int8
-from vitrail.vectors.engines.lean import LeanBlock, Stage, kept_tokens, lean_blocks
+from vitrail.vectors.engines.lean import Group, LeanBlock, Stage, kept_tokens, lean_blocks
 from vitrail.vectors.engines.merge import MergingEncoder, check_mergeable
 from vitrail.vectors.engines.names import Device
 
@@ -199,7 +199,8 @@ class LeanEngine:
         whole = [*self.lean[:-1], self.last]
         if merge:
             check_mergeable(model)
-        self.blocks: Sequence[Stage] = [MergingEncoder(self.lean, merge, model.position)] if merge else self.lean
+        self.merging = MergingEncoder(self.lean, merge, model.position) if merge else None
+        self.blocks: Sequence[Stage] = [self.merging] if self.merging else self.lean
         self.whole: Sequence[Stage] = [MergingEncoder(whole, merge, model.position)] if merge else whole
 
     @torch.inference_mode()
@@ -252,6 +253,15 @@ class LeanEngine:
         for block in blocks:
             x = block(x, layout, position)
         return x, layout
+
+    def packed(self, x: Tensor, groups: Sequence[Group]) -> tuple[Tensor, Sequence[Group]]:
+        """Packed tokens (R, D), the input of the first block → those after the last, with their groups."""
+        if self.merging:
+            return self.merging.packed(x, groups)
+        for block in self.lean:
+            x, groups = block.attended(x, groups)
+            x = block.with_mlp(x)
+        return x, groups
 
     def pooled(self, x: Tensor, layout: Layout) -> Tensor:
         """Pool the tokens, all or the kept ones → (B, D)."""

@@ -9,8 +9,9 @@ Shapes: B images, T tokens, R tokens of packed images, D width, h heads, d = D/h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +24,21 @@ from vitrail.nn.mlp import ACTIVATIONS, FeedForward, GatedFeedForward
 from vitrail.nn.pool import ClsAndDistillationPooling, ClsPooling
 from vitrail.nn.rotary import Rotation
 from vitrail.nn.vit import ViT
+from vitrail.vectors.engines.merged import Merged
 
-__all__ = ["Dense", "Group", "LeanBlock", "Map", "Norm", "Stage", "dense_of", "kept_tokens", "lean_blocks", "norm_of"]
+__all__ = [
+    "Dense",
+    "Group",
+    "LeanBlock",
+    "Map",
+    "Norm",
+    "Stage",
+    "dense_of",
+    "kept_tokens",
+    "lean_blocks",
+    "norm_of",
+    "of_groups",
+]
 
 Map = Callable[[Tensor], Tensor]
 Stage = Callable[[Tensor, Layout, Rotation | Tensor | None], Tensor]
@@ -56,18 +70,32 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Consecutive images among packed tokens, whose attention is computed together: they have one grid."""
+    """Consecutive images among packed tokens, whose attention is computed together: they have one grid, and where
+    tokens represent several patches, there is one image."""
 
     count: int
     layout: Layout
     tokens: int
     position: Rotation | Tensor | None
-    counted: Tensor | None = None
-    """(1, 1, 1, T): the bias that counts a key as often as the patches that it represents; without one, once."""
+    merged: Merged | None = None
+    """Which token represents which patch; None if every patch has its own."""
 
     @property
     def rows(self) -> int:
         return self.count * self.tokens
+
+    @cached_property
+    def counted(self) -> Tensor | None:
+        """(1, 1, 1, T): the bias that counts a key as often as the patches that it represents; None for once."""
+        if self.merged is None:
+            return None
+        return F.pad(self.merged.sizes.log(), (self.layout.prefix, 0))[None, None, None]
+
+    def every_patch(self, x: Tensor) -> Tensor:
+        """(count, tokens, D) → a token for every patch; kept tokens of the prefix stay as they are."""
+        if self.merged is None or self.tokens <= self.layout.prefix:
+            return x
+        return self.merged.spread(x, self.layout.prefix)
 
 
 class LeanBlock:
@@ -155,6 +183,12 @@ class LeanBlock:
         split = [part.unflatten(-1, (-1, heads, self.head_width)).permute(2, 0, 3, 1, 4) for part in projected]
         q, k, v = (each for part in split for each in part.unbind(0))
         return *self.attention.normed(q, k), v
+
+
+def of_groups(x: Tensor, groups: Sequence[Group]) -> Iterator[tuple[Tensor, Group]]:
+    """(R, D) → the tokens of every group, (count, tokens, D)."""
+    for part, group in zip(x.split([group.rows for group in groups]), groups, strict=True):
+        yield part.view(group.count, group.tokens, -1), group
 
 
 def lean_blocks(model: ViT, *, keep: int | None) -> list[LeanBlock]:

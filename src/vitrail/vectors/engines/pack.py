@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -24,7 +25,7 @@ from vitrail.nn.layout import Layout
 from vitrail.nn.positions import AddedPosition
 from vitrail.plan.reading import PatchBudget
 from vitrail.vectors.engines.engine import LeanEngine
-from vitrail.vectors.engines.lean import Group
+from vitrail.vectors.engines.lean import Group, of_groups
 
 __all__ = ["PackedEngine", "native_grid", "prepare_native"]
 
@@ -77,10 +78,6 @@ class PackedEngine:
     """An engine for images of any shape that the patch divides."""
 
     def __init__(self, engine: LeanEngine) -> None:
-        require(
-            engine.blocks is engine.lean,
-            "merging and native sizes cannot be combined; use one of them",
-        )
         self.engine, self.name, self.width = engine, engine.name, engine.width
         self._added: dict[Size, Tensor] = {}
 
@@ -109,15 +106,11 @@ class PackedEngine:
         for image in images:
             alike.setdefault(tuple(image.shape), []).append(image)
         sequences, groups = zip(*chain(*(self.groups(torch.stack(each)) for each in alike.values())), strict=True)
-        x = torch.cat(sequences)
-        for block in self.engine.lean:
-            x, groups = block.attended(x, groups)
-            x = block.with_mlp(x)
-        parts = x.split([group.rows for group in groups])
+        x, groups = self.engine.packed(torch.cat(sequences), groups)
         return torch.cat(
             [
-                self.pooled(part.view(group.count, group.tokens, -1), group.layout)
-                for part, group in zip(parts, groups, strict=True)
+                self.engine.pooled(group.every_patch(part), replace(group.layout, rectangles=None))
+                for part, group in of_groups(x, groups)
             ]
         )
 
@@ -126,9 +119,6 @@ class PackedEngine:
         x, layout = self._sequence(batch)
         position = within(self.engine.model.position, layout, x)
         yield x.flatten(0, 1), Group(count=len(x), layout=layout, tokens=x.shape[1], position=position)
-
-    def pooled(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.engine.pooled(x, layout)
 
     def _sequence(self, batch: Tensor) -> tuple[Tensor, Layout]:
         """As the engine's `embed`, with the added positions cached per grid."""

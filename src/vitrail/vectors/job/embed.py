@@ -16,7 +16,7 @@ from vitrail.remote import Location
 from vitrail.rules import positive
 from vitrail.vectors.engines.engine import Agreement
 from vitrail.vectors.engines.tournament import Choice
-from vitrail.vectors.job.engine_factory import read_choice, runtime_of
+from vitrail.vectors.job.engine_factory import Merging, read_choice, read_merging, runtime_of
 from vitrail.vectors.job.finish import finish
 from vitrail.vectors.job.freeze import Frozen, freeze, version_of
 from vitrail.vectors.job.options import Options
@@ -54,10 +54,13 @@ class Prepared:
     """None for --engine torch."""
     agreement: Agreement | None = None
     """None for engines whose vectors are float32's."""
+    merging: Merging | None = None
+    """What was chosen for `keep_cosine`."""
 
     def facts(self) -> dict[str, Any]:
         """What the manifest tells."""
         told: dict[str, Any] = {} if self.choice is None else {"engine": to_plain(self.choice)}
+        told |= {} if self.merging is None else {"merging": to_plain(self.merging)}
         return told if self.agreement is None else told | {"cosine_to_float32": asdict(self.agreement)}
 
 
@@ -166,4 +169,5 @@ def _prepare(
         f"int8 comes within a cosine of {found.mean if found else 0:.4f} of float32 on {found.images if found else 0} "
         f"of your images, less than {LEAST_COSINE}; use --engine torch and another --out, or --force it",
     )
-    return Prepared(choice=read_choice(out), agreement=found)
+    merging = read_merging(out) if plan.options.keep_cosine is not None else None
+    return Prepared(choice=read_choice(out), agreement=found, merging=merging)

@@ -1,15 +1,17 @@
 """Build the engine that a plan asks for, identically in every process and on every machine.
 
-What `vitrail.vectors.job.preparation` found out is read from the folder: the runtime and int8's ranges.
+What `vitrail.vectors.job.preparation` found out is read from the folder: the runtime, int8's ranges and how much is
+merged.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +26,8 @@ from vitrail.codec import from_plain
 from vitrail.config import ViTConfig
 from vitrail.errors import require
 from vitrail.remote import Location, local_copy
+from vitrail.rules import PositiveInt
+from vitrail.value import Value
 from vitrail.vectors.engines.adaptive import AdaptiveEngine
 from vitrail.vectors.engines.engine import Engine, LeanEngine, build_engine, images_at_once
 from vitrail.vectors.engines.graph_cache import graph_engine, graph_key
@@ -33,27 +37,39 @@ from vitrail.vectors.engines.runtime import GraphEngine
 from vitrail.vectors.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.vectors.engines.tournament import Choice
 from vitrail.vectors.job.clips import prepare_clip
-from vitrail.vectors.job.options import Options
+from vitrail.vectors.job.options import MERGED, Options
 from vitrail.vectors.job.plan import Plan, weights_sha256, weights_stamp
 
 __all__ = [
     "CALIBRATION",
     "CHOICE",
+    "MERGING",
+    "Merging",
     "Watch",
     "engine_of",
+    "fitted",
     "graph_engine_of",
     "open_weights",
-    "packed",
     "preparer_of",
     "read_choice",
+    "read_merging",
     "runtime_of",
     "torch_engine_of",
     "vectors_of",
 ]
 
-CALIBRATION, CHOICE = "calibration.safetensors", "engine.json"
+CALIBRATION, CHOICE, MERGING = "calibration.safetensors", "engine.json", "merging.json"
 Watch = Callable[[int | None, int], None]
 """Called with the row being decoded (None if none is) and the number of finished rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merging(Value):
+    """How much a run merges, as it was chosen for `keep_cosine`."""
+
+    merge: Annotated[float, MERGED]
+    images: PositiveInt
+    """On how many of the run's images."""
 
 
 def engine_of(
@@ -73,11 +89,15 @@ def engine_of(
     checkpoint = open_weights(folder, plan, weights, stamp)
     if runtime != "torch":
         return graph_engine_of(plan, checkpoint, runtime, ranges=ranges, batch=batch, threads=threads)
-    engine = torch_engine_of(checkpoint, options, threads=threads, ranges=ranges)
-    if options.native or options.adaptive is not None:
-        return packed(engine, options)
+    if options.keep_cosine is not None:
+        merging = read_merging(folder)
+        require(merging is not None, f"{folder} has lost its {MERGING}; run the same command to choose it again")
+        assert merging is not None
+        options = replace(options, keep_cosine=None, merge=merging.merge)
+    engine = fitted(torch_engine_of(checkpoint, options, threads=threads, ranges=ranges), options)
     if options.scales != (1.0,):
         assert isinstance(plan.config, ViTConfig)
+        assert not isinstance(engine, PackedEngine)
         return MultiScaleEngine(engine, scaled_sizes(plan.preprocessing.image, plan.config.patch, options.scales))
     return engine
 
@@ -99,6 +119,14 @@ def read_choice(folder: Location) -> Choice | None:
     """Return the engine that a run has been given; None if it has not been chosen."""
     try:
         return from_plain(json.loads((folder / CHOICE).read_bytes()), Choice, CHOICE)
+    except (OSError, ValueError):
+        return None
+
+
+def read_merging(folder: Location) -> Merging | None:
+    """Return how much a run with `keep_cosine` merges; None if it has not been chosen."""
+    try:
+        return from_plain(json.loads((folder / MERGING).read_bytes()), Merging, MERGING)
     except (OSError, ValueError):
         return None
 
@@ -148,7 +176,10 @@ def torch_engine_of(
     )
 
 
-def packed(engine: Engine, options: Options) -> PackedEngine:
+def fitted(engine: Engine, options: Options) -> Engine | PackedEngine:
+    """Pack what images of their own sizes, or patches of several sizes, make unequal in length."""
+    if not options.native and options.adaptive is None:
+        return engine
     assert isinstance(engine, LeanEngine)
     return PackedEngine(engine) if options.adaptive is None else AdaptiveEngine(engine)
 

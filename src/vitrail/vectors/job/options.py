@@ -12,14 +12,16 @@ from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 from vitrail.vectors.engines.names import RUNTIMES, Device, require_runtime
 
-__all__ = ["EngineOption", "Options"]
+__all__ = ["MERGED", "EngineOption", "Options"]
 
 EngineOption = Literal["auto", "torch", "openvino", "onnxruntime", "int8"]
+MERGED = Range("[0, 1)", "give how much merged tokens may differ, like 0.15, or 0")
 TORCH_ONLY = (
     "--native",
     "--adaptive",
     "--scales",
     "--merge",
+    "--keep-cosine",
     "--tokens",
     "--compile",
     "--device",
@@ -27,10 +29,17 @@ TORCH_ONLY = (
 )
 """Options that only the torch engine has."""
 APART = (
-    *(("--native", other) for other in ("--adaptive", "--scales", "--merge", "--tokens")),
-    *(("--adaptive", other) for other in ("--scales", "--merge", "--tokens")),
+    *(("--native", other) for other in ("--adaptive", "--scales", "--tokens")),
+    *(("--adaptive", other) for other in ("--scales", "--tokens")),
     ("--merge", "--tokens"),
-    *(("--compile", other) for other in ("--native", "--adaptive", "--merge", "--tokens", "--engine int8")),
+    *(
+        ("--keep-cosine", other)
+        for other in ("--merge", "--adaptive", "--scales", "--tokens", "--engine int8", "--bf16")
+    ),
+    *(
+        ("--compile", other)
+        for other in ("--native", "--adaptive", "--merge", "--keep-cosine", "--tokens", "--engine int8")
+    ),
     *((f"--engine {runtime}", other) for runtime in RUNTIMES for other in TORCH_ONLY),
     *((other, "--engine int8") for other in ("--device", "--bf16")),
     *((other, packed) for other in ("--device", "--bf16") for packed in ("--native", "--adaptive", "--compile")),
@@ -53,10 +62,12 @@ class Options(Value):
     token_budget: PositiveInt | None = None
     """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
-    merge: Annotated[float, Range("[0, 1)", "give how much merged tokens may differ, like 0.15, or 0")] = 0.0
+    merge: Annotated[float, MERGED] = 0.0
     """Merge patches whose tokens differ by less than this."""
-    adaptive: Annotated[float, Range("[0, inf]", "0.25 is a start")] | None = None
-    """Use patches twice as large where an image has less detail than this."""
+    keep_cosine: Annotated[float, Range("(0, 1)", "0.995 is a start")] | None = None
+    """Merge as much as leaves vectors this mean cosine to float32's, on a sample of the run's images."""
+    adaptive: Annotated[float, Range("[0, inf]", "0.3 is a start")] | None = None
+    """Use patches twice as large where a part of an image has less detail than this, relative to all its parts."""
     tokens: Literal["npy", "safetensors"] | None = None
     """Also store every token's features, in this format."""
     compile: bool = False
@@ -79,6 +90,7 @@ class Options(Value):
             "--adaptive": self.adaptive is not None,
             "--scales": self.scales != (1.0,),
             "--merge": self.merge > 0,
+            "--keep-cosine": self.keep_cosine is not None,
             "--tokens": self.tokens is not None,
             "--compile": self.compile,
             "--engine int8": self.engine == "int8",
@@ -97,7 +109,12 @@ class Options(Value):
     @property
     def approximate(self) -> bool:
         """Whether the vectors differ from float32's, so that the agreement must be measured."""
-        return self.engine == "int8" or self.merge > 0 or self.adaptive is not None or self.bf16
+        return self.engine == "int8" or self.merges or self.adaptive is not None or self.bf16
+
+    @property
+    def merges(self) -> bool:
+        """Whether patches may be merged."""
+        return self.merge > 0 or self.keep_cosine is not None
 
     def check(self, config: Config) -> None:
         """Raise VitrailError if this model cannot run with these options."""
@@ -110,17 +127,17 @@ class Options(Value):
         from vitrail.vectors.engines.scales import scaled_sizes
 
         plain = isinstance(config, ViTConfig)
-        special = self.native or self.merge or self.tokens or self.engine == "int8" or self.scales != (1.0,)
+        special = self.native or self.merges or self.tokens or self.engine == "int8" or self.scales != (1.0,)
         require(
             plain or not special,
-            f"{type(config).__name__} has no single sequence of tokens; leave out --native, --merge, --tokens, "
-            "--scales and int8",
+            f"{type(config).__name__} has no single sequence of tokens; leave out --native, --merge, "
+            "--keep-cosine, --tokens, --scales and int8",
         )
-        of_images = self.native or self.merge or self.tokens or self.adaptive is not None or self.scales != (1.0,)
+        of_images = self.native or self.merges or self.tokens or self.adaptive is not None or self.scales != (1.0,)
         require(
             config.frames == 1 or not of_images,
-            f"the model takes clips of {config.frames} frames; leave out --native, --merge, --tokens, --adaptive and "
-            "--scales",
+            f"the model takes clips of {config.frames} frames; leave out --native, --merge, --keep-cosine, "
+            "--tokens, --adaptive and --scales",
         )
         require(config.channels in (1, 3), f"the model takes {config.channels} channels, and images have 1 or 3")
         if self.compile:
@@ -136,7 +153,8 @@ class Options(Value):
             adaptive_config(config, self.adaptive)
         if isinstance(config, ViTConfig):
             require(
-                not (self.tokens and isinstance(config.embedding, Adaptive)),
-                "adaptive patches are not on one grid for all images; leave out --tokens",
+                not ((self.tokens or self.merges) and isinstance(config.embedding, Adaptive)),
+                "the model's adaptive patches are not on one grid for all images; leave out --tokens, --merge and "
+                "--keep-cosine",
             )
             scaled_sizes(config.image, config.patch, self.scales)

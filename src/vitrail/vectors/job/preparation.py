@@ -1,9 +1,11 @@
-"""What a run finds out once, before its first shard: int8's ranges, which runtime is fastest, and how near it comes.
+"""What a run finds out once, before its first shard: int8's ranges, which runtime is fastest, how much may be merged,
+and how near it comes.
 
 It works on a sample of the run's own images, in a worker, and leaves in the folder
 
     calibration.safetensors    int8's ranges
     engine.json                the runtime, and the figures by which it was chosen
+    merging.json               the threshold of merging, and the images on which it was chosen
     agreement.json             the cosine of approximate vectors to float32's
 
 so that every worker, and a run that is resumed, computes the same kind of numbers. What holds for the weights on this
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.atomic import write_file, write_json_file
@@ -41,13 +45,17 @@ from vitrail.vectors.engines.tournament import Choice, hold_tournament
 from vitrail.vectors.job.engine_factory import (
     CALIBRATION,
     CHOICE,
+    MERGING,
+    Merging,
     Watch,
+    fitted,
     graph_engine_of,
     open_weights,
-    packed,
     preparer_of,
     read_choice,
+    read_merging,
     torch_engine_of,
+    vectors_of,
 )
 from vitrail.vectors.job.opener import Opener
 from vitrail.vectors.job.options import Options
@@ -55,10 +63,16 @@ from vitrail.vectors.job.plan import Plan, input_at
 
 __all__ = ["choose_without_images", "is_prepared", "prepare_engine", "read_agreement"]
 
+T = TypeVar("T")
+
 AGREEMENT = "agreement.json"
 CALIBRATED = 32, 96
 """Images that int8 is calibrated on, at least and at most: a tenth of the run. More of them show more of the rare large
 inputs, which are cut off where they lie beyond the ranges (docs/running.md)."""
+MERGED = 32
+"""Images that the threshold of merging is chosen on."""
+THRESHOLDS = 0.05, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2, 0.22, 0.25, 0.3
+"""Thresholds of merging to choose from; the smallest saves hardly a token."""
 JUDGED = 16
 """Other images, that approximate engines are compared on."""
 COMPARED = 8
@@ -86,26 +100,54 @@ def prepare_engine(
     options, checkpoint = plan.options, open_weights(folder, plan, None, stamp)
     kept = _kept(plan, batch, threads) if options.engine == "int8" else None
     if kept is not None and kept.winner is not None and kept.winner.cosine is not None:
-        images = _sample(folder, plan, COMPARED, lost, decode, watch)
+        images = _stacked(_sample(folder, plan, COMPARED, lost, decode, watch))
         if _do_as_well(folder, plan, checkpoint, kept, kept.winner.cosine, images, batch=batch, threads=threads):
             return
-    images = _sample(folder, plan, _wanted(plan), lost, decode, watch)
+    sampled = _sample(folder, plan, _wanted(plan), lost, decode, watch)
     _use_all_cores()
     if not options.approximate:
+        images = _stacked(sampled)
         reference = PlainEngine(checkpoint).vectors(images)
         choice = _hold(plan, checkpoint, images, reference, batch=batch, threads=threads)
         _write_choice(folder, choice)
         _keep(plan, choice, batch, threads)
         return
     if options.engine == "int8":
-        calibration, judged = _split(images)
+        calibration, judged = map(_stacked, _split(sampled))
         reference = build_engine(checkpoint).vectors(judged)
         found = _prepare_int8(folder, plan, checkpoint, calibration, judged, reference, batch=batch, threads=threads)
     else:
-        engine = torch_engine_of(checkpoint, options, threads=None)
-        engine = engine if options.adaptive is None else packed(engine, options)
-        found = agreement_of(engine.vectors(images), build_engine(checkpoint).vectors(images))
+        if options.keep_cosine is not None:
+            seen, sampled = _split(sampled)
+            chosen = _most_merging(checkpoint, options, options.keep_cosine, seen)
+            write_json_file(folder / MERGING, to_plain(chosen))
+            options = replace(options, keep_cosine=None, merge=chosen.merge)
+        found = agreement_of(_vectors(checkpoint, options, sampled), _all_tokens(checkpoint, options, sampled))
     write_json_file(folder / AGREEMENT, asdict(found))
+
+
+def _vectors(checkpoint: Checkpoint, options: Options, images: Sequence[Prepared]) -> Tensor:
+    return vectors_of(fitted(torch_engine_of(checkpoint, options, threads=None), options), images)
+
+
+def _all_tokens(checkpoint: Checkpoint, options: Options, images: Sequence[Prepared]) -> Tensor:
+    return vectors_of(fitted(build_engine(checkpoint), replace(options, adaptive=None)), images)
+
+
+def _most_merging(checkpoint: Checkpoint, options: Options, cosine: float, images: Sequence[Prepared]) -> Merging:
+    """Choose the largest threshold whose vectors keep this mean cosine to those of all tokens; 0 if none does.
+
+    The mean must be above it by a standard error, since other images may lose more than these.
+    """
+    reference = _all_tokens(checkpoint, options, images)
+
+    def loses(merge: float) -> bool:
+        merged = replace(options, keep_cosine=None, merge=merge)
+        cosines = F.cosine_similarity(_vectors(checkpoint, merged, images).double(), reference.double())
+        return (cosines.mean() - cosines.std(correction=0) / len(cosines) ** 0.5).item() < cosine
+
+    kept = bisect_left(THRESHOLDS, True, key=loses)
+    return Merging(merge=THRESHOLDS[kept - 1] if kept else 0.0, images=len(images))
 
 
 def _wanted(plan: Plan) -> int:
@@ -113,15 +155,21 @@ def _wanted(plan: Plan) -> int:
     if plan.options.engine == "int8":
         least, most = CALIBRATED
         return JUDGED + min(most, max(least, plan.images // 10))
+    if plan.options.keep_cosine is not None:
+        return JUDGED + MERGED
     return JUDGED if plan.options.approximate else COMPARED
 
 
-def _split(images: Tensor) -> tuple[Tensor, Tensor]:
+def _split(images: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Return the images to calibrate on, and JUDGED others to judge on: a third of a few; of one or two, the same."""
     if len(images) < 3:
         return images, images
     every = max(3, len(images) // JUDGED)
-    return torch.stack([image for index, image in enumerate(images) if (index + 1) % every]), images[every - 1 :: every]
+    return [image for index, image in enumerate(images) if (index + 1) % every], images[every - 1 :: every]
+
+
+def _stacked(images: Sequence[Prepared]) -> Tensor:
+    return torch.stack([torch.from_numpy(image.pixels) for image in images])
 
 
 def _use_all_cores() -> None:
@@ -215,20 +263,22 @@ def _candidates(
 
 def _sample(
     folder: Location, plan: Plan, most: int, lost: Mapping[int, str], decode: Callable[..., Prepared], watch: Watch
-) -> Tensor:
-    """Decode images from all over the run: uint8 (B, H, W, C), at the model's own size."""
+) -> list[Prepared]:
+    """Decode images from all over the run: at the model's own size, or at theirs if their packed tokens are merged."""
     many = min(most, plan.images)
     numbers = [index * plan.images // many for index in range(many)]
-    alone = replace(plan, options=Options(exact=plan.options.exact))  # the model's own image, one size
-    open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Tensor]()
+    options = plan.options
+    native = {"native": options.native, "token_budget": options.token_budget} if options.engine != "int8" else {}
+    alone = replace(plan, options=Options(exact=options.exact, **native))
+    open_input, prepare_one, images = Opener(), preparer_of(alone, decode), list[Prepared]()
     for number in numbers:
         watch(number, 0)
         with suppress(ImageError):  # its row will have the error
             if number not in lost:
-                images.append(torch.from_numpy(prepare_one(open_input(input_at(folder, plan, number))).pixels))
+                images.append(prepare_one(open_input(input_at(folder, plan, number))))
     watch(None, 0)
     require(len(images) > 0, f"none of {many} sampled images can be read; use --engine torch and all tokens")
-    return torch.stack(images)
+    return images
 
 
 # ── without images ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +317,8 @@ def is_prepared(folder: Location, plan: Plan) -> bool:
     """Return whether the folder has all that workers read beside the plan."""
     options = plan.options
     chosen = options.engine == "torch" or read_choice(folder) is not None
-    return chosen and (not options.approximate or read_agreement(folder, plan) is not None)
+    merged = options.keep_cosine is None or read_merging(folder) is not None
+    return chosen and merged and (not options.approximate or read_agreement(folder, plan) is not None)
 
 
 def read_agreement(folder: Location, plan: Plan) -> Agreement | None:
