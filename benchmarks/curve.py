@@ -1,12 +1,14 @@
 """Test accuracy against core-minutes, beside vit-pytorch's ViT of the same size under the same budget.
 
     python benchmarks/curve.py --data CIFAR10 --out curve --threads 1 [--minutes 10 30 60] [--seeds 3] [--compile]
-                               [--recipe cifar] [--precision amp-bf16] [--models vitrail vit-pytorch] [--json]
+                               [--recipe cifar] [--precision amp-bf16] [--models vitrail vit-pytorch] [--steps N]
+                               [--json]
 
 Every budget is a run of its own, so that the learning rate ends with it: a few steps are timed first, and the recipe
-gets as many as fit. Both models have the same recipe, images and order (see `benchmarks/train.py`). Core-minutes are
-the processor time of the steps, without evaluation, compilation and start. A finished run is a file in --out and is
-not repeated; curve.png draws them. The defaults take (10 + 30 + 60) · 3 · 2 minutes: ten hours of a core.
+gets as many as fit, or --steps, to repeat the runs of another machine. Both models have the same recipe, images and
+order (see `benchmarks/train.py`). Core-minutes are the processor time of the steps, without evaluation, compilation
+and start. A finished run is a file in --out and is not repeated; curve.png draws them. The defaults take
+(10 + 30 + 60) · 3 · 2 minutes: ten hours of a core.
 """
 
 from __future__ import annotations
@@ -90,6 +92,12 @@ def run(who: str, recipe: Recipe, facts: DataFacts, config: ViTConfig, *, test: 
     return clock
 
 
+def fitting(minutes: float, who: str, recipe: Recipe, facts: DataFacts, config: ViTConfig) -> int:
+    """How many steps take these minutes, from the time of a few."""
+    timed = run(who, recipe.but(steps=TIMED_STEPS), facts, config, test=False).steps()
+    return max(1, round(60 * minutes / mean(timed)))
+
+
 def draw(found: list[dict[str, Any]], path: Path) -> None:
     sheet, (axes,) = plots(
         "Accuracy against time", "CIFAR-10, models of equal size", [("", "core-minutes", "test images, %")], width=6.4
@@ -122,6 +130,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="CIFAR-10's folder, from vitrail data fetch cifar10")
     parser.add_argument("--out", required=True, type=Path, help="folder of finished runs, and of the figure")
     parser.add_argument("--minutes", nargs="+", type=float, default=[10, 30, 60], help="budgets in core-minutes")
+    parser.add_argument("--steps", type=int, help="updates of every run, in place of as many as fit")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", nargs="+", choices=tuple(COLOURS), default=list(COLOURS))
     parser.add_argument("--model", default="cifar-small", help="a preset")
@@ -149,12 +158,12 @@ def main() -> None:
                     Path(options.recipe).stem,
                     options.precision,
                     *["compiled"] * options.compile,
+                    *[f"{options.steps}-steps"] * (options.steps is not None),
                 ]
                 kept = options.out / f"{'-'.join([who, *settings, f'{minutes:g}', str(seed)])}.json"
                 if not kept.is_file():
                     own = recipe.but(seed=seed)
-                    timed = run(who, own.but(steps=TIMED_STEPS), facts, config, test=False).steps()
-                    own = own.but(steps=max(1, round(60 * minutes / mean(timed))))
+                    own = own.but(steps=options.steps or fitting(minutes, who, own, facts, config))
                     clock = run(who, own, facts, config, test=True)
                     facts_of_run = {"model": who, "minutes": minutes, "seed": seed, "steps": own.steps}
                     write_json_file(kept, {**facts_of_run, "curve": clock.curve(), "machine": machine()})
