@@ -74,13 +74,15 @@ def test_the_command_says_what_it_chose(source: Path, tmp_path: Path, capsys):
 
 def test_a_folder_that_lost_what_it_chose_is_refused_by_readers_and_mended_by_its_run(source: Path, tmp_path: Path):
     vitrail.embed(source, "default", out=tmp_path / "out", keep_cosine=0.998, workers=0)
-    out = location_of(tmp_path / "out")
-    before = (tmp_path / "out" / "merging.json").read_bytes()
-    (tmp_path / "out" / "merging.json").write_text("{")
-    with pytest.raises(VitrailError, match=r"has lost its merging\.json; run the same command"):
-        engine_of(out, read_plan(out))
+    out, chosen = location_of(tmp_path / "out"), tmp_path / "out" / "merging.json"
+    before = chosen.read_bytes()
+    chosen.write_text("{")
+    for _ in range(2):  # damaged, and then missing
+        with pytest.raises(VitrailError, match=r"merging\.json is missing or damaged; remove it and run the same"):
+            engine_of(out, read_plan(out))
+        chosen.unlink(missing_ok=True)
     vitrail.embed(source, "default", out=tmp_path / "out", keep_cosine=0.998, workers=0)
-    assert (tmp_path / "out" / "merging.json").read_bytes() == before
+    assert chosen.read_bytes() == before
 
 
 def test_merging_images_of_their_own_sizes_is_judged_at_their_sizes(tmp_path: Path):

@@ -54,6 +54,7 @@ __all__ = [
     "read_choice",
     "read_merging",
     "runtime_of",
+    "settled",
     "torch_engine_of",
     "vectors_of",
 ]
@@ -90,10 +91,7 @@ def engine_of(
     if runtime != "torch":
         return graph_engine_of(plan, checkpoint, runtime, ranges=ranges, batch=batch, threads=threads)
     if options.keep_cosine is not None:
-        merging = read_merging(folder)
-        require(merging is not None, f"{folder} has lost its {MERGING}; run the same command to choose it again")
-        assert merging is not None
-        options = replace(options, keep_cosine=None, merge=merging.merge)
+        options = settled(folder, options)
     engine = fitted(torch_engine_of(checkpoint, options, threads=threads, ranges=ranges), options)
     if options.scales != (1.0,):
         assert isinstance(plan.config, ViTConfig)
@@ -129,6 +127,17 @@ def read_merging(folder: Location) -> Merging | None:
         return from_plain(json.loads((folder / MERGING).read_bytes()), Merging, MERGING)
     except (OSError, ValueError):
         return None
+
+
+def settled(folder: Location, options: Options) -> Options:
+    """Return the options with the threshold of merging that was chosen for `keep_cosine`."""
+    merging = read_merging(folder)
+    require(
+        merging is not None,
+        f"{folder / MERGING} is missing or damaged; remove it and run the same command, which chooses it again",
+    )
+    assert merging is not None
+    return replace(options, keep_cosine=None, merge=merging.merge)
 
 
 def graph_engine_of(

@@ -54,6 +54,7 @@ from vitrail.vectors.job.engine_factory import (
     preparer_of,
     read_choice,
     read_merging,
+    settled,
     torch_engine_of,
     vectors_of,
 )
@@ -109,7 +110,7 @@ def prepare_engine(
         images = _stacked(sampled)
         reference = PlainEngine(checkpoint).vectors(images)
         choice = _hold(plan, checkpoint, images, reference, batch=batch, threads=threads)
-        _write_choice(folder, choice)
+        _write_once(folder / CHOICE, choice)
         _keep(plan, choice, batch, threads)
         return
     if options.engine == "int8":
@@ -119,9 +120,8 @@ def prepare_engine(
     else:
         if options.keep_cosine is not None:
             seen, sampled = _split(sampled)
-            chosen = _most_merging(checkpoint, options, options.keep_cosine, seen)
-            write_json_file(folder / MERGING, to_plain(chosen))
-            options = replace(options, keep_cosine=None, merge=chosen.merge)
+            _write_once(folder / MERGING, _most_merging(checkpoint, options, options.keep_cosine, seen))
+            options = settled(folder, options)
         found = agreement_of(_vectors(checkpoint, options, sampled), _all_tokens(checkpoint, options, sampled))
     write_json_file(folder / AGREEMENT, asdict(found))
 
@@ -195,7 +195,7 @@ def _do_as_well(
     if found.mean < cosine - SPARE_COSINE:
         return False
     _write_ranges(folder, ranges)
-    _write_choice(folder, kept)
+    _write_once(folder / CHOICE, kept)
     write_json_file(folder / AGREEMENT, asdict(found))
     return True
 
@@ -215,7 +215,7 @@ def _prepare_int8(
     ranges = LeanEngine(checkpoint).ranges(calibration)
     _write_ranges(folder, ranges)
     choice = _hold(plan, checkpoint, judged, reference, ranges, batch=batch, threads=threads)
-    _write_choice(folder, choice)
+    _write_once(folder / CHOICE, choice)
     with suppress(VitrailError, OSError):
         _write_ranges(kept_folder(_key(plan)), ranges)
         _keep(plan, choice, batch, threads)
@@ -292,14 +292,14 @@ def choose_without_images(
         return
     why = _why_torch(plan, in_process=in_process)
     if why is None and (kept := _kept(plan, batch, threads)) is not None:
-        _write_choice(folder, kept)
+        _write_once(folder / CHOICE, kept)
         return
     if why is None:
         assert isinstance(plan.config, ViTConfig)
         work = plan.images * 2 * parameters * plan.config.tokens / FLOPS_PER_SECOND / workers
         why = f"about {work:.0f} s of work, too little to try others" if work < WORTH else None
     if why is not None:
-        _write_choice(folder, Choice(engine="torch", why=why))
+        _write_once(folder / CHOICE, Choice(engine="torch", why=why))
 
 
 def _why_torch(plan: Plan, *, in_process: bool) -> str | None:
@@ -334,10 +334,10 @@ def read_agreement(folder: Location, plan: Plan) -> Agreement | None:
 # ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write_choice(folder: Location, choice: Choice) -> None:
-    """Write the choice, unless another run of this folder has; that one is then followed."""
-    text = json.dumps(to_plain(choice), indent=2).encode() + b"\n"
-    write_file(folder / CHOICE, lambda file: file.write(text), replace=False)
+def _write_once(path: Location, value: Choice | Merging) -> None:
+    """Write what was chosen, unless another run of this folder has; that one is then followed."""
+    text = json.dumps(to_plain(value), indent=2).encode() + b"\n"
+    write_file(path, lambda file: file.write(text), replace=False)
 
 
 def _write_ranges(folder: Location, ranges: Mapping[str, Tensor]) -> None:
