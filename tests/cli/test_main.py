@@ -8,6 +8,7 @@ import pytest
 from command import call
 from vitrail import __version__
 from vitrail.cli import COMMANDS, app, main
+from vitrail.cli.mistakes import explain_memory
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,6 +73,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str):
         ),
         ("demo --seed", "--seed needs a value: seed of the drawn image and of the weights; see vitrail demo --help"),
         ("demo --seed x", 'Invalid value for --seed: unable to convert "x" into int; see vitrail demo --help'),
+        ("demo --seed=-1", "seed -1 is negative; give 0 or more"),
+        (
+            "plan --depth 99999999999999999999",
+            'Invalid value "99999999999999999999" for --depth. 99999999999999999999 is beyond 64 bits; give a smaller',
+        ),
+        (
+            "adapt default never.pth --channels 9000000000000000000",
+            "a tensor of sizes [96, 9000000000000000000, 4, 4] is larger than any memory; ask for something smaller",
+        ),
+        ("experiment data-hunger --data cifar10 --steps 0", "steps 0 is not a positive number; give 1 or more"),
     ],
 )
 def test_a_mistake_names_the_word_the_rule_and_the_remedy(arguments: str, line: str, capsys):
@@ -80,6 +91,21 @@ def test_a_mistake_names_the_word_the_rule_and_the_remedy(arguments: str, line: 
     assert shown.out == ""
     assert shown.err.startswith(f"vitrail: {line}")
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "this machine's memory is not enough; ask for something smaller"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 6144000000000 bytes."),
+            "5,722 GiB at once are more than this machine's memory; ask for something smaller",
+        ),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_what_does_not_fit_memory_is_told_from_a_fault(error: MemoryError | RuntimeError, line: str | None):
+    assert explain_memory(error) == line
 
 
 def test_the_demo_shows_shape_norm_row_and_times(capsys: pytest.CaptureFixture[str]):

@@ -337,6 +337,12 @@ def test_one_image_a_thousand_times_is_one_image(before, pictures):
     assert len(different([*pictures, *pictures])) == len(pictures)
 
 
+@pytest.mark.parametrize("minutes", [-1, math.nan, math.inf])
+def test_minutes_that_are_no_time_are_refused(before, pictures, minutes):
+    with pytest.raises(VitrailError, match=r"minutes .* is not between 0 \(no distillation\) and 10,000; give 20"):
+        heal(before, before, pictures, minutes=minutes)
+
+
 def test_weights_that_are_not_finite_are_refused(before, pictures):
     after, _ = adapt(before, {"patch": 4})
     broken = after.but(

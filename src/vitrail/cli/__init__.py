@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from vitrail._version import __version__
 from vitrail.errors import VitrailError, one_line
@@ -31,12 +31,20 @@ OUTSIDE = {
 }
 """What the system says of names, rights and disks is the user's to mend, wherever it is met."""
 
+
+def _fits(_: object, value: object) -> None:
+    """Refuse whole numbers that no library takes."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{value} is beyond 64 bits; give a smaller number")
+
+
 app = App(
     name="vitrail",
     help="The workbench for the front end of Vision Transformers.",
     version=__version__,
     version_flags=["--version"],
     help_format="plaintext",
+    default_parameter=Parameter(validator=_fits),
 )
 
 COMMANDS = {
@@ -93,6 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.errno not in OUTSIDE:
             raise
         code = _complain(f"{error.filename or 'the disk'}: {error.strerror}; mend that, or choose another path")
+    except (MemoryError, RuntimeError) as error:
+        from vitrail.cli.mistakes import explain_memory
+
+        line = explain_memory(error)
+        if line is None:
+            raise
+        code = _complain(line)
     except KeyboardInterrupt:
         code = 130
     gc.freeze()  # at its end, the interpreter would look through all of torch for garbage: a third of a second

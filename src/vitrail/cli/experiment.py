@@ -93,8 +93,9 @@ def experiment(
     check_drawing()
     with _View(chosen.runs_per_seed * seeds) as view:
         try:
-            result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=epochs or 1.0,
-                                    limit=limit, watch=view.watch)  # fmt: skip
+            passes = 1.0 if epochs is None else epochs
+            result = run_experiment(chosen, data=data, out=out, seeds=seeds, steps=steps, epochs=passes, limit=limit,
+                                    watch=view.watch)  # fmt: skip
         except Stopped as stopped:
             view.note(f"stopped; finished runs are kept; resume with {command}")
             return 128 + stopped.args[0]

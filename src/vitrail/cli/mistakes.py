@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 from cyclopts.argument import Argument
 from cyclopts.exceptions import UnknownCommandError
 
+from vitrail.charts.numbers import bytes_text
 from vitrail.errors import VitrailError
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_memory"]
 
 
 def explain(error: CycloptsError, app: App, commands: Sequence[str]) -> str:
@@ -36,6 +38,16 @@ def explain(error: CycloptsError, app: App, commands: Sequence[str]) -> str:
             return f"{subject}: {_meaning(app[command], argument.name)}; {see}"
     words = " ".join(str(error).split()).rstrip(".")
     return words if isinstance(error.__cause__, VitrailError) else f"{words}; {see}"
+
+
+def explain_memory(error: MemoryError | RuntimeError) -> str | None:
+    """Return what was too large for this machine's memory; None if the error is about something else."""
+    words = str(error)
+    if asked := re.search(r"tried to allocate (\d+) bytes", words):
+        return f"{bytes_text(int(asked[1]))} at once are more than this machine's memory; ask for something smaller"
+    if asked := re.search(r"Storage size calculation overflowed with sizes=(\[.*?\])", words):
+        return f"a tensor of sizes {asked[1]} is larger than any memory; ask for something smaller"
+    return "this machine's memory is not enough; ask for something smaller" if isinstance(error, MemoryError) else None
 
 
 def _named_too(command: App, words: Sequence[str]) -> str | None:

@@ -38,6 +38,8 @@ Watch = Callable[[dict[str, Any]], None]
 
 NEGLIGIBLE = 1e-6
 """An error below this is rounding: there is nothing to heal."""
+LONGEST = 10_000
+"""Minutes of distillation that can be asked for: a week."""
 MOST_IMAGES = 20_000
 """Images of a folder that are used, at even steps."""
 
@@ -74,7 +76,9 @@ def heal(
     """
     for each in (before, after):
         each.config.require_still("healing")
-    require(minutes >= 0, f"minutes {minutes} is negative; give 0 for no distillation, or more")
+    require(
+        0 <= minutes <= LONGEST, f"minutes {minutes} is not between 0 (no distillation) and {LONGEST:,}; give 20 or so"
+    )
     with world_of("ddp") as world, _folder(work) as path:
         folder = RunFolder(path, writes=world.rank == 0)
         tell: Watch = watch if folder.writes else lambda facts: None

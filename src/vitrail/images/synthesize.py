@@ -6,6 +6,7 @@ import colorsys
 
 import numpy as np
 
+from vitrail.errors import require
 from vitrail.geometry import Size
 
 __all__ = ["synthesize_image"]
@@ -20,6 +21,7 @@ def synthesize_image(seed: int = 0, size: Size | int = 224) -> np.ndarray:
     >>> synthesize_image(7).shape, synthesize_image(7, Size(96, 160)).dtype
     ((224, 224, 3), dtype('uint8'))
     """
+    require(seed >= 0, f"seed {seed} is negative; give 0 or more")
     size = Size.of(size)
     random = np.random.Generator(np.random.PCG64(seed))
     longer = max(size)

@@ -29,6 +29,7 @@ class Request:
 
     def __post_init__(self) -> None:
         require(self.seeds > 0, f"seeds {self.seeds} is not a positive number; 3 gives error bars")
+        require(self.steps is None or self.steps > 0, f"steps {self.steps} is not a positive number; give 1 or more")
         require(self.limit is None or self.limit > 1, f"limit {self.limit} is too few images; use 100 or more")
 
     def settings(self, *names: str) -> dict[str, Any]:

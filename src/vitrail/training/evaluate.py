@@ -15,6 +15,7 @@ from vitrail.checkpoint.surgery.adapt import adapt
 from vitrail.data.source import Source, Subset
 from vitrail.errors import require
 from vitrail.geometry import Size
+from vitrail.rules import positive
 from vitrail.training.batches import in_order
 from vitrail.training.objective import Model
 
@@ -77,6 +78,7 @@ def evaluate_at(
 ) -> Score:
     """Adapt the checkpoint to an image size, and evaluate it there."""
     checkpoint.config.require_still("evaluation")
+    positive("batch", batch)
     adapted, _ = adapt(checkpoint, {"image": image})
     require(
         len(source.classes) <= adapted.config.classes,

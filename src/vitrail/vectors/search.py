@@ -122,6 +122,7 @@ def nearest(
     `exact` compares all vectors, or else uses the index; None decides by their number.
     """
     require(top > 0, f"top {top} is not positive; give 1 or more")
+    top = min(top, len(collection))
     require(
         collection.width == len(query),
         f"the query has {len(query)} numbers and the vectors {collection.width}; embed it with their weights",
