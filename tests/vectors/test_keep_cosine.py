@@ -42,7 +42,7 @@ def test_the_largest_threshold_is_taken_that_keeps_the_cosine(source: Path, cosi
     assert preparation._most_merging(checkpoint, Options(keep_cosine=cosine), cosine, seen).merge == kept[-1]
 
 
-def test_a_run_is_computed_with_the_threshold_that_it_chose(source: Path, tmp_path: Path):
+def test_a_run_is_computed_with_the_threshold_that_it_chose(source: Path, tmp_path: Path, capsys):
     found = vitrail.embed(source, "default", out=tmp_path / "out", keep_cosine=0.998, workers=0)
     chosen = json.loads((tmp_path / "out" / "merging.json").read_text())
     assert chosen["merge"] in preparation.THRESHOLDS
@@ -52,6 +52,8 @@ def test_a_run_is_computed_with_the_threshold_that_it_chose(source: Path, tmp_pa
     assert manifest["cosine_to_float32"]["images"] == 4
     fixed = vitrail.embed(source, "default", merge=chosen["merge"], workers=0)
     assert found.column("vector").to_pylist() == fixed.column("vector").to_pylist()
+    assert call("search", str(tmp_path / "out"), "--id", "00003.png", "--explain", "--json") == 2
+    assert "one plain pass, and these were embedded with --keep-cosine" in capsys.readouterr().err
 
 
 def test_nothing_is_merged_where_any_merging_loses_the_cosine(source: Path, tmp_path: Path, capsys):

@@ -29,7 +29,7 @@ from vitrail.vectors.search import Found, Match
 
 __all__ = ["Explained", "Query"]
 
-CHANGED = ("--native", "--adaptive", "--scales", "--merge")
+CHANGED = ("--native", "--adaptive", "--scales", "--merge", "--keep-cosine")
 """Options of vitrail embed after which a vector is not pooled from one plain pass."""
 
 
