@@ -60,7 +60,7 @@ def _parts(healing: Healing) -> Iterator[str]:
         )
     if len(healing.curve) > 1:
         points = [(float(each.step), each.error) for each in healing.curve]
-        yield f'<div class="narrow">{curve("Error on the images to choose by, by step", {"error": points})}</div>'
+        yield f'<div class="narrow">{curve("Error by step", {"error": points})}</div>'
     if healing.colours:
         yield (
             '<p class="apart">Tokens as colours, by their three principal components; in a row, the same colour is the '
