@@ -4,8 +4,8 @@ After the attention of every block but the first and the last, patches are split
 2210.09461), and each of the first is paired with the nearest one of the second. Pairs nearer than a threshold become
 their mean, weighted by the patches that each represents. The distance is one minus the correlation of the two tokens'
 values, times the harmonic mean of the patches that they represent: what represents many must be the more alike. How
-many tokens are left depends on the image, so images are packed end to end. Looking for pairs costs a tenth of a block:
-an image in which few are found is left alone in the next blocks, and one never has less than a share of its patches.
+many tokens are left depends on the image, so images are packed end to end. Looking for pairs has its cost: an image in
+which few are found is left alone in the next blocks. The nearest pairs go first, until a share of the patches is left.
 
 A mean is shorter than the vectors that it is the mean of, so that what the blocks add to it would count for more: it is
 stretched until its values deviate from their mean as those of the two tokens do on average (Token Fusion, arXiv
@@ -40,9 +40,9 @@ from vitrail.vectors.engines.merged import Merged
 __all__ = ["MergingEncoder", "check_mergeable", "merge_patches"]
 
 LEAST = 0.4
-"""The share of its patches that an image keeps: one whose parts are all alike would keep a tenth, and lose most."""
+"""The share of its patches that an image keeps: a sky would keep a tenth, and lose more cosine than all others."""
 LOOK = 0.08
-"""What looking for pairs costs, in blocks: an image must lose more than that of its patches in the blocks to come."""
+"""What looking for pairs and joining them costs, in blocks: an image must save more than that in the blocks to come."""
 TINY = 1e-24
 """Below this, a token's values have no variance, and it is like no other."""
 
