@@ -109,8 +109,9 @@ def test_a_deep_link_shows_how_a_vision_language_model_reads_the_image(page: Pag
     tiles = panel.get_by_role("img", name="tiles, 896 × 1344 pixels in 64 × 96 patches")
     expect(tiles.locator("canvas")).to_be_visible()
     expect(panel.get_by_role("img", name="a thumbnail: 256 tokens")).to_be_visible()
-    between = "canvas => [...canvas.getContext('2d').getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data]"
-    assert tiles.locator("canvas").evaluate(between) == [0xE9, 0xB4, 0x4C, 255]  # the gold line between two rows
+    middle = "canvas.getContext('2d').getImageData(canvas.width / 2, canvas.height / 2, 1, 1)"
+    gold = f"canvas => String({middle}.data) === '{0xE9},{0xB4},{0x4C},255'"  # the line between two rows
+    page.wait_for_function(gold, arg=tiles.locator("canvas").element_handle())  # it is painted a frame later
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     panel.get_by_role("button", name="Qwen2.5-VL-7B").click()
     expect(figure(page, "visual tokens")).to_have_text("1,247")
