@@ -32,7 +32,7 @@ OUTSIDE = {
 """What the system says of names, rights and disks is the user's to mend, wherever it is met."""
 
 
-def _fits(_: object, value: object) -> None:
+def _within_64_bits(_: object, value: object) -> None:
     """Refuse whole numbers that no library takes."""
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"{value} is beyond 64 bits; give a smaller number")
@@ -44,7 +44,7 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     help_format="plaintext",
-    default_parameter=Parameter(validator=_fits),
+    default_parameter=Parameter(validator=_within_64_bits),
 )
 
 COMMANDS = {

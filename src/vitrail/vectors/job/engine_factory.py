@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from vitrail.vectors.engines.runtime import GraphEngine
 from vitrail.vectors.engines.scales import MultiScaleEngine, prepared_for, scaled_sizes
 from vitrail.vectors.engines.tournament import Choice
 from vitrail.vectors.job.clips import prepare_clip
-from vitrail.vectors.job.options import MERGED, Options
+from vitrail.vectors.job.options import MergeThreshold, Options
 from vitrail.vectors.job.plan import Plan, weights_sha256, weights_stamp
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
     "Merging",
     "Watch",
     "engine_of",
-    "fitted",
     "graph_engine_of",
     "open_weights",
     "preparer_of",
@@ -57,7 +56,10 @@ __all__ = [
     "settled",
     "torch_engine_of",
     "vectors_of",
+    "with_packing",
 ]
+
+T = TypeVar("T", bound=Value)
 
 CALIBRATION, CHOICE, MERGING = "calibration.safetensors", "engine.json", "merging.json"
 Watch = Callable[[int | None, int], None]
@@ -68,7 +70,7 @@ Watch = Callable[[int | None, int], None]
 class Merging(Value):
     """How much a run merges, as it was chosen for `keep_cosine`."""
 
-    merge: Annotated[float, MERGED]
+    merge: MergeThreshold
     images: PositiveInt
     """On how many of the run's images."""
 
@@ -92,7 +94,7 @@ def engine_of(
         return graph_engine_of(plan, checkpoint, runtime, ranges=ranges, batch=batch, threads=threads)
     if options.keep_cosine is not None:
         options = settled(folder, options)
-    engine = fitted(torch_engine_of(checkpoint, options, threads=threads, ranges=ranges), options)
+    engine = with_packing(torch_engine_of(checkpoint, options, threads=threads, ranges=ranges), options)
     if options.scales != (1.0,):
         assert isinstance(plan.config, ViTConfig)
         assert not isinstance(engine, PackedEngine)
@@ -115,16 +117,17 @@ def runtime_of(folder: Location, plan: Plan) -> RuntimeName:
 
 def read_choice(folder: Location) -> Choice | None:
     """Return the engine that a run has been given; None if it has not been chosen."""
-    try:
-        return from_plain(json.loads((folder / CHOICE).read_bytes()), Choice, CHOICE)
-    except (OSError, ValueError):
-        return None
+    return _read(folder / CHOICE, Choice)
 
 
 def read_merging(folder: Location) -> Merging | None:
     """Return how much a run with `keep_cosine` merges; None if it has not been chosen."""
+    return _read(folder / MERGING, Merging)
+
+
+def _read(path: Location, kind: type[T]) -> T | None:
     try:
-        return from_plain(json.loads((folder / MERGING).read_bytes()), Merging, MERGING)
+        return from_plain(json.loads(path.read_bytes()), kind, path.name)
     except (OSError, ValueError):
         return None
 
@@ -185,7 +188,7 @@ def torch_engine_of(
     )
 
 
-def fitted(engine: Engine, options: Options) -> Engine | PackedEngine:
+def with_packing(engine: Engine, options: Options) -> Engine | PackedEngine:
     """Pack what images of their own sizes, or patches of several sizes, make unequal in length."""
     if not options.native and options.adaptive is None:
         return engine

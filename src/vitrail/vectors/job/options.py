@@ -12,10 +12,10 @@ from vitrail.rules import PositiveInt, Range
 from vitrail.value import Value
 from vitrail.vectors.engines.names import RUNTIMES, Device, require_runtime
 
-__all__ = ["MERGED", "EngineOption", "Options"]
+__all__ = ["EngineOption", "MergeThreshold", "Options"]
 
 EngineOption = Literal["auto", "torch", "openvino", "onnxruntime", "int8"]
-MERGED = Range("[0, 1)", "give how much merged tokens may differ, like 0.15, or 0")
+MergeThreshold = Annotated[float, Range("[0, 1)", "give how much merged tokens may differ, like 0.15, or 0")]
 TORCH_ONLY = (
     "--native",
     "--adaptive",
@@ -62,7 +62,7 @@ class Options(Value):
     token_budget: PositiveInt | None = None
     """At most this many patches per image at its native size."""
     scales: tuple[Annotated[float, Range("(0, 8]", "give factors of the model's image, like 1,1.5")], ...] = (1.0,)
-    merge: Annotated[float, MERGED] = 0.0
+    merge: MergeThreshold = 0.0
     """Merge patches whose tokens differ by less than this."""
     keep_cosine: Annotated[float, Range("(0, 1)", "0.995 is a start")] | None = None
     """Merge as much as leaves vectors this mean cosine to float32's, on a sample of the run's images."""

@@ -48,7 +48,6 @@ from vitrail.vectors.job.engine_factory import (
     MERGING,
     Merging,
     Watch,
-    fitted,
     graph_engine_of,
     open_weights,
     preparer_of,
@@ -57,6 +56,7 @@ from vitrail.vectors.job.engine_factory import (
     settled,
     torch_engine_of,
     vectors_of,
+    with_packing,
 )
 from vitrail.vectors.job.opener import Opener
 from vitrail.vectors.job.options import Options
@@ -127,11 +127,11 @@ def prepare_engine(
 
 
 def _vectors(checkpoint: Checkpoint, options: Options, images: Sequence[Prepared]) -> Tensor:
-    return vectors_of(fitted(torch_engine_of(checkpoint, options, threads=None), options), images)
+    return vectors_of(with_packing(torch_engine_of(checkpoint, options, threads=None), options), images)
 
 
 def _all_tokens(checkpoint: Checkpoint, options: Options, images: Sequence[Prepared]) -> Tensor:
-    return vectors_of(fitted(build_engine(checkpoint), replace(options, adaptive=None)), images)
+    return vectors_of(with_packing(build_engine(checkpoint), replace(options, adaptive=None)), images)
 
 
 def _most_merging(checkpoint: Checkpoint, options: Options, cosine: float, images: Sequence[Prepared]) -> Merging:
